@@ -1,0 +1,3 @@
+"""freerun: fully asynchronous reinforcement learning for language models."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Gate, groups and buffer: staleness is bounded here."""

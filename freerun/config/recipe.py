@@ -1,0 +1,331 @@
+"""A recipe: everything that decides a run, one frozen dataclass per stage.
+
+The string under a field is its documentation and its `--help` text. Each stage checks itself; `Recipe`
+checks what only makes sense together. The defaults are the paper's algorithm (AReaL, arXiv 2505.24298),
+asynchronous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from freerun.errors import ConfigError
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(f"config: {message}")
+
+
+def _require_positive(section: str, **values: float) -> None:
+    for name, value in values.items():
+        _require(value > 0, f"{section}.{name} = {value} must be greater than 0")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    name: str = ""
+    """Name of the run directory; empty takes the recipe's file name."""
+    directory: str = "runs"
+    """Where run directories are made."""
+    seed: int = 0
+    """Seeds the order of prompts, the sampling and the warm start."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    path: str = ""
+    """Hugging Face model directory to start from (config.json, safetensors, tokenizer.json)."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    task: Literal["jsonl", "times-tables", "euclid"] = "jsonl"
+    """Where prompts come from: a JSONL file, or a built-in procedural task."""
+    path: str = ""
+    """JSONL file of the training prompts (task = "jsonl")."""
+    held_out_path: str = ""
+    """JSONL file of the held-out prompts; empty holds out a fraction of the training file."""
+    held_out_fraction: float = 0.2
+    """Share of the problems kept out of training and used for evaluation."""
+    template: str = "Question: {question}\nAnswer:"
+    """Prompt text; {field} is replaced by the row's field."""
+    use_chat_template: bool = False
+    """Wrap the prompt text as a user message with the model's chat template."""
+    answer_field: str = "answer"
+    """Field of the row that holds the reference answer."""
+    answer_after: str = ""
+    """Take the reference answer after the last occurrence of this mark (GSM8K: "####")."""
+    max_number: int = 30
+    """Largest number in the problems of the euclid task."""
+    max_prompt_tokens: int = 1024
+    """Longer prompts are left out, counted and reported."""
+
+    def __post_init__(self) -> None:
+        _require_positive("data", max_prompt_tokens=self.max_prompt_tokens)
+        _require(self.max_number >= 5, f"data.max_number = {self.max_number} must be at least 5")
+        _require(
+            0 < self.held_out_fraction < 1,
+            f"data.held_out_fraction = {self.held_out_fraction} must lie between 0 and 1",
+        )
+        if self.task == "jsonl":
+            _require(
+                self.path != "", 'data.path is empty; name a JSONL file, or set data.task = "times-tables"'
+            )
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    group_size: int = 8
+    """Completions sampled for each prompt."""
+    max_completion_tokens: int = 256
+    """A completion that reaches this length is cut off (finish reason "length")."""
+    temperature: float = 1.0
+    """Divides the logits; the trainer uses the same."""
+    top_k: int = 0
+    """Sample only from the k likeliest tokens; 0 samples from all."""
+    top_p: float = 1.0
+    """Sample only from the smallest set of tokens with this much probability; 1 samples from all."""
+    stop: tuple[str, ...] = ()
+    """A completion ends as soon as its text contains one of these strings (or the end-of-sequence token)."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "sampling",
+            group_size=self.group_size,
+            max_completion_tokens=self.max_completion_tokens,
+            temperature=self.temperature,
+        )
+        _require(self.top_k >= 0, f"sampling.top_k = {self.top_k} must be 0 (all tokens) or more")
+        _require(0 < self.top_p <= 1, f"sampling.top_p = {self.top_p} must lie in (0, 1]")
+        _require(all(self.stop), "sampling.stop holds an empty string, which would end every completion")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    num_workers: int = 1
+    """Rollout worker processes, each with its own engine."""
+    num_threads: int = 1
+    """Torch threads and cores of each worker; one is best unless cores outnumber workers."""
+    num_slots: int = 64
+    """Sequences an engine decodes at once."""
+    cache_tokens: int = 65536
+    """Tokens the KV cache may hold over all sequences; when it is full the youngest sequence is preempted."""
+    prefill_chunk_tokens: int = 512
+    """Prompt and recomputed tokens processed in one step beside decoding."""
+    kv_on_load: Literal["recompute", "keep"] = "recompute"
+    """When new weights arrive: recompute the KV cache under them (the paper), or keep it (PipelineRL)."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "engine",
+            num_workers=self.num_workers,
+            num_threads=self.num_threads,
+            num_slots=self.num_slots,
+            cache_tokens=self.cache_tokens,
+            prefill_chunk_tokens=self.prefill_chunk_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    grader: str = "number"
+    """number, exact, regex, math, derivation, or your own function as "module:function"."""
+    pattern: str = ""
+    """For grader = "regex": the first group of this pattern is compared with the answer."""
+    requires_stop: bool = False
+    """A completion that was cut off at the length limit counts as wrong."""
+    correct: float = 5.0
+    """Reward of a right completion (the paper's +5)."""
+    incorrect: float = -5.0
+    """Reward of a wrong completion (the paper's -5)."""
+    num_workers: int = 1
+    """Grader processes."""
+    timeout_seconds: float = 10.0
+    """A grade that takes longer is a failure: its process is killed and replaced."""
+    max_failures_in_row: int = 16
+    """This many failed groups without a success between them stop the run."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "reward",
+            num_workers=self.num_workers,
+            timeout_seconds=self.timeout_seconds,
+            max_failures_in_row=self.max_failures_in_row,
+        )
+        _require(self.correct > self.incorrect, "reward.correct must be greater than reward.incorrect")
+        if self.grader == "regex":
+            _require(self.pattern != "", 'reward.pattern is empty; reward.grader = "regex" needs one')
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    max_staleness: int = 4
+    """Largest staleness a trajectory may have when it is trained on (the paper's eta); 0 is synchronous."""
+    policy: Literal["wait", "drop", "requeue"] = "wait"
+    """Trajectories that would become too old are waited for, dropped, or generated again."""
+    filter_zero_variance: bool = False
+    """Leave out groups whose rewards are all equal: they carry no group advantage."""
+
+    def __post_init__(self) -> None:
+        _require(self.max_staleness >= 0, f"buffer.max_staleness = {self.max_staleness} must be 0 or more")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    num_steps: int = 100
+    """Training steps; each consumes one batch and makes one new version."""
+    prompts_per_step: int = 8
+    """Groups in a batch; the batch size in trajectories is prompts_per_step x sampling.group_size."""
+    num_minibatches: int = 4
+    """Optimizer updates per step."""
+    micro_batch_tokens: int = 2048
+    """Capacity of a packed micro-batch; sets the trainer's peak memory."""
+    objective: Literal["decoupled", "naive"] = "decoupled"
+    """decoupled: clip around the proximal policy, weigh by the behaviour (Eq. 5); naive: clip around the behaviour."""
+    advantage: Literal["global", "group"] = "global"
+    """global: normalised over the batch (the paper); group: within each group (GRPO)."""
+    clip: float = 0.2
+    """Half-width of the trust region of the ratio."""
+    lr: float = 2e-5
+    """AdamW learning rate, constant after the warm-up."""
+    warmup_steps: int = 0
+    """Optimizer updates over which the learning rate rises from 0."""
+    weight_decay: float = 0.05
+    """AdamW weight decay, on matrices only."""
+    beta1: float = 0.9
+    """AdamW first-moment decay."""
+    beta2: float = 0.95
+    """AdamW second-moment decay."""
+    adam_eps: float = 1e-5
+    """AdamW epsilon."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    num_threads: int = 1
+    """Torch threads and cores of the trainer."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "train",
+            num_steps=self.num_steps,
+            prompts_per_step=self.prompts_per_step,
+            num_minibatches=self.num_minibatches,
+            micro_batch_tokens=self.micro_batch_tokens,
+            clip=self.clip,
+            lr=self.lr,
+            max_grad_norm=self.max_grad_norm,
+            num_threads=self.num_threads,
+        )
+        _require(self.warmup_steps >= 0, f"train.warmup_steps = {self.warmup_steps} must be 0 or more")
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    num_steps: int = 0
+    """Supervised steps on the task's demonstrations before version 0; 0 skips the warm start."""
+    batch_size: int = 64
+    """Demonstrations per supervised step."""
+    lr: float = 1e-3
+    """Peak learning rate of the warm start; it falls to a tenth along a cosine."""
+    error_rate: float = 0.0
+    """Share of the demonstrations' steps that are wrong on purpose, so that there is something to reinforce."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_steps >= 0, f"warm_start.num_steps = {self.num_steps} must be 0 or more")
+        _require_positive("warm_start", batch_size=self.batch_size, lr=self.lr)
+        _require(0 <= self.error_rate < 1, f"warm_start.error_rate = {self.error_rate} must lie in [0, 1)")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    every_steps: int = 10
+    """Held-out evaluation after this many steps, beside training rollouts; the first and last version always."""
+    num_prompts: int = 64
+    """Held-out prompts used, at most."""
+    num_samples: int = 4
+    """Completions per held-out prompt, sampled like training rollouts."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "eval", every_steps=self.every_steps, num_prompts=self.num_prompts, num_samples=self.num_samples
+        )
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every_steps: int = 20
+    """A checkpoint after this many steps, and always at the end and on Ctrl-C."""
+    keep: int = 2
+    """Newest checkpoints kept."""
+
+    def __post_init__(self) -> None:
+        _require_positive("checkpoint", every_steps=self.every_steps, keep=self.keep)
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    silence_seconds: float = 30.0
+    """A worker that reports nothing for this long is taken for dead."""
+    start_seconds: float = 180.0
+    """Time a worker has to start and load its model."""
+    max_worker_restarts: int = 3
+    """Rollout workers restarted before the run gives up."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "runtime", silence_seconds=self.silence_seconds, start_seconds=self.start_seconds
+        )
+        _require(self.max_worker_restarts >= 0, "runtime.max_worker_restarts must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run, resolved: every stage's configuration."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=lambda: DataConfig(task="times-tables"))
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    buffer: BufferConfig = field(default_factory=BufferConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+    def __post_init__(self) -> None:
+        longest = self.data.max_prompt_tokens + self.sampling.max_completion_tokens
+        _require(
+            self.engine.cache_tokens >= longest,
+            f"engine.cache_tokens = {self.engine.cache_tokens} cannot hold one sequence of data.max_prompt_tokens "
+            f"+ sampling.max_completion_tokens = {longest} tokens; raise it or shorten the sequences",
+        )
+        _require(
+            self.train.num_minibatches <= self.batch_size,
+            f"train.num_minibatches = {self.train.num_minibatches} exceeds the {self.batch_size} trajectories "
+            "of a batch (train.prompts_per_step x sampling.group_size)",
+        )
+        if self.train.advantage == "group" or self.buffer.filter_zero_variance:
+            _require(
+                self.sampling.group_size > 1,
+                "sampling.group_size = 1 leaves nothing to compare within a group; raise it, or set "
+                'train.advantage = "global" and buffer.filter_zero_variance = false',
+            )
+        if self.warm_start.num_steps > 0:
+            _require(
+                self.data.task == "euclid",
+                f'warm_start needs a task with demonstrations; data.task = "{self.data.task}" has none '
+                '("euclid" has)',
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Trajectories consumed by one training step (the paper's B)."""
+        return self.train.prompts_per_step * self.sampling.group_size
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        return self.data.max_prompt_tokens + self.sampling.max_completion_tokens

@@ -1,0 +1,1 @@
+"""Interruptible continuous batching."""

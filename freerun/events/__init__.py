@@ -1,0 +1,1 @@
+"""Typed events and the run's store: the one record that everything shown is derived from."""

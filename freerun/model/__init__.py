@@ -1,0 +1,1 @@
+"""One decoder for engine and trainer, and Hugging Face directories in and out."""

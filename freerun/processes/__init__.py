@@ -1,0 +1,1 @@
+"""Child processes that die with their parent, and typed frames between them."""

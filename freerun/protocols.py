@@ -1,0 +1,50 @@
+"""The seams: what each stage promises the controller, so that heavy backends can stand in for ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from freerun.types import Completion, EngineStats, Grade, Group, Prompt, Request, StepResult, Trajectory
+
+
+class Generator(Protocol):
+    """Samples completions and swaps in new weights without losing any that are under way."""
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        """All samples of the request, in order of their index."""
+        ...
+
+    async def load(self, version: int) -> None:
+        """Return when every engine has confirmed that it generates with `version`."""
+        ...
+
+    def stats(self) -> Sequence[EngineStats]: ...
+
+
+class Grader(Protocol):
+    """Judges completions, overlapping with generation; a failure is data."""
+
+    async def grade(self, prompt: Prompt, completion: Completion) -> Grade: ...
+
+
+class Trainer(Protocol):
+    """Consumes batches; each consumed batch is one new version."""
+
+    async def step(self, groups: Sequence[Group]) -> StepResult: ...
+
+    async def publish(self) -> None:
+        """Make the current version available to generators; holds the trainer for one memory copy."""
+        ...
+
+    async def save(self, directory: str) -> None:
+        """Write model and optimizer of the current version; returns when they are on disk."""
+        ...
+
+
+class Workflow(Protocol):
+    """Turns a prompt into the trajectories of one group, or says why it could not."""
+
+    async def __call__(
+        self, prompt: Prompt, generator: Generator, grader: Grader
+    ) -> tuple[Trajectory, ...]: ...

@@ -1,0 +1,1 @@
+"""Graders, and the pool of processes that runs them."""

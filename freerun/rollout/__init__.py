@@ -1,0 +1,1 @@
+"""Workflows: from a prompt to the trajectories of its group."""

@@ -1,0 +1,1 @@
+"""Advantage, packing, loss, optimizer, trainer."""

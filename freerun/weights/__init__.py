@@ -1,0 +1,1 @@
+"""Publish and load: how new weights reach running engines."""
