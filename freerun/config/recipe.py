@@ -131,7 +131,7 @@ class EngineConfig:
 @dataclass(frozen=True)
 class RewardConfig:
     grader: str = "number"
-    """number, exact, regex, math, derivation, or your own function as "module:function"."""
+    """number, exact, regex, math, or your own function as "module:function"."""
     pattern: str = ""
     """For grader = "regex": the first group of this pattern is compared with the answer."""
     requires_stop: bool = False

@@ -1,0 +1,121 @@
+"""What happens in a run, as typed events: the store records them, the terminal view shows them.
+
+The controller emits each event once, in order, to everyone who listens; a listener never holds it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from freerun.types import EngineStats, Group, StepResult
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", eq=False):
+    """Base of all events; `seconds` is the run's clock, from its (first) start."""
+
+    seconds: float
+
+
+class RunStarted(Event, tag="run_started"):
+    name: str
+    directory: str
+    num_steps: int
+    version: int
+    """0 for a new run, the checkpoint's version for a resumed one."""
+    max_staleness: int
+
+
+class Activity(Event, tag="activity"):
+    """What a process does from now on: the live view's answer to "what is it waiting for?"."""
+
+    worker: str
+    """rollout-0, trainer, grader-0, controller."""
+    doing: str
+    """`generating`, `training`, `waiting for rollouts 12, 14`, `starting` ..."""
+
+
+class GroupFinished(Event, tag="group_finished"):
+    """A group left the rollout stage: into the buffer, or out of the run."""
+
+    ordinal: int
+    outcome: Literal["buffered", "filtered", "failed", "dropped", "requeued"]
+    num_tokens: int = 0
+    mean_reward: float = 0.0
+    reason: str = ""
+    """Why it failed: the last line a person needs."""
+
+
+class StepFinished(Event, tag="step_finished"):
+    result: StepResult
+    groups: tuple[Group, ...]
+    """The batch that was consumed: the store keeps every trajectory."""
+    step_seconds: float
+    wait_seconds: float
+    """Time the trainer stood idle before this step."""
+
+
+class WarmStartProgress(Event, tag="warm_start"):
+    step: int
+    num_steps: int
+    loss: float
+
+
+class EngineReport(Event, tag="engine_report"):
+    worker: str
+    stats: EngineStats
+
+
+class WeightsLoaded(Event, tag="weights_loaded"):
+    """Every engine confirmed version and checksum."""
+
+    version: int
+    checksum: str
+
+
+class EvalFinished(Event, tag="eval_finished"):
+    version: int
+    """Version published when the evaluation began."""
+    accuracy: float
+    num_prompts: int
+    num_samples: int
+    num_failed: int
+    mean_length: float
+
+
+class CheckpointSaved(Event, tag="checkpoint_saved"):
+    version: int
+    directory: str
+
+
+class WorkerDied(Event, tag="worker_died"):
+    worker: str
+    reason: str
+    """Exit status or silence, and the traceback if it left one."""
+    is_restarted: bool
+
+
+class RunFinished(Event, tag="run_finished"):
+    outcome: Literal["finished", "interrupted", "failed"]
+    reason: str = ""
+    version: int
+    model_directory: str
+    """The newest model checkpoint, ready for `transformers`; empty if none was written."""
+
+
+AnyEvent = (
+    RunStarted
+    | Activity
+    | GroupFinished
+    | StepFinished
+    | WarmStartProgress
+    | EngineReport
+    | WeightsLoaded
+    | EvalFinished
+    | CheckpointSaved
+    | WorkerDied
+    | RunFinished
+)
+Listener = Callable[[AnyEvent], None]
