@@ -1,0 +1,239 @@
+"""Hugging Face model directories in and out: config.json, safetensors (single and sharded), tokenizer files.
+
+Our decoder keeps q, k, v and gate, up as one matrix each; the directory keeps them apart. Everything
+that is not a weight (config.json, tokenizer, chat template) is copied from the directory that was loaded,
+so that a saved model loads in `transformers` unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from freerun.errors import ModelError
+from freerun.model.decoder import Decoder, DecoderConfig, RopeScaling
+
+SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+MAX_SHARD_BYTES = 5_000_000_000
+
+# Files that describe the model and its text, copied as they are into every saved checkpoint.
+COMPANION_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def read_config(directory: Path) -> DecoderConfig:
+    """The decoder's shape from config.json; refuses what the decoder cannot compute, by name."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ModelError(
+            f'model directory "{directory}" has no config.json; '
+            f"make one with `freerun model smollm2 {directory}` or give a Hugging Face directory"
+        )
+    try:
+        raw: dict[str, Any] = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{path}:{error.lineno}: not JSON ({error.msg}); restore the file") from None
+    return parse_config(raw, str(path))
+
+
+def parse_config(raw: Mapping[str, Any], where: str) -> DecoderConfig:
+    """Reads both spellings of the rotary settings: transformers 4 (flat) and 5 (`rope_parameters`)."""
+    kind = raw.get("model_type")
+    if kind not in SUPPORTED:
+        raise ModelError(
+            f'{where}: model_type "{kind}" is outside the supported family ({", ".join(SUPPORTED)})'
+        )
+    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        if raw.get(key):
+            raise ModelError(f"{where}: {key} = true is not supported by the embedded decoder")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ModelError(f'{where}: hidden_act = "{raw["hidden_act"]}" is not supported, only "silu"')
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    num_heads = raw["num_attention_heads"]
+    return DecoderConfig(
+        vocab_size=raw["vocab_size"],
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_layers=raw["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
+        head_size=raw.get("head_dim") or raw["hidden_size"] // num_heads,
+        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
+        max_positions=raw["max_position_embeddings"],
+        has_qkv_bias=kind == "qwen2",
+        has_qk_norm=kind == "qwen3",
+        is_head_tied=bool(raw.get("tie_word_embeddings", False)),
+        rope_scaling=_rope_scaling(rope, where),
+    )
+
+
+def _rope_scaling(rope: Mapping[str, Any], where: str) -> RopeScaling | None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ModelError(f'{where}: rope_type "{kind}" is not supported, only "default" and "llama3"')
+    return RopeScaling(
+        factor=float(rope["factor"]),
+        low_freq_factor=float(rope["low_freq_factor"]),
+        high_freq_factor=float(rope["high_freq_factor"]),
+        original_max_positions=int(rope["original_max_position_embeddings"]),
+    )
+
+
+def _parts(config: DecoderConfig) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """Our parameter name, and the Hugging Face tensors it stacks with their number of rows (0: not stacked)."""
+    q_rows, kv_rows = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+    yield "embedding.weight", [("model.embed_tokens.weight", 0)]
+    for layer in range(config.num_layers):
+        ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
+        attention, feed_forward = f"{theirs}.self_attn", f"{theirs}.mlp"
+        yield f"{ours}.attention_norm.weight", [(f"{theirs}.input_layernorm.weight", 0)]
+        for kind in ("weight", "bias") if config.has_qkv_bias else ("weight",):
+            yield (
+                f"{ours}.qkv.{kind}",
+                [
+                    (f"{attention}.q_proj.{kind}", q_rows),
+                    (f"{attention}.k_proj.{kind}", kv_rows),
+                    (f"{attention}.v_proj.{kind}", kv_rows),
+                ],
+            )
+        if config.has_qk_norm:
+            yield f"{ours}.q_norm.weight", [(f"{attention}.q_norm.weight", 0)]
+            yield f"{ours}.k_norm.weight", [(f"{attention}.k_norm.weight", 0)]
+        yield f"{ours}.attention_out.weight", [(f"{attention}.o_proj.weight", 0)]
+        yield f"{ours}.feed_forward_norm.weight", [(f"{theirs}.post_attention_layernorm.weight", 0)]
+        yield (
+            f"{ours}.gate_up.weight",
+            [
+                (f"{feed_forward}.gate_proj.weight", config.intermediate_size),
+                (f"{feed_forward}.up_proj.weight", config.intermediate_size),
+            ],
+        )
+        yield f"{ours}.down.weight", [(f"{feed_forward}.down_proj.weight", 0)]
+    yield "final_norm.weight", [("model.norm.weight", 0)]
+    if not config.is_head_tied:
+        yield "head.weight", [("lm_head.weight", 0)]
+
+
+def to_hugging_face(state: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
+    """Our parameters under Hugging Face names, stacked ones split."""
+    tensors: dict[str, Tensor] = {}
+    for ours, parts in _parts(config):
+        if len(parts) == 1:
+            tensors[parts[0][0]] = state[ours].contiguous()
+            continue
+        for (theirs, _), piece in zip(parts, state[ours].split([n for _, n in parts]), strict=True):
+            tensors[theirs] = piece.contiguous()
+    return tensors
+
+
+def load_model(directory: Path) -> Decoder:
+    """A decoder in float32 with the directory's weights."""
+    config = read_config(directory)
+    with torch.device("meta"):
+        model = Decoder(config)
+    tensors = _read_tensors(directory)
+    state: dict[str, Tensor] = {}
+    for ours, parts in _parts(config):
+        missing = [theirs for theirs, _ in parts if theirs not in tensors]
+        if missing:
+            raise ModelError(f'{directory}: tensor "{missing[0]}" is missing from the weights')
+        pieces = [tensors[theirs].to(torch.float32) for theirs, _ in parts]
+        state[ours] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        expected = model.get_parameter(ours).shape
+        if state[ours].shape != expected:
+            raise ModelError(
+                f'{directory}: tensor "{parts[0][0]}" has shape {tuple(state[ours].shape)}, '
+                f"config.json asks for {tuple(expected)}"
+            )
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(True)
+
+
+def _read_tensors(directory: Path) -> dict[str, Tensor]:
+    index = directory / INDEX_FILE
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    elif (directory / WEIGHTS_FILE).is_file():
+        names = [WEIGHTS_FILE]
+    else:
+        raise ModelError(f'model directory "{directory}" has neither {WEIGHTS_FILE} nor {INDEX_FILE}')
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        try:
+            with safe_open(directory / name, framework="pt") as file:
+                tensors.update({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+        except (SafetensorError, FileNotFoundError) as error:
+            raise ModelError(f"{directory / name}: cannot be read ({error}); fetch the model again") from None
+    return tensors
+
+
+def save_weights(
+    state: Mapping[str, Tensor],
+    config: DecoderConfig,
+    directory: Path,
+    *,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Write the weights as Hugging Face safetensors, sharded when they exceed `max_shard_bytes`."""
+    tensors = to_hugging_face(state, config)
+    shards: list[dict[str, Tensor]] = [{}]
+    shard_bytes = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and shard_bytes + tensor.nbytes > max_shard_bytes:
+            shards.append({})
+            shard_bytes = 0
+        shards[-1][name] = tensor
+        shard_bytes += tensor.nbytes
+    metadata = {"format": "pt"}
+    if len(shards) == 1:
+        save_file(shards[0], directory / WEIGHTS_FILE, metadata=metadata)
+        return
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        file_name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, directory / file_name, metadata=metadata)
+        weight_map.update(dict.fromkeys(shard, file_name))
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (directory / INDEX_FILE).write_text(json.dumps(index, indent=2))
+
+
+def copy_companions(source: Path, directory: Path) -> None:
+    """Copy config, tokenizer and chat template beside saved weights; the weights are float32."""
+    for name in COMPANION_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+    config = json.loads((directory / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    config["dtype"] = "float32"
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def save_model(model: Decoder, directory: Path, *, source: Path) -> None:
+    """A complete model directory: the model's weights, everything else from `source`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    save_weights(state, model.config, directory)
+    copy_companions(source, directory)

@@ -1,0 +1,159 @@
+"""One decoder for engine and trainer: the Llama / Qwen2 / Qwen3 family over packed tokens.
+
+The decoder sees a flat run of T tokens with their positions; who attends to whom is the caller's
+business, given as an `Attention`: packed causal sequences for training (`attention.py`), a KV cache for
+generation (`freerun.engine`). One implementation of everything else is what makes the logprobs of engine
+and trainer agree to 1e-5.
+
+Left out: mixture of experts, sliding windows, multimodal inputs. `checkpoint.py` refuses them by name.
+
+Shapes: T packed tokens, C hidden size, H query heads, K key/value heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3's stretching of low frequencies."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The shape of a decoder; `checkpoint.py` derives it from a Hugging Face config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    norm_eps: float
+    rope_theta: float
+    max_positions: int
+    has_qkv_bias: bool = False
+    has_qk_norm: bool = False
+    is_head_tied: bool = True
+    rope_scaling: RopeScaling | None = None
+
+
+class Attention(Protocol):
+    """Who attends to whom: given one layer's rotated queries and keys, returns the attended values."""
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor: ...
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+def rotary_frequencies(config: DecoderConfig) -> Tensor:
+    """Angular frequency of each pair of head dimensions."""
+    exponents = torch.arange(0, config.head_size, 2, dtype=torch.float32) / config.head_size
+    frequencies = 1.0 / (config.rope_theta**exponents)
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequencies
+    wavelengths = 2 * math.pi / frequencies
+    low = scaling.original_max_positions / scaling.low_freq_factor
+    high = scaling.original_max_positions / scaling.high_freq_factor
+    smooth = (scaling.original_max_positions / wavelengths - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    blended = (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
+    stretched = torch.where(wavelengths > low, frequencies / scaling.factor, frequencies)
+    return torch.where((wavelengths <= low) & (wavelengths >= high), blended, stretched)
+
+
+def rotate(x_THD: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
+    """Rotary position embedding, halves convention."""
+    first, second = x_THD.chunk(2, dim=-1)
+    return x_THD * cos_T1D + torch.cat((-second, first), dim=-1) * sin_T1D
+
+
+class Block(nn.Module):
+    """Attention and feed-forward with pre-norms; q, k, v and gate, up are each one matrix."""
+
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.head_size = config.head_size
+        num_qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_size
+        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.qkv = nn.Linear(config.hidden_size, num_qkv, bias=config.has_qkv_bias)
+        self.attention_out = nn.Linear(config.num_heads * config.head_size, config.hidden_size, bias=False)
+        self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        if config.has_qk_norm:
+            self.q_norm: nn.Module = RMSNorm(config.head_size, config.norm_eps)
+            self.k_norm: nn.Module = RMSNorm(config.head_size, config.norm_eps)
+        else:
+            self.q_norm = self.k_norm = nn.Identity()
+
+    def forward(self, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, attend: Attention) -> Tensor:
+        qkv = self.qkv(self.attention_norm(x_TC)).view(x_TC.shape[0], -1, self.head_size)
+        q_THD, k_TKD, v_TKD = qkv.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        q_THD = rotate(self.q_norm(q_THD), cos_T1D, sin_T1D)
+        k_TKD = rotate(self.k_norm(k_TKD), cos_T1D, sin_T1D)
+        attended_THD = attend(self.layer, q_THD, k_TKD, v_TKD)
+        x_TC = x_TC + self.attention_out(attended_THD.reshape(x_TC.shape[0], -1))
+        gate, up = self.gate_up(self.feed_forward_norm(x_TC)).chunk(2, dim=-1)
+        return x_TC + self.down(F.silu(gate) * up)
+
+
+class Decoder(nn.Module):
+    """Token ids and positions in, normalised hidden states out; `logits` only where they are needed."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.final_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        if not config.is_head_tied:
+            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._rotary: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, token_ids_T: Tensor, positions_T: Tensor, attend: Attention) -> Tensor:
+        x_TC = self.embedding(token_ids_T)
+        cos_PD, sin_PD = self._rotary_tables(x_TC.device)
+        cos_T1D, sin_T1D = cos_PD[positions_T].unsqueeze(1), sin_PD[positions_T].unsqueeze(1)
+        for block in self.blocks:
+            x_TC = block(x_TC, cos_T1D, sin_T1D, attend)
+        hidden_TC: Tensor = self.final_norm(x_TC)
+        return hidden_TC
+
+    def logits(self, hidden_TC: Tensor) -> Tensor:
+        weight = self.embedding.weight if self.config.is_head_tied else self.head.weight
+        return F.linear(hidden_TC, weight)
+
+    def _rotary_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and sines for every position: derived from the config, so neither saved nor published."""
+        if self._rotary is None:
+            with torch.no_grad():
+                positions = torch.arange(self.config.max_positions, dtype=torch.float32)
+                angles_PD = torch.outer(positions, rotary_frequencies(self.config)).repeat(1, 2).to(device)
+                self._rotary = angles_PD.cos(), angles_PD.sin()
+        return self._rotary

@@ -1,0 +1,119 @@
+"""The decoder computes what `transformers` computes, and model directories survive the round trip."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from freerun.errors import ModelError
+from freerun.model.attention import PackedCausalAttention, full_forward_logits, packed_positions
+from freerun.model.checkpoint import load_model, read_config, save_model, save_weights
+
+SHAPE = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+FAMILY = {
+    "llama": (LlamaConfig(**SHAPE, tie_word_embeddings=True), LlamaForCausalLM),
+    "llama untied": (LlamaConfig(**SHAPE, tie_word_embeddings=False), LlamaForCausalLM),
+    "llama 3 rope": (LlamaConfig(**SHAPE, rope_parameters=LLAMA3_ROPE), LlamaForCausalLM),
+    "qwen2": (Qwen2Config(**SHAPE, tie_word_embeddings=True), Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=False), Qwen3ForCausalLM),
+}
+
+
+def make_reference(name: str, directory: Path) -> torch.nn.Module:
+    """A randomly initialised transformers model with every parameter, norms and biases included, off its default."""
+    torch.manual_seed(0)
+    config, model_class = FAMILY[name]
+    reference = model_class(config).eval()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    reference.save_pretrained(directory)
+    return reference
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_decoder_equals_transformers(name: str, tmp_path: Path) -> None:
+    reference = make_reference(name, tmp_path)
+    model = load_model(tmp_path)
+    tokens = torch.randint(0, 101, (90,))
+    with torch.no_grad():
+        expected = reference(tokens[None]).logits[0]
+        actual = full_forward_logits(model, tokens.tolist())
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_packed_sequences_do_not_see_each_other(tmp_path: Path) -> None:
+    make_reference("qwen3", tmp_path)
+    model = load_model(tmp_path)
+    lengths = [7, 1, 23]
+    sequences = [torch.randint(0, 101, (n,)) for n in lengths]
+    with torch.no_grad():
+        hidden = model(torch.cat(sequences), packed_positions(lengths), PackedCausalAttention(lengths))
+        alone = torch.cat([full_forward_logits(model, s.tolist()) for s in sequences])
+    torch.testing.assert_close(model.logits(hidden), alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("max_shard_bytes", [10**9, 20_000])
+def test_a_saved_model_loads_in_transformers_with_the_same_bits(
+    name: str, max_shard_bytes: int, tmp_path: Path
+) -> None:
+    reference = make_reference(name, tmp_path / "source")
+    model = load_model(tmp_path / "source")
+    save_model(model, tmp_path / "copy", source=tmp_path / "source")
+    if max_shard_bytes < 10**9:
+        (tmp_path / "copy" / "model.safetensors").unlink()
+        state = {n: p.detach() for n, p in model.named_parameters()}
+        save_weights(state, model.config, tmp_path / "copy", max_shard_bytes=max_shard_bytes)
+        assert (tmp_path / "copy" / "model.safetensors.index.json").is_file()
+    reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
+    expected = reference.state_dict()
+    for key, tensor in reloaded.state_dict().items():
+        assert torch.equal(tensor, expected[key]), key
+    for ours, again in zip(model.parameters(), load_model(tmp_path / "copy").parameters(), strict=True):
+        assert torch.equal(ours, again)
+
+
+def test_an_architecture_outside_the_family_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(ModelError, match='model_type "mamba" is outside the supported family'):
+        read_config(tmp_path)
+
+
+def test_a_missing_model_directory_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="freerun model smollm2"):
+        read_config(tmp_path / "nowhere")
+
+
+def test_a_truncated_weights_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    make_reference("llama", tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(ModelError, match=r"model\.safetensors: cannot be read"):
+        load_model(tmp_path)
