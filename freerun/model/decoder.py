@@ -120,7 +120,8 @@ class Block(nn.Module):
         attended_THD = attend(self.layer, q_THD, k_TKD, v_TKD)
         x_TC = x_TC + self.attention_out(attended_THD.reshape(x_TC.shape[0], -1))
         gate, up = self.gate_up(self.feed_forward_norm(x_TC)).chunk(2, dim=-1)
-        return x_TC + self.down(F.silu(gate) * up)
+        out_TC: Tensor = x_TC + self.down(F.silu(gate) * up)
+        return out_TC
 
 
 class Decoder(nn.Module):
