@@ -1,0 +1,216 @@
+"""Interruptible continuous batching: requests in, completions out, new weights between two steps.
+
+    step:  schedule ──► run (one forward pass, one version) ──► sample ──► postprocess
+    load:  swap the weights, mark what is in the cache for recomputation, go on
+
+Invariants: a forward pass runs whole under one version, and each token is labelled with the version of
+the pass that computed its logits. After a load the cache is recomputed under the new weights
+(`recompute`, AReaL) or kept (`keep`, PipelineRL); nothing is sent back to the client in either case.
+
+The engine is single-threaded and knows no processes; `freerun.runtime.rollout_worker` gives it one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from freerun.config.recipe import EngineConfig
+from freerun.engine.cache import CachedAttention, KVCache
+from freerun.engine.sampler import counter_uniforms, sample
+from freerun.engine.scheduler import Scheduler, Step
+from freerun.engine.sequence import Sequence, SequenceGroup
+from freerun.errors import RequestError, WeightsError
+from freerun.model.decoder import Decoder
+from freerun.types import Completion, EngineStats, Request
+
+
+class TextDecoder(Protocol):
+    """The half of a tokenizer that the engine needs: text for stop strings and for the reader."""
+
+    def decode(self, token_ids: np.ndarray) -> str: ...
+
+
+class Engine:
+    """Serves generation requests with one decoder; `step` and `load` are called from one loop."""
+
+    def __init__(
+        self, model: Decoder, config: EngineConfig, *, text: TextDecoder, max_sequence_tokens: int, seed: int
+    ) -> None:
+        self.model = model.requires_grad_(False)
+        self.config = config
+        self.version = -1
+        """No weights yet; `load` brings the first."""
+        self._text = text
+        self._seed = seed
+        self._slot_tokens = min(max_sequence_tokens, model.config.max_positions, config.cache_tokens)
+        self._cache = KVCache(model.config, num_slots=config.num_slots, slot_tokens=self._slot_tokens)
+        self._scheduler = Scheduler(
+            self._cache,
+            num_slots=config.num_slots,
+            cache_tokens=config.cache_tokens,
+            prefill_chunk_tokens=config.prefill_chunk_tokens,
+        )
+        self._groups: dict[int, SequenceGroup] = {}
+        self._num_sequences = 0
+        self._counts = dict.fromkeys(("tokens", "prefill", "steps", "interrupts", "loads", "recomputed"), 0)
+        self._busy_seconds = 0.0
+        self._load_seconds = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._groups)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; refuse at once what could never be served."""
+        num_prompt = len(request.prompt_token_ids)
+        if num_prompt == 0:
+            raise RequestError(f"prompt {request.ordinal} has no tokens; an empty prompt cannot be continued")
+        total = num_prompt + request.sampling.max_completion_tokens
+        if total > self._slot_tokens:
+            raise RequestError(
+                f"prompt {request.ordinal} needs {num_prompt} + {request.sampling.max_completion_tokens} tokens, "
+                f"the engine holds sequences of {self._slot_tokens}; shorten the prompt or "
+                "sampling.max_completion_tokens, or raise engine.cache_tokens"
+            )
+        if request.request_id in self._groups:
+            raise RequestError(f"request {request.request_id} is already running")
+        group = SequenceGroup(request, self._num_sequences)
+        self._num_sequences += request.num_samples
+        self._groups[request.request_id] = group
+        self._scheduler.add(group)
+
+    def abort(self, request_id: int) -> None:
+        """Give up a request; unknown ones are ignored, since it may have finished in the meantime."""
+        group = self._groups.pop(request_id, None)
+        for sequence in group.sequences if group else ():
+            if sequence.finish_reason is None:
+                self._scheduler.remove(sequence)
+
+    def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Generate with `weights` from the next step on; the tensors are used in place, not copied."""
+        begin = time.perf_counter()
+        parameters = dict(self.model.named_parameters())
+        if parameters.keys() != weights.keys():
+            difference = sorted(parameters.keys() ^ weights.keys())
+            raise WeightsError(f'version {version} does not fit the model: "{difference[0]}" is on one side only')
+        for name, parameter in parameters.items():
+            parameter.data = weights[name]
+        self.version = version
+        self._counts["loads"] += 1
+        self._counts["interrupts"] += sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)
+        if self.config.kv_on_load == "recompute":
+            self._counts["recomputed"] += self._scheduler.forget_cache()
+        self._load_seconds += time.perf_counter() - begin
+
+    def add_load_seconds(self, seconds: float) -> None:
+        """Account for time that decoding stood still before `load`: the checksum."""
+        self._load_seconds += seconds
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:
+        """One forward pass; returns the requests that it finished."""
+        if self.version < 0:
+            raise WeightsError("the engine has no weights yet; call load before step")
+        begin = time.perf_counter()
+        step = self._scheduler.schedule(self.version)
+        ready, hidden_RC = self._run(step)
+        finished = self._sample(ready, hidden_RC) if ready else []
+        self._counts["steps"] += 1
+        self._busy_seconds += time.perf_counter() - begin
+        return finished
+
+    def _run(self, step: Step) -> tuple[list[Sequence], Tensor]:
+        """Compute the step's tokens; returns the sequences that miss none now, with their last hidden state."""
+        token_ids = [sequence.tokens[-1] for sequence in step.decodes]
+        positions = [len(sequence.tokens) - 1 for sequence in step.decodes]
+        slot_of = {id(sequence): slot for slot, sequence in enumerate(self._scheduler.running)}
+        attention = CachedAttention(
+            self._cache,
+            [slot_of[id(sequence)] for sequence in step.decodes],
+            list(positions),
+            [chunk for _, chunk in step.prefills],
+        )
+        ready, last_rows = list(step.decodes), list(range(len(step.decodes)))
+        for sequence in step.decodes:
+            sequence.num_computed += 1
+        for sequence, chunk in step.prefills:
+            token_ids += sequence.tokens[chunk.start : chunk.end]
+            positions += range(chunk.start, chunk.end)
+            sequence.num_computed = chunk.end
+            if sequence.num_missing == 0:
+                ready.append(sequence)
+                last_rows.append(len(token_ids) - 1)
+        hidden_TC = self.model(torch.tensor(token_ids), torch.tensor(positions), attention)
+        for sequence, _ in step.prefills:
+            self._scheduler.share_prefix(sequence)
+        self._counts["prefill"] += len(token_ids) - len(ready)
+        return ready, hidden_TC[last_rows]
+
+    def _sample(self, ready: list[Sequence], hidden_RC: Tensor) -> list[tuple[Request, tuple[Completion, ...]]]:
+        uniforms_R = counter_uniforms(
+            self._seed,
+            [sequence.group.request.ordinal for sequence in ready],
+            [sequence.sample for sequence in ready],
+            [sequence.num_sampled for sequence in ready],
+        )
+        samplings = [sequence.group.request.sampling for sequence in ready]
+        tokens, logprobs = sample(self.model.logits(hidden_RC), samplings, uniforms_R)
+        self._counts["tokens"] += len(tokens)
+        finished = []
+        for sequence, token, logprob in zip(ready, tokens, logprobs, strict=True):
+            sequence.append(token, logprob, self.version)
+            if self._finish(sequence) and sequence.group.is_finished:
+                request = sequence.group.request
+                finished.append((request, self._completions(self._groups.pop(request.request_id))))
+        return finished
+
+    def _finish(self, sequence: Sequence) -> bool:
+        sampling = sequence.group.request.sampling
+        if sequence.tokens[-1] in sampling.stop_token_ids or self._has_stop_string(sequence):
+            sequence.finish_reason = "stop"
+        elif sequence.num_sampled == sampling.max_completion_tokens:
+            sequence.finish_reason = "length"
+        else:
+            return False
+        self._scheduler.remove(sequence)
+        return True
+
+    def _has_stop_string(self, sequence: Sequence) -> bool:
+        stops = sequence.group.request.sampling.stop_strings
+        if not stops:
+            return False
+        # The text of the last few tokens is enough: a token is rarely less than a character.
+        num_tail = min(sequence.num_sampled, 2 * max(map(len, stops)) + 4)
+        tail = self._text.decode(np.array(sequence.tokens[-num_tail:], dtype=np.int32))
+        return any(stop in tail for stop in stops)
+
+    def _completions(self, group: SequenceGroup) -> tuple[Completion, ...]:
+        return tuple(
+            sequence.to_completion(self._text.decode(np.array(sequence.sampled_tokens, dtype=np.int32)))
+            for sequence in group.sequences
+        )
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            version=self.version,
+            num_tokens=self._counts["tokens"],
+            num_prefill_tokens=self._counts["prefill"],
+            num_steps=self._counts["steps"],
+            busy_seconds=self._busy_seconds,
+            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.waiting),
+            num_slots=self.config.num_slots,
+            cache_tokens_used=self._scheduler.cache_tokens_used,
+            cache_tokens=self.config.cache_tokens,
+            num_interrupts=self._counts["interrupts"],
+            num_loads=self._counts["loads"],
+            num_preemptions=self._scheduler.num_preemptions,
+            load_seconds=self._load_seconds,
+            num_recomputed_tokens=self._counts["recomputed"],
+        )

@@ -1,0 +1,81 @@
+"""One completion under way, and the group of completions that share its prompt.
+
+A sequence is its tokens and how many of them are in the cache. Everything the engine does follows from
+that: one token missing is a decode step, more is a prefill, none missing means that the next token can be
+sampled. A weight load, a preemption and a new prompt differ only in how many are missing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from freerun.types import Completion, FinishReason, Request, Span
+
+
+class Sequence:
+    """The tokens of one sample, the logprob and version of each sampled one, and its place in the cache."""
+
+    def __init__(self, group: SequenceGroup, sample: int, order: int) -> None:
+        self.group = group
+        self.sample = sample
+        self.order = order
+        """Arrival order over all sequences: the youngest is preempted first."""
+        self.tokens: list[int] = group.request.prompt_token_ids.tolist()
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+        self.num_computed = 0
+        """Leading tokens whose keys and values are in the cache."""
+        self.prefix_version = -1
+        """The version under which the prompt's keys and values were computed."""
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def num_missing(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self.logprobs)
+
+    @property
+    def sampled_tokens(self) -> list[int]:
+        return self.tokens[self.group.prompt_length :]
+
+    def append(self, token: int, logprob: float, version: int) -> None:
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+
+    def to_completion(self, text: str) -> Completion:
+        assert self.finish_reason is not None
+        return Completion(
+            token_ids=np.array(self.sampled_tokens, dtype=np.int32),
+            logprobs=np.array(self.logprobs, dtype=np.float32),
+            spans=spans_of(self.versions),
+            finish_reason=self.finish_reason,
+            text=text,
+        )
+
+
+class SequenceGroup:
+    """The samples of one request: they share the prompt's prefill and are returned together."""
+
+    def __init__(self, request: Request, first_order: int) -> None:
+        self.request = request
+        self.prompt_length = len(request.prompt_token_ids)
+        self.sequences = [Sequence(self, sample, first_order + sample) for sample in range(request.num_samples)]
+
+    @property
+    def is_finished(self) -> bool:
+        return all(sequence.finish_reason is not None for sequence in self.sequences)
+
+
+def spans_of(versions: list[int]) -> tuple[Span, ...]:
+    """Run-length encoding of the versions of consecutive tokens."""
+    spans: list[Span] = []
+    for version in versions:
+        if spans and spans[-1].version == version:
+            spans[-1] = Span(version, spans[-1].num_tokens + 1)
+        else:
+            spans.append(Span(version, 1))
+    return tuple(spans)

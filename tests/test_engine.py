@@ -1,0 +1,287 @@
+"""The engine's logprobs are those of a plain full forward, whatever is interrupted, preempted or mixed."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import TINY, Letters, make_request, random_model, random_weights
+from torch import Tensor
+from torch.nn import functional as F
+
+from freerun.config.recipe import EngineConfig
+from freerun.engine.engine import Engine
+from freerun.errors import RequestError, WeightsError, WorkerError
+from freerun.model.attention import full_forward_logits
+from freerun.types import Completion, Request
+
+WEIGHTS = {version: random_weights(100 + version) for version in range(4)}
+Finished = dict[int, tuple[Request, tuple[Completion, ...]]]
+
+
+def make_engine(**overrides: object) -> Engine:
+    settings: dict[str, object] = {"num_slots": 8, "cache_tokens": 400, "prefill_chunk_tokens": 16} | overrides
+    engine = Engine(random_model(0), EngineConfig(**settings), text=Letters(), max_sequence_tokens=100, seed=7)  # type: ignore[arg-type]
+    engine.load(0, WEIGHTS[0])
+    return engine
+
+
+def run(engine: Engine, requests: list[Request], load_at: dict[int, int] | None = None) -> Finished:
+    """Step until everything is finished; `load_at` maps a step number to the version loaded before it."""
+    for request in requests:
+        engine.submit(request)
+    finished: Finished = {}
+    step = 0
+    while engine.has_work:
+        if load_at and step in load_at:
+            engine.load(load_at[step], WEIGHTS[load_at[step]])
+        for request, completions in engine.step():
+            finished[request.request_id] = (request, completions)
+        step += 1
+        assert step < 2000, "the engine makes no progress"
+    return finished
+
+
+@torch.no_grad()
+def logprobs_of_full_forward(version: int, request: Request, completion: Completion) -> np.ndarray:
+    """Behaviour logprobs of every token if the whole sequence had been computed under one version."""
+    model = random_model(0)
+    model.load_state_dict(WEIGHTS[version])
+    tokens = request.prompt_token_ids.tolist() + completion.token_ids.tolist()
+    logits = full_forward_logits(model, tokens)[len(request.prompt_token_ids) - 1 : -1]
+    logprobs = torch.log_softmax(logits / request.sampling.temperature, dim=-1)
+    return logprobs.gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])[:, 0].numpy()
+
+
+class GrowingAttention:
+    """Keeps every key and value it is shown, under whichever weights made them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        if layer in self.kept:
+            k_TKD = torch.cat([self.kept[layer][0], k_TKD])
+            v_TKD = torch.cat([self.kept[layer][1], v_TKD])
+        self.kept[layer] = (k_TKD, v_TKD)
+        total, new = len(k_TKD), len(q_THD)
+        mask = torch.arange(total) <= torch.arange(total - new, total)[:, None]
+        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
+
+
+@torch.no_grad()
+def logprobs_with_kept_cache(request: Request, completion: Completion) -> list[float]:
+    """Token by token, each position computed once, under the version that sampled the token after it."""
+    model, attention = random_model(0), GrowingAttention()
+    tokens = request.prompt_token_ids.tolist()
+    expected, start = [], 0
+    for token, version in zip(completion.token_ids.tolist(), completion.versions.tolist(), strict=True):
+        model.load_state_dict(WEIGHTS[version])
+        hidden = model(torch.tensor(tokens[start:]), torch.arange(start, len(tokens)), attention)
+        expected.append(torch.log_softmax(model.logits(hidden[-1:])[0], dim=-1)[token].item())
+        start = len(tokens)
+        tokens.append(token)
+    return expected
+
+
+def assert_matches_full_forward(finished: Finished) -> None:
+    for request, completions in finished.values():
+        for completion in completions:
+            assert len(completion.token_ids) == len(completion.logprobs) == len(completion.versions)
+            for version in set(completion.versions.tolist()):
+                expected = logprobs_of_full_forward(version, request, completion)
+                mine = completion.versions == version
+                np.testing.assert_allclose(completion.logprobs[mine], expected[mine], atol=1e-4)
+
+
+MIX = [
+    make_request(1, prompt_length=5, num_samples=4, max_completion_tokens=30),
+    make_request(2, prompt_length=1, num_samples=3, max_completion_tokens=9),
+    make_request(3, prompt_length=40, num_samples=2, max_completion_tokens=25),
+    make_request(4, prompt_length=17, num_samples=1, max_completion_tokens=40, temperature=0.7),
+    make_request(5, prompt_length=16, num_samples=3, max_completion_tokens=5),
+]
+
+
+@pytest.mark.parametrize("overrides", [{}, {"num_slots": 3}, {"prefill_chunk_tokens": 3}, {"cache_tokens": 120}])
+def test_logprobs_equal_a_full_forward_in_any_batch_mix(overrides: dict[str, int]) -> None:
+    engine = make_engine(**overrides)
+    finished = run(engine, MIX)
+    assert finished.keys() == {1, 2, 3, 4, 5}
+    assert_matches_full_forward(finished)
+    assert (engine.stats().num_preemptions > 0) == ("cache_tokens" in overrides)
+
+
+@pytest.mark.parametrize("cache_tokens", [400, 110])
+@pytest.mark.parametrize("load_at", [{6: 1}, {3: 1, 4: 2, 20: 3}, {1: 1}])
+def test_interrupted_sequences_continue_under_the_new_weights(load_at: dict[int, int], cache_tokens: int) -> None:
+    engine = make_engine(cache_tokens=cache_tokens)
+    finished = run(engine, MIX, load_at)
+    assert_matches_full_forward(finished)
+    seen = {version for _, cs in finished.values() for c in cs for version in c.versions.tolist()}
+    assert seen == {0, *load_at.values()}
+    assert engine.stats().num_recomputed_tokens > 0
+
+
+def test_the_version_label_names_the_weights_that_made_the_logits() -> None:
+    finished = run(make_engine(), MIX, {7: 1, 15: 2})
+    num_checked = 0
+    for request, completions in finished.values():
+        for completion in completions:
+            by_version = {v: logprobs_of_full_forward(v, request, completion) for v in (0, 1, 2)}
+            for position, version in enumerate(completion.versions.tolist()):
+                distances = {v: abs(by_version[v][position] - completion.logprobs[position]) for v in by_version}
+                assert min(distances, key=distances.__getitem__) == version
+                num_checked += 1
+    assert num_checked > 100
+
+
+@pytest.mark.parametrize("load_at", [{6: 1}, {4: 1, 5: 2, 20: 3}])
+def test_a_kept_cache_holds_what_each_version_computed(load_at: dict[int, int]) -> None:
+    # Prompts fit one chunk, so that no prompt is computed under two versions.
+    requests = [
+        make_request(1, prompt_length=5, num_samples=3, max_completion_tokens=30),
+        make_request(2, prompt_length=9, num_samples=2, max_completion_tokens=20),
+    ]
+    engine = make_engine(kv_on_load="keep")
+    finished = run(engine, requests, load_at)
+    assert engine.stats().num_recomputed_tokens == 0
+    assert engine.stats().num_interrupts > 0
+    num_mixed = 0
+    for request, completions in finished.values():
+        for completion in completions:
+            np.testing.assert_allclose(
+                completion.logprobs, logprobs_with_kept_cache(request, completion), atol=1e-4
+            )
+            num_mixed += len(completion.spans) > 1
+    assert num_mixed == 5
+
+
+def test_a_kept_cache_is_never_lent_to_a_sample_that_starts_later() -> None:
+    # One slot short: the last sample starts after the load, and must compute the prompt itself.
+    request = make_request(1, prompt_length=9, num_samples=3, max_completion_tokens=12)
+    finished = run(make_engine(kv_on_load="keep", num_slots=2), [request], {4: 1})
+    late = finished[1][1][2]
+    assert late.versions.tolist() == [1] * 12
+    np.testing.assert_allclose(late.logprobs, logprobs_of_full_forward(1, request, late), atol=1e-4)
+
+
+def test_tokens_do_not_depend_on_who_shares_the_batch() -> None:
+    together = run(make_engine(), MIX)
+    for request in MIX:
+        alone = run(make_engine(), [request])[request.request_id][1]
+        for mine, shared in zip(alone, together[request.request_id][1], strict=True):
+            assert mine.token_ids.tolist() == shared.token_ids.tolist()
+
+
+def test_preemption_changes_no_token() -> None:
+    roomy, tight = make_engine(), make_engine(cache_tokens=100)
+    expected, actual = run(roomy, MIX), run(tight, MIX)
+    assert tight.stats().num_preemptions > 0
+    for request_id, (_, completions) in expected.items():
+        for one, other in zip(completions, actual[request_id][1], strict=True):
+            assert one.token_ids.tolist() == other.token_ids.tolist()
+
+
+def test_samples_of_a_group_share_one_prefill() -> None:
+    request = make_request(1, prompt_length=50, num_samples=8, max_completion_tokens=4)
+    engine = make_engine(prefill_chunk_tokens=64, cache_tokens=800)
+    run(engine, [request])
+    assert engine.stats().num_prefill_tokens == 49
+
+
+def test_samples_of_a_group_differ_and_seeds_differ() -> None:
+    request = make_request(1, num_samples=6, max_completion_tokens=20)
+    completions = run(make_engine(), [request])[1][1]
+    assert len({tuple(c.token_ids.tolist()) for c in completions}) == 6
+
+
+def test_a_stop_token_and_a_stop_string_end_a_completion() -> None:
+    free = run(make_engine(), [make_request(1, max_completion_tokens=30)])[1][1][0]
+    assert free.finish_reason == "length"
+    stop_token = int(free.token_ids[10])
+    cut = run(make_engine(), [make_request(1, max_completion_tokens=30, stop_token_ids=(stop_token,))])[1][1][0]
+    assert cut.finish_reason == "stop"
+    assert cut.token_ids[-1] == stop_token
+    assert stop_token not in cut.token_ids[:-1]
+    stop_string = free.text[7:10]
+    cut = run(make_engine(), [make_request(1, max_completion_tokens=30, stop_strings=(stop_string,))])[1][1][0]
+    assert cut.finish_reason == "stop"
+    assert cut.text == free.text[: free.text.index(stop_string) + 3]
+
+
+def test_top_k_and_top_p_logprobs_are_those_of_the_restricted_distribution() -> None:
+    request = make_request(1, max_completion_tokens=40, top_k=5, top_p=0.8, temperature=1.3)
+    completion = run(make_engine(), [request])[1][1][0]
+    model = random_model(0)
+    model.load_state_dict(WEIGHTS[0])
+    tokens = request.prompt_token_ids.tolist() + completion.token_ids.tolist()
+    with torch.no_grad():
+        logits = full_forward_logits(model, tokens)[len(request.prompt_token_ids) - 1 : -1] / 1.3
+    for row, token, logprob in zip(logits, completion.token_ids.tolist(), completion.logprobs, strict=True):
+        top = row.topk(5)
+        probabilities = top.values.softmax(-1)
+        kept = int((probabilities.cumsum(-1) - probabilities < 0.8).sum())
+        allowed = dict(zip(top.indices[:kept].tolist(), top.values[:kept].log_softmax(-1).tolist(), strict=True))
+        assert token in allowed
+        assert logprob == pytest.approx(allowed[token], abs=1e-4)
+
+
+def test_temperature_zero_takes_the_likeliest_token() -> None:
+    request = make_request(1, max_completion_tokens=10, temperature=0.0)
+    completion = run(make_engine(), [request])[1][1][0]
+    model = random_model(0)
+    model.load_state_dict(WEIGHTS[0])
+    tokens = request.prompt_token_ids.tolist() + completion.token_ids.tolist()
+    with torch.no_grad():
+        logits = full_forward_logits(model, tokens)[len(request.prompt_token_ids) - 1 : -1]
+    assert completion.token_ids.tolist() == logits.argmax(-1).tolist()
+    assert not completion.logprobs.any()
+
+
+def test_sampled_frequencies_follow_the_distribution() -> None:
+    request = make_request(1, num_samples=4000, max_completion_tokens=1)
+    engine = make_engine(num_slots=512, cache_tokens=100_000)
+    completions = run(engine, [request])[1][1]
+    counts = np.bincount([int(c.token_ids[0]) for c in completions], minlength=TINY.vocab_size)
+    model = random_model(0)
+    model.load_state_dict(WEIGHTS[0])
+    with torch.no_grad():
+        probabilities = full_forward_logits(model, request.prompt_token_ids.tolist())[-1].softmax(-1).numpy()
+    spread = np.sqrt(4000 * probabilities * (1 - probabilities)) + 1
+    assert (np.abs(counts - 4000 * probabilities) < 5 * spread).all()
+
+
+def test_an_aborted_request_leaves_the_others_alone() -> None:
+    expected = run(make_engine(), [MIX[0]])[1][1]
+    engine = make_engine()
+    for request in (MIX[0], MIX[2], MIX[3]):
+        engine.submit(request)
+    for _ in range(5):
+        engine.step()
+    engine.abort(3)
+    engine.abort(4)
+    engine.abort(99)
+    finished = run(engine, [])
+    assert finished.keys() == {1}
+    for mine, wanted in zip(finished[1][1], expected, strict=True):
+        assert mine.token_ids.tolist() == wanted.token_ids.tolist()
+
+
+def test_impossible_requests_are_refused_at_once() -> None:
+    engine = make_engine()
+    with pytest.raises(RequestError, match="no tokens"):
+        engine.submit(make_request(1, prompt_length=0))
+    with pytest.raises(RequestError, match=r"prompt 2 needs 90 \+ 30 tokens"):
+        engine.submit(make_request(2, prompt_length=90, max_completion_tokens=30))
+    assert not engine.has_work
+
+
+def test_weights_that_do_not_fit_and_weights_that_are_damaged_are_errors() -> None:
+    engine = make_engine()
+    with pytest.raises(WeightsError, match=r'version 1 does not fit the model: "final_norm\.weight"'):
+        engine.load(1, {name: w for name, w in WEIGHTS[1].items() if name != "final_norm.weight"})
+    damaged = dict(WEIGHTS[1]) | {"final_norm.weight": torch.full((24,), torch.nan)}
+    engine.load(1, damaged)
+    engine.submit(MIX[0])
+    with pytest.raises(WorkerError, match="logits are not finite"):
+        run(engine, [])
