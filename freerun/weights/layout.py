@@ -1,0 +1,46 @@
+"""Where each parameter lies in one flat buffer: the same on both sides, because both derive it from the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from freerun.model.decoder import Decoder
+
+ALIGNMENT_BYTES = 64  # a cache line, and what the widest vector loads want
+
+
+@dataclass(frozen=True)
+class Place:
+    """One parameter's place in the buffer."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class WeightLayout:
+    """Parameters one after the other, in the model's order, each aligned."""
+
+    def __init__(self, model: Decoder) -> None:
+        self.places: dict[str, Place] = {}
+        offset = 0
+        for name, parameter in model.named_parameters():
+            place = Place(offset, tuple(parameter.shape), parameter.dtype)
+            self.places[name] = place
+            offset = -(-(offset + place.num_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self.num_bytes = offset
+
+    def views(self, buffer_B: Tensor) -> dict[str, Tensor]:
+        """The parameters as views into a byte buffer; nothing is copied."""
+        return {
+            name: buffer_B[place.offset : place.offset + place.num_bytes].view(place.dtype).view(place.shape)
+            for name, place in self.places.items()
+        }

@@ -1,0 +1,71 @@
+"""Weights in double-buffered shared memory: the trainer writes one buffer while engines read the other.
+
+    trainer ── copy ──► buffer[version % 2] ◄── views, in place ── engine
+                 └── checksum(version, bytes) ──► controller ──► engine confirms it before it switches
+
+The memory is anonymous (memfd): it has no name in /dev/shm and is gone with the last process that holds
+it, kill -9 included. Engines use the buffer itself as their parameters, so a load costs a checksum and a
+pointer swap, and N engines on one machine hold one copy.
+
+Contract: `publish(version)` overwrites what `version - 2` used. The caller publishes only after every
+engine has confirmed `version - 1` or is gone; then nobody reads that buffer any more.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+
+import torch
+import xxhash
+from torch import Tensor
+
+from freerun.errors import WeightsError
+from freerun.weights.layout import WeightLayout
+
+NUM_BUFFERS = 2
+
+
+def create_buffers(name: str) -> list[int]:
+    """Descriptors of two anonymous shared buffers, to be inherited by trainer and engines."""
+    return [os.memfd_create(f"{name}-{index}", 0) for index in range(NUM_BUFFERS)]
+
+
+class SharedWeights:
+    """One process's view of the two buffers; the trainer publishes, engines fetch."""
+
+    def __init__(self, descriptors: Sequence[int], layout: WeightLayout) -> None:
+        self._layout = layout
+        self._buffers_B = [self._map(descriptor) for descriptor in descriptors]
+        self._views = [layout.views(buffer_B) for buffer_B in self._buffers_B]
+
+    def _map(self, descriptor: int) -> Tensor:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            os.ftruncate(descriptor, self._layout.num_bytes)
+        elif size != self._layout.num_bytes:
+            raise WeightsError(f"the shared buffer has {size} bytes, the model needs {self._layout.num_bytes}")
+        # Populated now: the first touch of a page costs seven times a later one (DESIGN.md 7).
+        memory = mmap.mmap(descriptor, self._layout.num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    @torch.no_grad()
+    def write(self, version: int, state: Mapping[str, Tensor]) -> None:
+        """Copy the weights into this version's buffer; this is all that holds the trainer."""
+        for name, view in self._views[version % NUM_BUFFERS].items():
+            view.copy_(state[name])
+
+    def checksum(self, version: int) -> str:
+        """A hash over this version's buffer and its number: swapped versions cannot pass for each other."""
+        buffer_B = self._buffers_B[version % NUM_BUFFERS]
+        return str(xxhash.xxh3_64(memoryview(buffer_B.numpy()), seed=version).hexdigest())
+
+    def fetch(self, version: int, checksum: str) -> Mapping[str, Tensor]:
+        """The weights of `version`, in place, after confirming that they arrived whole."""
+        actual = self.checksum(version)
+        if actual != checksum:
+            raise WeightsError(
+                f"weights of version {version} arrived damaged: checksum {actual}, published was {checksum}"
+            )
+        return self._views[version % NUM_BUFFERS]
