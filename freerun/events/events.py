@@ -19,7 +19,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", eq=Fal
     seconds: float
 
 
-class RunStarted(Event, kw_only=True, tag="run_started"):
+class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     name: str
     directory: str
     num_steps: int
@@ -28,7 +28,7 @@ class RunStarted(Event, kw_only=True, tag="run_started"):
     max_staleness: int
 
 
-class Activity(Event, kw_only=True, tag="activity"):
+class Activity(Event, frozen=True, kw_only=True, tag="activity"):
     """What a process does from now on: the live view's answer to "what is it waiting for?"."""
 
     worker: str
@@ -37,7 +37,7 @@ class Activity(Event, kw_only=True, tag="activity"):
     """`generating`, `training`, `waiting for rollouts 12, 14`, `starting` ..."""
 
 
-class GroupFinished(Event, kw_only=True, tag="group_finished"):
+class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     """A group left the rollout stage: into the buffer, or out of the run."""
 
     ordinal: int
@@ -48,7 +48,7 @@ class GroupFinished(Event, kw_only=True, tag="group_finished"):
     """Why it failed: the last line a person needs."""
 
 
-class StepFinished(Event, kw_only=True, tag="step_finished"):
+class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
     result: StepResult
     groups: tuple[Group, ...]
     """The batch that was consumed: the store keeps every trajectory."""
@@ -57,25 +57,25 @@ class StepFinished(Event, kw_only=True, tag="step_finished"):
     """Time the trainer stood idle before this step."""
 
 
-class WarmStartProgress(Event, kw_only=True, tag="warm_start"):
+class WarmStartProgress(Event, frozen=True, kw_only=True, tag="warm_start"):
     step: int
     num_steps: int
     loss: float
 
 
-class EngineReport(Event, kw_only=True, tag="engine_report"):
+class EngineReport(Event, frozen=True, kw_only=True, tag="engine_report"):
     worker: str
     stats: EngineStats
 
 
-class WeightsLoaded(Event, kw_only=True, tag="weights_loaded"):
+class WeightsLoaded(Event, frozen=True, kw_only=True, tag="weights_loaded"):
     """Every engine confirmed version and checksum."""
 
     version: int
     checksum: str
 
 
-class EvalFinished(Event, kw_only=True, tag="eval_finished"):
+class EvalFinished(Event, frozen=True, kw_only=True, tag="eval_finished"):
     version: int
     """Version published when the evaluation began."""
     accuracy: float
@@ -85,19 +85,19 @@ class EvalFinished(Event, kw_only=True, tag="eval_finished"):
     mean_length: float
 
 
-class CheckpointSaved(Event, kw_only=True, tag="checkpoint_saved"):
+class CheckpointSaved(Event, frozen=True, kw_only=True, tag="checkpoint_saved"):
     version: int
     directory: str
 
 
-class WorkerDied(Event, kw_only=True, tag="worker_died"):
+class WorkerDied(Event, frozen=True, kw_only=True, tag="worker_died"):
     worker: str
     reason: str
     """Exit status or silence, and the traceback if it left one."""
     is_restarted: bool
 
 
-class RunFinished(Event, kw_only=True, tag="run_finished"):
+class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
     outcome: Literal["finished", "interrupted", "failed"]
     reason: str = ""
     version: int

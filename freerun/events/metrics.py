@@ -1,0 +1,273 @@
+"""What a run's events add up to: one state that the live view and the closing summary both render.
+
+`RunState` is a listener. Every event updates it in microseconds and nothing is formatted here; numbers that
+depend on the present moment take `now`, in the run's clock. The events read back from a store give the same
+state again, except for the recent completions, which the store keeps elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from freerun.events.events import (
+    Activity,
+    AnyEvent,
+    CheckpointSaved,
+    EngineReport,
+    EvalFinished,
+    GroupFinished,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    WarmStartProgress,
+    WeightsLoaded,
+    WorkerDied,
+)
+from freerun.types import EngineStats, StepResult
+
+WINDOW_SECONDS = 15.0
+WINDOW_STEPS = 8
+NUM_RECENT = 6
+MAX_TEXT = 400
+"""Characters of a prompt's end and a completion's start that are kept for showing."""
+
+
+@dataclass
+class EngineTrack:
+    """One engine's counters, which keep growing when its process is replaced."""
+
+    latest: EngineStats = field(default_factory=EngineStats)
+    earlier: Counter[str] = field(default_factory=Counter)
+    """Counts of the processes that died."""
+    window: deque[tuple[float, float, float]] = field(default_factory=deque)
+    """(seconds, tokens, busy seconds) of the last reports."""
+    first: tuple[float, float, float] | None = None
+
+    def report(self, seconds: float, stats: EngineStats) -> None:
+        if stats.num_steps < self.latest.num_steps:
+            for name in ("num_tokens", "busy_seconds", "num_interrupts", "num_loads", "load_seconds",
+                         "num_recomputed_tokens"):  # fmt: skip
+                self.earlier[name] += getattr(self.latest, name)
+            self.window.clear()
+        self.latest = stats
+        point = (seconds, self.total("num_tokens"), self.total("busy_seconds"))
+        self.first = self.first or point
+        self.window.append(point)
+        while len(self.window) > 2 and self.window[0][0] < seconds - WINDOW_SECONDS:
+            self.window.popleft()
+
+    def total(self, name: str) -> float:
+        """A counter of `EngineStats` over the whole run."""
+        return float(getattr(self.latest, name) + self.earlier[name])
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return _slope([(seconds, tokens) for seconds, tokens, _ in self.window])
+
+    @property
+    def recent_busy_share(self) -> float | None:
+        return _busy_share(self.window)
+
+    @property
+    def busy_share(self) -> float | None:
+        """Share of the time since its first report that the engine was computing."""
+        return None if self.first is None else _busy_share((self.first, self.window[-1]))
+
+
+@dataclass
+class Step:
+    """What is remembered of a training step."""
+
+    seconds: float
+    step_seconds: float
+    wait_seconds: float
+    result: StepResult
+
+    @property
+    def begin(self) -> float:
+        """When the trainer began to wait for this step's batch."""
+        return self.seconds - self.step_seconds - self.wait_seconds
+
+    @property
+    def num_tokens(self) -> float:
+        return self.result.metrics.get("num_tokens", 0.0)
+
+
+@dataclass
+class RecentCompletion:
+    """The end of a prompt, the start of what was sampled for it, and its reward; text still hostile."""
+
+    prompt: str
+    completion: str
+    reward: float
+    is_correct: bool
+
+
+@dataclass
+class RunState:
+    """Everything the events of a run have said so far; call it with each event."""
+
+    name: str = ""
+    directory: str = ""
+    num_steps: int = 0
+    max_staleness: int = 0
+    start_version: int = 0
+    version: int = 0
+    started: float = 0.0
+    seconds: float = 0.0
+    """The run's clock at the newest event."""
+    rewards: list[float] = field(default_factory=list)
+    """One per step that had a reward."""
+    evals: list[EvalFinished] = field(default_factory=list)
+    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    first_step: Step | None = None
+    train_seconds: float = 0.0
+    num_trained: int = 0
+    """Trajectories trained on."""
+    staleness_counts: Counter[int] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
+    """Groups by the outcome of their rollout."""
+    last_failure: str = ""
+    engines: dict[str, EngineTrack] = field(default_factory=dict)
+    loaded_version: int = 0
+    activities: dict[str, Activity] = field(default_factory=dict)
+    deaths: list[WorkerDied] = field(default_factory=list)
+    recent: deque[RecentCompletion] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))
+    warm_start: WarmStartProgress | None = None
+    checkpoint: CheckpointSaved | None = None
+    finished: RunFinished | None = None
+
+    def __call__(self, event: AnyEvent) -> None:
+        self.seconds = max(self.seconds, event.seconds)
+        match event:
+            case Activity():
+                self.activities[event.worker] = event
+            case EngineReport():
+                self.engines.setdefault(event.worker, EngineTrack()).report(event.seconds, event.stats)
+            case GroupFinished():
+                self.groups[event.outcome] += 1
+                self.last_failure = event.reason or self.last_failure
+            case StepFinished():
+                self._finish_step(event)
+            case WeightsLoaded():
+                self.loaded_version = event.version
+            case EvalFinished():
+                self.evals.append(event)
+            case CheckpointSaved():
+                self.checkpoint = event
+            case WarmStartProgress():
+                self.warm_start = event
+            case WorkerDied():
+                self.deaths.append(event)
+                fate = "restarting" if event.is_restarted else "gone"
+                doing = f"died, {fate}: {event.reason.partition(chr(10))[0]}"
+                self.activities[event.worker] = Activity(seconds=event.seconds, worker=event.worker, doing=doing)
+            case RunStarted():
+                self._start(event)
+            case RunFinished():
+                self.finished = event
+
+    @property
+    def worst_staleness(self) -> int | None:
+        """The greatest staleness of any trajectory trained on."""
+        return max(self.staleness_counts) if self.staleness_counts else None
+
+    @property
+    def is_bound_held(self) -> bool:
+        return self.worst_staleness is None or self.worst_staleness <= self.max_staleness
+
+    @property
+    def generated_tokens_per_second(self) -> float | None:
+        """All engines together, over the last seconds."""
+        rates = [e.tokens_per_second for e in self.engines.values()]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) if known else None
+
+    @property
+    def trained_tokens_per_second(self) -> float | None:
+        """Over the last steps, while training."""
+        seconds = sum(step.step_seconds for step in self.steps)
+        tokens = sum(step.num_tokens for step in self.steps)
+        if tokens and seconds > 0:
+            return tokens / seconds
+        return self.steps[-1].result.metrics.get("train_tokens_per_second") if self.steps else None
+
+    @property
+    def recent_train_share(self) -> float | None:
+        """Share of the time over the last steps that the trainer was training."""
+        if not self.steps:
+            return None
+        return _share(sum(s.step_seconds for s in self.steps), self.steps[-1].seconds - self.steps[0].begin)
+
+    @property
+    def train_share(self) -> float | None:
+        """Share of the time since it could first have trained that the trainer did."""
+        if self.first_step is None:
+            return None
+        return _share(self.train_seconds, self.steps[-1].seconds - self.first_step.begin)
+
+    @property
+    def recent_generate_share(self) -> float | None:
+        """Mean over the engines of the share of the last seconds that each was computing."""
+        shares = [e.recent_busy_share for e in self.engines.values()]
+        known = [share for share in shares if share is not None]
+        return sum(known) / len(known) if known else None
+
+    def engine_total(self, name: str) -> float:
+        """A counter of `EngineStats` over all engines and the whole run."""
+        return sum(engine.total(name) for engine in self.engines.values())
+
+    def eta_seconds(self, now: float) -> float | None:
+        """Time left at the pace of the last steps."""
+        if not self.steps or self.finished:
+            return None
+        pace = (self.steps[-1].seconds - self.steps[0].begin) / len(self.steps)
+        since_last = min(now - self.steps[-1].seconds, pace)
+        return max(0.0, pace * (self.num_steps - self.version) - since_last)
+
+    def _start(self, event: RunStarted) -> None:
+        self.name, self.directory = event.name, event.directory
+        self.num_steps, self.max_staleness = event.num_steps, event.max_staleness
+        self.start_version = self.version = event.version
+        self.started, self.finished = event.seconds, None
+        self.activities.clear()
+
+    def _finish_step(self, event: StepFinished) -> None:
+        result = event.result
+        step = Step(event.seconds, event.step_seconds, event.wait_seconds, result)
+        self.version = result.version
+        self.steps.append(step)
+        self.first_step = self.first_step or step
+        self.train_seconds += event.step_seconds
+        self.staleness_counts.update(result.staleness_counts)
+        self.num_trained += sum(result.staleness_counts.values())
+        if "reward" in result.metrics:
+            self.rewards.append(result.metrics["reward"])
+        for group in filter(lambda g: g.trajectories, event.groups[-NUM_RECENT:]):
+            shown = group.trajectories[result.version % len(group.trajectories)]
+            self.recent.append(
+                RecentCompletion(
+                    prompt=shown.prompt.text[-MAX_TEXT:],
+                    completion=shown.completion.text[:MAX_TEXT],
+                    reward=shown.reward.value,
+                    is_correct=shown.reward.is_correct,
+                )
+            )
+
+
+def _busy_share(points: Iterable[tuple[float, float, float]]) -> float | None:
+    share = _slope([(seconds, busy) for seconds, _, busy in points])
+    return None if share is None else min(1.0, share)
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """Rise per second between the first and the last point; None if that says nothing."""
+    if not points or points[-1][0] <= points[0][0]:
+        return None
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _share(part: float, whole: float) -> float | None:
+    return min(1.0, part / whole) if whole > 0 else None

@@ -1,0 +1,196 @@
+"""The tables of a run's store, and the rows that events become.
+
+    sessions      one row per start of the run: process, state, target       (a resumed run has several)
+    events        every event in order, without the batches                   (msgpack body)
+    steps         one row per version; metrics: its numbers by name
+    trajectories  what each step consumed, whole: text, tokens, logprobs, spans, reward
+    evals         one row per evaluated version
+
+(ordinal, sample) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained
+twice. A not-a-number is stored as NULL, the only way SQLite knows it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+
+from freerun.errors import FreerunError
+from freerun.events.events import AnyEvent, EvalFinished, Event, RunFinished, RunStarted, StepFinished
+from freerun.types import Trajectory, encode
+
+STORE_NAME = "store.sqlite"
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE sessions (
+    session INTEGER PRIMARY KEY, state TEXT NOT NULL, pid INTEGER NOT NULL, pid_created REAL NOT NULL,
+    updated REAL NOT NULL, num_steps INTEGER NOT NULL DEFAULT 0, start_version INTEGER NOT NULL DEFAULT 0,
+    reason TEXT NOT NULL DEFAULT '', model_directory TEXT NOT NULL DEFAULT ''
+);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, seconds REAL NOT NULL, kind TEXT NOT NULL, version INTEGER, body BLOB NOT NULL
+);
+CREATE TABLE steps (
+    version INTEGER PRIMARY KEY, seconds REAL NOT NULL, step_seconds REAL NOT NULL, wait_seconds REAL NOT NULL,
+    staleness_counts TEXT NOT NULL
+);
+CREATE TABLE metrics (
+    version INTEGER NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (version, name)
+) WITHOUT ROWID;
+CREATE TABLE trajectories (
+    ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, version INTEGER NOT NULL, key TEXT NOT NULL,
+    prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
+    finish_reason TEXT NOT NULL, staleness INTEGER NOT NULL, prompt_token_ids BLOB NOT NULL,
+    token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, spans TEXT NOT NULL, PRIMARY KEY (ordinal, sample)
+);
+CREATE INDEX trajectories_by_version ON trajectories (version);
+CREATE TABLE evals (
+    version INTEGER PRIMARY KEY, seconds REAL NOT NULL, accuracy REAL, num_prompts INTEGER NOT NULL,
+    num_samples INTEGER NOT NULL, num_failed INTEGER NOT NULL, mean_length REAL
+);
+"""
+
+
+class StoreError(FreerunError):
+    """A store that cannot be opened, read or written."""
+
+
+class Rewound(Event, frozen=True, kw_only=True, tag="rewound"):
+    """A resumed run forgot the steps after its checkpoint; they will be made again."""
+
+    version: int
+    num_steps: int
+    """Steps that were forgotten."""
+
+
+def store_file(path: Path) -> Path:
+    """The store of a run directory; a path that names the file itself is taken as it is."""
+    return path if path.suffix == ".sqlite" else path / STORE_NAME
+
+
+def check_schema(connection: sqlite3.Connection, file: Path) -> None:
+    """Refuse a store that this version of freerun does not know how to read."""
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found != SCHEMA_VERSION:
+        raise StoreError(
+            f"store {file} has schema version {found}, this freerun knows {SCHEMA_VERSION}; "
+            "use the freerun that made it, or start the run under another name"
+        )
+
+
+def is_empty(db: sqlite3.Connection) -> bool:
+    return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+
+
+def create_tables(db: sqlite3.Connection) -> None:
+    # Not `executescript`, which would commit the transaction under way.
+    for statement in filter(str.strip, SCHEMA.split(";")):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def process_created(pid: int) -> float | None:
+    """When the process with this id was started, or None if there is none; tells a reused id apart."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except psutil.NoSuchProcess:
+        return None
+
+
+def is_alive(pid: int, created: float) -> bool:
+    """Whether the process that wrote this id and start time still runs."""
+    found = process_created(pid)
+    return found is not None and abs(found - created) < 1.0
+
+
+def _valid_text(text: str) -> str:
+    """Text as UTF-8 can hold it: a lone surrogate from a data file must not stop the writer."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _event_row(event: AnyEvent | Rewound) -> tuple[float, str, int | None, bytes]:
+    """A row of `events`: the batch of a step is left to the table of trajectories."""
+    kind = str(event.__struct_config__.tag)
+    if isinstance(event, StepFinished):
+        return event.seconds, kind, event.result.version, encode(msgspec.structs.replace(event, groups=()))
+    # A run's start and end name a version too, but they happened whatever is made again later.
+    is_rewindable = kind in ("weights_loaded", "eval_finished", "checkpoint_saved")
+    version = getattr(event, "version", None) if is_rewindable else None
+    try:
+        return event.seconds, kind, version, encode(event)
+    except UnicodeEncodeError:
+        texts = {name: _valid_text(v) for name, v in msgspec.structs.asdict(event).items() if isinstance(v, str)}
+        return event.seconds, kind, version, encode(msgspec.structs.replace(event, **texts))
+
+
+def _trajectory_row(version: int, trajectory: Trajectory) -> dict[str, Any]:
+    """A row of `trajectories`; `version` is the one its step produced, so it was trained at version - 1."""
+    prompt, completion = trajectory.prompt, trajectory.completion
+    return {
+        "ordinal": prompt.ordinal,
+        "sample": trajectory.sample,
+        "version": version,
+        "key": _valid_text(prompt.key),
+        "prompt": _valid_text(prompt.text),
+        "answer": _valid_text(prompt.answer),
+        "completion": _valid_text(completion.text),
+        "reward": trajectory.reward.value,
+        "is_correct": trajectory.reward.is_correct,
+        "finish_reason": completion.finish_reason,
+        "staleness": version - 1 - completion.oldest_version,
+        "prompt_token_ids": np.asarray(prompt.token_ids, np.int32).tobytes(),
+        "token_ids": np.asarray(completion.token_ids, np.int32).tobytes(),
+        "logprobs": np.asarray(completion.logprobs, np.float32).tobytes(),
+        "spans": msgspec.json.encode(completion.spans).decode(),
+    }
+
+
+def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> None:
+    db.execute("INSERT INTO events (seconds, kind, version, body) VALUES (?, ?, ?, ?)", _event_row(event))
+
+
+def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
+    """Put what people ask for into tables of its own."""
+    match event:
+        case StepFinished():
+            _insert_step(db, event)
+        case EvalFinished():
+            # A resumed run evaluates its first version again: the newer answer stands.
+            db.execute(
+                "INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (event.version, event.seconds, event.accuracy, event.num_prompts, event.num_samples,
+                 event.num_failed, event.mean_length),
+            )  # fmt: skip
+        case RunStarted():
+            db.execute(
+                "UPDATE sessions SET num_steps = ?, start_version = ? WHERE session = ?",
+                (event.num_steps, event.version, session),
+            )
+        case RunFinished():
+            db.execute(
+                "UPDATE sessions SET state = ?, reason = ?, model_directory = ? WHERE session = ?",
+                (event.outcome, _valid_text(event.reason), event.model_directory, session),
+            )
+
+
+def _insert_step(db: sqlite3.Connection, event: StepFinished) -> None:
+    result = event.result
+    counts = msgspec.json.encode(result.staleness_counts).decode()
+    db.execute(
+        "INSERT INTO steps VALUES (?, ?, ?, ?, ?)",
+        (result.version, event.seconds, event.step_seconds, event.wait_seconds, counts),
+    )
+    metrics = ((result.version, name, value) for name, value in result.metrics.items())
+    db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", metrics)
+    rows = [_trajectory_row(result.version, t) for group in event.groups for t in group.trajectories]
+    if rows:
+        columns = ", ".join(rows[0])
+        values = ", ".join(f":{name}" for name in rows[0])
+        db.executemany(f"INSERT INTO trajectories ({columns}) VALUES ({values})", rows)

@@ -1,0 +1,243 @@
+"""The run's memory: one SQLite file in the run directory, written by the controller and by nobody else.
+
+    controller ── store(event) ──► queue ──► writer thread ── commits ──► store.sqlite ──► readers
+
+Recording puts the event in a queue and returns: it neither waits nor raises. What goes wrong in the writer
+is kept and raised by `check`, `flush` and `close`. A commit survives the death of the process; `flush` also
+survives the loss of power, so call it before a checkpoint that promises those steps.
+
+It knows nothing of what the numbers mean; reading is `freerun.events.reader`.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from freerun.events.events import AnyEvent
+from freerun.events.schema import (
+    Rewound,
+    StoreError,
+    check_schema,
+    create_tables,
+    insert_event,
+    insert_facts,
+    is_alive,
+    is_empty,
+    process_created,
+    store_file,
+)
+
+COMMIT_SECONDS = 0.5
+MAX_EVENTS_PER_COMMIT = 512
+CLOSE_SECONDS = 60.0
+
+
+class _Mark:
+    """Asks the writer to commit at once and say so; the last one also ends it."""
+
+    def __init__(self, *, is_last: bool = False) -> None:
+        self.is_last = is_last
+        self.reached = threading.Event()
+
+
+class Store:
+    """A listener that records every event of a run; see the module for what it promises."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = store_file(path)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self._failure: Exception | None = None
+        self._is_closed = False
+        self._queue: queue.SimpleQueue[AnyEvent | _Mark] = queue.SimpleQueue()
+        # The writer thread and `rewind` share the connection, one at a time.
+        self._lock = threading.Lock()
+        self._connection, self._session = _open(self.file)
+        self._thread = threading.Thread(target=self._write_until_closed, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: AnyEvent) -> None:
+        """Record an event; never waits, never raises."""
+        if self._failure is None and not self._is_closed:
+            self._queue.put(event)
+
+    record = __call__
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Raise what went wrong in the writer, if anything did."""
+        if self._failure is not None:
+            raise StoreError(f"store {self.file}: {_explain(self._failure)}") from self._failure
+
+    def flush(self, timeout_seconds: float = 30.0) -> None:
+        """Return when everything recorded so far is on disk."""
+        if self._is_closed:
+            raise StoreError(f"store {self.file} is closed")
+        self._drain(_Mark(), timeout_seconds)
+        self.check()
+        with self._exclusive() as db:
+            # Passive: syncs the log and never waits for a reader.
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def rewind(self, version: int) -> int:
+        """Forget every step after `version`, all or nothing; returns how many there were."""
+        self.flush()
+        with self._exclusive() as connection, _transaction(connection) as db:
+            [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
+            for table in ("steps", "metrics", "trajectories", "evals", "events"):
+                db.execute(f"DELETE FROM {table} WHERE version > ?", (version,))
+            if num_steps:
+                [seconds] = db.execute("SELECT coalesce(max(seconds), 0) FROM events").fetchone()
+                insert_event(db, Rewound(seconds=seconds, version=version, num_steps=num_steps))
+        return int(num_steps)
+
+    def close(self) -> None:
+        """Write what is left, release the file, and raise what went wrong in the writer."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # If this times out the disk is stuck with the connection in use: there is nothing to release.
+        self._drain(_Mark(is_last=True), CLOSE_SECONDS)
+        with self._lock:
+            _release(self._connection, self._session)
+        self.check()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for us alone; what SQLite refuses becomes the store's failure."""
+        try:
+            with self._lock:
+                yield self._connection
+        except sqlite3.Error as error:
+            self._failure = error
+            self.check()
+
+    def _drain(self, mark: _Mark, timeout_seconds: float) -> None:
+        self._queue.put(mark)
+        if not mark.reached.wait(timeout_seconds):
+            raise StoreError(
+                f"store {self.file}: about {self._queue.qsize()} events are still not written after "
+                f"{timeout_seconds:g} s; look at the disk"
+            )
+
+    def _write_until_closed(self) -> None:
+        is_last = False
+        while not is_last:
+            events, mark = self._gather()
+            try:
+                if events and self._failure is None:
+                    with self._lock:
+                        self._commit(events)
+            except Exception as error:  # The edge of the thread: kept for `check`.
+                self._failure = error
+            if mark is not None:
+                mark.reached.set()
+                is_last = mark.is_last
+
+    def _gather(self) -> tuple[list[AnyEvent], _Mark | None]:
+        """Wait for an event, then take what comes within the commit interval or up to a mark."""
+        events: list[AnyEvent] = []
+        item = self._queue.get()
+        deadline = time.monotonic() + COMMIT_SECONDS
+        while not isinstance(item, _Mark):
+            events.append(item)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or len(events) >= MAX_EVENTS_PER_COMMIT:
+                return events, None
+            try:
+                item = self._queue.get(timeout=remaining)
+            except queue.Empty:
+                return events, None
+        return events, item
+
+    def _commit(self, events: list[AnyEvent]) -> None:
+        with _transaction(self._connection) as db:
+            for event in events:
+                insert_event(db, event)
+                insert_facts(db, event, self._session)
+            db.execute("UPDATE sessions SET updated = ? WHERE session = ?", (time.time(), self._session))
+
+
+def _open(file: Path) -> tuple[sqlite3.Connection, int]:
+    """Open or make the store and enter this process as its one writer."""
+    # Autocommit mode: transactions are ours to begin and end. The lock in Store replaces the thread check.
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30.0)
+    try:
+        if not is_empty(connection):
+            check_schema(connection, file)  # Before anything is changed in a file that is not ours.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        with _transaction(connection) as db:
+            if is_empty(db):
+                create_tables(db)
+            return connection, _enter_session(db, file)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(f"store {file} cannot be opened: {error}; move it away to start afresh") from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _enter_session(db: sqlite3.Connection, file: Path) -> int:
+    """Add the row of this process, unless another one that still lives has not finished with the store."""
+    for pid, created in db.execute("SELECT pid, pid_created FROM sessions WHERE state = 'running'"):
+        if pid != os.getpid() and is_alive(pid, created):
+            raise StoreError(
+                f"store {file} is being written by process {pid}; stop that run, or choose another run.name"
+            )
+    db.execute("UPDATE sessions SET state = 'failed', reason = 'crashed' WHERE state = 'running'")
+    cursor = db.execute(
+        "INSERT INTO sessions (state, pid, pid_created, updated) VALUES ('running', ?, ?, ?)",
+        (os.getpid(), process_created(os.getpid()), time.time()),
+    )
+    return int(cursor.lastrowid or 0)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        # A full disk makes SQLite roll back by itself; then there is nothing left to undo.
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _explain(failure: Exception) -> str:
+    if isinstance(failure, sqlite3.IntegrityError):
+        return f"a step or trajectory was trained twice ({failure}); rewind the store when resuming"
+    if isinstance(failure, sqlite3.OperationalError):
+        return f"events are no longer written: {failure}; free disk space, then resume the run"
+    return f"an event could not be recorded: {type(failure).__name__}: {failure}"
+
+
+def _release(connection: sqlite3.Connection, session: int) -> None:
+    """Close the file; a finished store is one file without a log beside it, readable from anywhere."""
+    with suppress(sqlite3.Error):
+        connection.execute(
+            "UPDATE sessions SET state = 'failed', reason = 'ended without saying why' "
+            "WHERE session = ? AND state = 'running'",
+            (session,),
+        )
+    with suppress(sqlite3.Error):
+        connection.execute("PRAGMA busy_timeout = 0")  # A reader may keep the log: no reason to wait for it.
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()

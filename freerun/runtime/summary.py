@@ -1,0 +1,108 @@
+"""The words at the end of a run: what came of it, what it cost, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+
+from freerun.events.metrics import RunState
+from freerun.runtime.wording import count, duration, percent, printable_block
+
+
+def describe(state: RunState, *, recipe: str) -> str:
+    """The closing summary of the run that `recipe` (as the user typed it) started; plain text, lines aligned."""
+    facts = [
+        ("outcome", _outcome(state)),
+        ("steps", _steps(state)),
+        ("held-out", _held_out(state)),
+        ("reward", _reward(state)),
+        ("staleness", _staleness(state)),
+        ("trained", _trained(state)),
+        ("generated", _generated(state)),
+        ("interrupts", _interrupts(state)),
+        ("busy", _busy(state)),
+        ("deaths", _deaths(state)),
+        ("model", _model(state)),
+        ("next", _next_command(state, recipe)),
+    ]
+    return "\n".join(f"{name:<11}{printable_block(value)}" for name, value in facts if value)
+
+
+def _outcome(state: RunState) -> str:
+    if state.finished is None:
+        return "still running"
+    reason = f": {state.finished.reason}" if state.finished.reason else ""
+    return f"{state.finished.outcome}{reason}"
+
+
+def _steps(state: RunState) -> str:
+    since = f", from {state.start_version}" if state.start_version else ""
+    return f"{state.version} of {state.num_steps}{since}, in {duration(state.seconds - state.started)}"
+
+
+def _held_out(state: RunState) -> str:
+    if not state.evals:
+        return ""
+    first, last = state.evals[0], state.evals[-1]
+    if first is last:
+        return f"{percent(last.accuracy)} (version {last.version})"
+    return f"{percent(first.accuracy)} → {percent(last.accuracy)} (versions {first.version} → {last.version})"
+
+
+def _reward(state: RunState) -> str:
+    return f"{state.rewards[0]:.3g} → {state.rewards[-1]:.3g}" if state.rewards else ""
+
+
+def _staleness(state: RunState) -> str:
+    worst = state.worst_staleness
+    if worst is None:
+        return ""
+    if not state.is_bound_held:
+        return f"BOUND BROKEN: {worst} was trained on, max_staleness is {state.max_staleness}; please report this"
+    mean = sum(value * n for value, n in state.staleness_counts.items()) / state.num_trained
+    return f"mean {mean:.2f}, max {worst} of {state.max_staleness}: bound held"
+
+
+def _trained(state: RunState) -> str:
+    outcomes = ", ".join(
+        f"{count(state.groups[outcome])} {outcome}"
+        for outcome in ("filtered", "failed", "dropped", "requeued")
+        if state.groups[outcome]
+    )
+    failure = f" (last failure: {state.last_failure})" if state.groups["failed"] else ""
+    return f"{count(state.num_trained)} trajectories; groups: {outcomes or 'none lost'}{failure}"
+
+
+def _generated(state: RunState) -> str:
+    return f"{count(state.engine_total('num_tokens'))} tokens" if state.engines else ""
+
+
+def _interrupts(state: RunState) -> str:
+    if not state.engines:
+        return ""
+    total = state.engine_total
+    return (
+        f"{count(total('num_interrupts'))} sequences in {count(total('num_loads'))} loads; cost: decoding stood "
+        f"still {duration(total('load_seconds'))}, {count(total('num_recomputed_tokens'))} tokens recomputed"
+    )
+
+
+def _busy(state: RunState) -> str:
+    shares = {name: engine.busy_share for name, engine in sorted(state.engines.items())}
+    shares["trainer"] = state.train_share
+    return ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share is not None)
+
+
+def _deaths(state: RunState) -> str:
+    return ", ".join(f"{death.worker} at {duration(death.seconds)}" for death in state.deaths)
+
+
+def _model(state: RunState) -> str:
+    if state.finished and state.finished.model_directory:
+        return state.finished.model_directory
+    return "no checkpoint was written"
+
+
+def _next_command(state: RunState, recipe: str) -> str:
+    if state.finished and state.finished.outcome == "finished":
+        return f"freerun eval {shlex.quote(state.directory)}"
+    return f"freerun train {shlex.quote(recipe)} --resume"

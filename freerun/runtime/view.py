@@ -1,0 +1,162 @@
+"""Watching a run: a live picture on a terminal, one line per step everywhere else.
+
+Both views are listeners that own a `RunState`; `summary.describe(view.state)` closes the run from the same
+numbers. An event only updates the state: the terminal is drawn by rich's own thread, four times a second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from freerun.events.events import (
+    AnyEvent,
+    CheckpointSaved,
+    EvalFinished,
+    GroupFinished,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    WarmStartProgress,
+    WorkerDied,
+)
+from freerun.events.metrics import RunState
+from freerun.runtime.panel import render
+from freerun.runtime.wording import count, duration, printable_block
+
+FRAMES_PER_SECOND = 4
+
+
+class View(Protocol):
+    """A listener that shows a run while it is entered."""
+
+    state: RunState
+
+    def __call__(self, event: AnyEvent) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def make_view(console: Console) -> View:
+    """The live view where there is a terminal to draw on, else lines."""
+    is_drawable = console.is_terminal and not console.is_dumb_terminal
+    return TerminalView(console) if is_drawable else PlainView(console)
+
+
+class TerminalView:
+    """Draws the state in place; the last picture stays when it is left."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state = RunState()
+        self._console = console
+        self._clock = clock
+        self._offset: float | None = None
+        # rich's thread builds the picture while the controller's updates the state.
+        self._lock = threading.Lock()
+        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=FRAMES_PER_SECOND)
+
+    def __call__(self, event: AnyEvent) -> None:
+        with self._lock:
+            self.state(event)
+            self._offset = event.seconds - self._clock()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def render(self) -> RenderableType:
+        """The picture now; between events the run's clock goes on with ours."""
+        width, height = self._console.size
+        with self._lock:
+            is_running = self._offset is not None and self.state.finished is None
+            now = self._clock() + (self._offset or 0.0) if is_running else self.state.seconds
+            return render(self.state, now=max(now, self.state.seconds), width=width, height=height)
+
+
+class PlainView:
+    """Prints a line for everything worth keeping in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self.state = RunState()
+        self._console = console
+
+    def __call__(self, event: AnyEvent) -> None:
+        self.state(event)
+        line = describe_event(self.state, event)
+        if line:
+            # Neither markup nor wrapping: a log line is a line.
+            self._console.print(printable_block(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def describe_event(state: RunState, event: AnyEvent) -> str:
+    """The log line of an event, given the state after it; empty for those that are not worth one."""
+    match event:
+        case RunStarted():
+            begin = f"resumed at step {event.version}" if event.version else "started"
+            bound = f"max staleness {event.max_staleness}"
+            return f"{begin}  run {event.name}  {event.num_steps} steps  {bound}  {event.directory}"
+        case WarmStartProgress():
+            # A tenth of them is enough for a log.
+            is_shown = event.step == event.num_steps or event.step % max(1, event.num_steps // 10) == 0
+            return f"warm start {event.step}/{event.num_steps}  loss {event.loss:.4f}" if is_shown else ""
+        case StepFinished():
+            return "  ".join(_step_words(state, event))
+        case EvalFinished():
+            failed = f"  {event.num_failed} failed" if event.num_failed else ""
+            size = f"{event.num_prompts} prompts x {event.num_samples}"
+            return f"held-out {event.accuracy:.2f} at version {event.version}  ({size}){failed}"
+        case CheckpointSaved():
+            return f"checkpoint {event.version} saved  {event.directory}"
+        case WorkerDied():
+            return f"worker {event.worker} died{', restarted' if event.is_restarted else ''}: {event.reason}"
+        case GroupFinished(outcome="failed"):
+            return f"group {event.ordinal} failed: {event.reason}"
+        case RunFinished():
+            reason = f": {event.reason}" if event.reason else ""
+            return f"{event.outcome} at step {event.version}/{state.num_steps}{reason}"
+        case _:
+            return ""
+
+
+def _step_words(state: RunState, event: StepFinished) -> list[str]:
+    """The parts of a step's line; what is not known is left out."""
+    metrics, counts = event.result.metrics, event.result.staleness_counts
+    words = [f"step {event.result.version}/{state.num_steps}"]
+    if "reward" in metrics:
+        words.append(f"reward {metrics['reward']:.2f}")
+    if state.evals:
+        words.append(f"held-out {state.evals[-1].accuracy:.2f}")
+    if "completion_length" in metrics:
+        words.append(f"length {metrics['completion_length']:.1f}")
+    if counts:
+        mean = sum(value * n for value, n in counts.items()) / sum(counts.values())
+        words.append(f"staleness {mean:.1f}/{max(counts)} (bound {state.max_staleness})")
+    if state.generated_tokens_per_second is not None:
+        words.append(f"gen {count(state.generated_tokens_per_second)} tok/s")
+    if state.trained_tokens_per_second is not None:
+        words.append(f"train {count(state.trained_tokens_per_second)} tok/s")
+    words.append(f"waited {duration(event.wait_seconds)}")
+    return words

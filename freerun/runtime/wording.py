@@ -1,0 +1,109 @@
+"""How numbers and foreign text read in a terminal: plain strings in, plain strings out.
+
+Prompts, completions and tracebacks are hostile: a model can sample an escape sequence that clears the
+screen, a data file can hold one. They reach a terminal only through `printable` and `printable_block`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+# Whole sequences go, so that their parameters do not stay behind as litter: OSC and DCS strings, CSI, the rest.
+ESCAPES = re.compile(
+    r"(?:\x1b[\]PX^_]|[\x9d\x90])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+MAX_MARKS = 2
+"""Accents on one character: scripts need two at most, vandals pile up hundreds."""
+VISIBLE = {"\n": "⏎", "\r": "", "\t": " ", "\u2028": "⏎", "\u2029": "⏎"}
+
+
+def printable(text: str, max_chars: int = 400) -> str:
+    """One line that does nothing to a terminal: no escapes, controls, direction marks or piles of accents."""
+    clean = ESCAPES.sub("", text[: 4 * max_chars])
+    if clean.isascii() and clean.isprintable():
+        return clean[:max_chars]
+    return "".join(_visible(clean))[:max_chars]
+
+
+def printable_block(text: str, max_lines: int = 30) -> str:
+    """Several lines, each printable, all but the first indented; a long traceback loses its middle."""
+    lines = [printable(line) for line in text.splitlines() if line.strip()]
+    if len(lines) > max_lines:
+        lines = [lines[0], "...", *lines[2 - max_lines :]]
+    return "\n    ".join(lines)
+
+
+def _visible(text: str) -> Iterator[str]:
+    num_marks = 0
+    for character in text:
+        category = unicodedata.category(character)
+        num_marks = num_marks + 1 if category in ("Mn", "Me") else 0
+        if character in VISIBLE:
+            yield VISIBLE[character]
+        elif category == "Zs":
+            yield " "
+        elif category[0] != "C" and num_marks <= MAX_MARKS:
+            yield character
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The course of a number in `width` characters, its own least and greatest as bottom and top."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite or width < 1:
+        return ""
+    means = _bins(finite, width)
+    low, high = min(means), max(means)
+    if high == low:
+        return BLOCKS[3] * len(means)
+    return "".join(BLOCKS[round((mean - low) / (high - low) * 7)] for mean in means)
+
+
+def _bins(values: Sequence[float], width: int) -> list[float]:
+    """At most `width` means of consecutive values."""
+    num_bins = min(width, len(values))
+    edges = [i * len(values) // num_bins for i in range(num_bins + 1)]
+    return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+
+
+def histogram(counts: dict[int, int], top: int) -> str:
+    """One block per value from 0 to `top`, a dot where there is none."""
+    most = max(counts.values(), default=0)
+    heights = [counts.get(value, 0) for value in range(min(top, 31) + 1)]
+    return "".join(BLOCKS[max(0, math.ceil(n / most * 8) - 1)] if n else "·" for n in heights)
+
+
+def bar(share: float, width: int) -> str:
+    """A share between 0 and 1 as a bar."""
+    filled = round(min(1.0, max(0.0, share)) * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def duration(seconds: float) -> str:
+    """4.2 s, 1:05, 2:03:04."""
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}" if math.isfinite(share) else "?"
+
+
+def count(number: float) -> str:
+    """12, 4,200, 1.3 M."""
+    if not math.isfinite(number):
+        return "?"
+    return f"{number:,.0f}" if abs(number) < 1e6 else f"{number / 1e6:,.1f} M"

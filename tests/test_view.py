@@ -1,0 +1,321 @@
+"""The views and the summary: what a person sees of a run, whatever the model samples."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from freerun.events.events import (
+    Activity,
+    AnyEvent,
+    CheckpointSaved,
+    EngineReport,
+    EvalFinished,
+    GroupFinished,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    WarmStartProgress,
+    WeightsLoaded,
+    WorkerDied,
+)
+from freerun.events.metrics import RunState
+from freerun.runtime.summary import describe
+from freerun.runtime.view import PlainView, TerminalView, make_view
+from freerun.runtime.wording import duration, histogram, printable, sparkline
+from freerun.types import Completion, EngineStats, Group, Prompt, Reward, Span, StepResult, Trajectory
+
+HOSTILE = "[red]56[/red] :smile: \x1b[2J\x1b]0;owned\x07\u202egnp\x00\n[link=http://x]\x9b31mlast"
+
+
+def make_group(ordinal: int, text: str = " 56\n") -> Group:
+    prompt = Prompt(
+        ordinal=ordinal,
+        key="7*8",
+        text="Question: what is 7 times 8?\nAnswer:",
+        answer="56",
+        token_ids=np.arange(9),
+    )
+    completion = Completion(
+        token_ids=np.arange(2), logprobs=np.zeros(2), spans=(Span(0, 2),), finish_reason="stop", text=text
+    )
+    trajectory = Trajectory(prompt=prompt, sample=0, completion=completion, reward=Reward(5.0, True))
+    return Group(ordinal=ordinal, start_version=0, trajectories=(trajectory,))
+
+
+def make_step(version: int, text: str = " 56\n", **changes: Any) -> StepFinished:
+    metrics = {
+        "reward": -4 + version * 0.4, "completion_length": 5.1, "num_tokens": 1200.0, "engine_trainer_kl": 1.2e-5,
+        "entropy": 0.83,
+    }  # fmt: skip
+    result = StepResult(
+        version=version,
+        metrics=changes.get("metrics", metrics),
+        staleness_counts=changes.get("staleness_counts", {0: 20, 1: 30, 2: 10, 3: 4}),
+    )
+    groups = tuple(make_group(8 * version + i, text) for i in range(8))
+    return StepFinished(seconds=version * 2.4, result=result, groups=groups, step_seconds=1.9, wait_seconds=0.4)
+
+
+def a_run(num_steps: int = 12, text: str = " 56\n") -> list[AnyEvent]:
+    events: list[AnyEvent] = [
+        RunStarted(
+            seconds=0.0,
+            name="times-tables",
+            directory="runs/times-tables",
+            num_steps=60,
+            version=0,
+            max_staleness=4,
+        ),
+        Activity(seconds=0.1, worker="trainer", doing="starting"),
+        Activity(seconds=0.1, worker="rollout-0", doing="starting"),
+        WarmStartProgress(seconds=0.2, step=10, num_steps=50, loss=1.25),
+        EvalFinished(
+            seconds=0.5, version=0, accuracy=0.18, num_prompts=64, num_samples=4, num_failed=0, mean_length=7.0
+        ),
+    ]
+    for version in range(1, num_steps + 1):
+        stats = EngineStats(
+            version=version, num_tokens=1228 * version, num_steps=90 * version, busy_seconds=2.1 * version,
+            num_running=41, num_waiting=3, num_interrupts=38 * version, num_loads=version,
+            load_seconds=0.06 * version, num_recomputed_tokens=1900 * version,
+        )  # fmt: skip
+        events += [
+            GroupFinished(seconds=version * 2.4, ordinal=version, outcome="filtered"),
+            EngineReport(seconds=version * 2.4, worker="rollout-0", stats=stats),
+            make_step(version, text),
+            WeightsLoaded(seconds=version * 2.4, version=version, checksum="ab"),
+        ]
+    end = num_steps * 2.4
+    return [
+        *events,
+        EvalFinished(
+            seconds=end, version=10, accuracy=0.55, num_prompts=64, num_samples=4, num_failed=1, mean_length=5.0
+        ),
+        CheckpointSaved(seconds=end, version=10, directory="runs/times-tables/checkpoints/10"),
+        GroupFinished(seconds=end, ordinal=99, outcome="failed", reason="grader-0 timed out after 10 s"),
+        Activity(seconds=end, worker="controller", doing="waiting for rollouts 12, 14"),
+        Activity(seconds=end, worker="rollout-0", doing="generating"),
+        Activity(seconds=end, worker="trainer", doing="training"),
+    ]
+
+
+def an_end(outcome: Any = "finished", reason: str = "") -> RunFinished:
+    return RunFinished(
+        seconds=30.0, outcome=outcome, reason=reason, version=12,
+        model_directory="runs/times-tables/checkpoints/12/model",
+    )  # fmt: skip
+
+
+def a_console(width: int = 120, height: int = 40) -> Console:
+    return Console(
+        record=True, force_terminal=True, width=width, height=height, file=io.StringIO(), color_system="truecolor"
+    )
+
+
+def picture(events: list[AnyEvent], *, width: int = 120, height: int = 40) -> str:
+    console = a_console(width, height)
+    view = TerminalView(console, clock=lambda: 0.0)
+    for event in events:
+        view(event)
+    console.print(view.render())
+    return console.export_text()
+
+
+def log_of(events: list[AnyEvent]) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    view = PlainView(console)
+    for event in events:
+        view(event)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+def state_of(events: list[AnyEvent]) -> RunState:
+    state = RunState()
+    for event in events:
+        state(event)
+    return state
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_shows_what_a_person_asks_of_a_run(width: int) -> None:
+    shown = picture(a_run(), width=width)
+    for words in (
+        "times-tables", "step 12/60", "left", "0.8", "18% → 55%", "max 3 of 4", "512 tok/s", "632 tok/s",
+        "88% busy", "456", "KL engine-trainer 1.2e-05", "12 filtered", "1 failed",
+        "waiting for rollouts 12, 14", "41 running", "generating",
+        "what is 7 times 8", "→ 56", "+5",
+    ):  # fmt: skip
+        assert words in shown, words
+
+
+def test_no_line_of_the_live_view_is_wider_than_the_terminal() -> None:
+    for width in (1, 2, 5, 10, 20, 33, 50, 79, 99, 100, 200):
+        assert all(len(line) <= max(width, 4) for line in picture(a_run(), width=width).splitlines())
+
+
+def test_the_live_view_fits_a_low_terminal() -> None:
+    for height in (24, 30, 50):
+        assert len(picture(a_run(), width=80, height=height).splitlines()) <= height
+
+
+def test_the_live_view_survives_every_prefix_of_a_run() -> None:
+    events = [*a_run(), an_end()]
+    for length in range(len(events) + 1):
+        picture(events[:length], width=100, height=24)
+
+
+def test_many_workers_are_cut_with_a_count() -> None:
+    workers: list[AnyEvent] = [
+        Activity(seconds=1.0, worker=f"rollout-{i:02}", doing="generating") for i in range(40)
+    ]
+    shown = picture([*a_run(), *workers], height=30)
+    assert "more" in shown
+    assert len(shown.splitlines()) <= 30
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_hostile_completion_is_shown_and_does_nothing(width: int) -> None:
+    console = a_console(width)
+    view = TerminalView(console)
+    for event in a_run(text=HOSTILE):
+        view(event)
+    console.print(view.render())
+    assert isinstance(console.file, io.StringIO)
+    raw = console.file.getvalue()
+    assert "[red]56[/red] :smile:" in console.export_text()
+    for evil in ("\x1b[2J", "\x1b]", "\x07", "\u202e", "\x00", "\x9b", "owned"):
+        assert evil not in raw
+
+
+def test_a_hostile_reason_stays_on_its_indented_lines_of_the_log() -> None:
+    died = WorkerDied(
+        seconds=3.0,
+        worker="rollout-0",
+        reason="exit 1\n[bold]Traceback\x1b[2J\nfinished at step 60",
+        is_restarted=True,
+    )
+    lines = log_of([died]).splitlines()
+    assert lines == ["worker rollout-0 died, restarted: exit 1", "    [bold]Traceback", "    finished at step 60"]
+
+
+def test_printable_text_is_one_line_without_controls() -> None:
+    generator = random.Random(0)
+    for _ in range(300):
+        text = "".join(chr(generator.choice((generator.randrange(0x300), 0x1B, 0x5B))) for _ in range(40))
+        assert printable(text).isprintable()
+    assert printable("a\nb\tc") == "a⏎b c"
+    assert printable("e" + "\u0301" * 50) == "e\u0301\u0301"
+    assert printable("नमस्ते") == "नमस्ते"
+
+
+def test_the_log_has_one_line_per_step_and_nothing_that_is_not_known() -> None:
+    log = log_of([*a_run(), make_step(13, metrics={}, staleness_counts={}), an_end()])
+    assert (
+        "step 12/60  reward 0.80  held-out 0.18  length 5.1  staleness 1.0/3 (bound 4)  gen 512 tok/s  "
+        "train 632 tok/s  waited 0.4 s\n"
+    ) in log
+    assert "held-out 0.55 at version 10  (64 prompts x 4)  1 failed\n" in log
+    assert "checkpoint 10 saved  runs/times-tables/checkpoints/10\n" in log
+    assert "group 99 failed: grader-0 timed out after 10 s\n" in log
+    assert "step 13/60  held-out 0.55" in log
+    assert log.startswith("started  run times-tables  60 steps  max staleness 4")
+    assert log.endswith("finished at step 12/60\n")
+
+
+def test_a_pipe_gets_lines_and_a_terminal_gets_the_live_view() -> None:
+    assert isinstance(make_view(Console(file=io.StringIO())), PlainView)
+    assert isinstance(make_view(a_console()), TerminalView)
+
+
+def test_the_live_view_draws_by_itself_while_events_come() -> None:
+    console = a_console()
+    with TerminalView(console) as view:
+        for event in a_run():
+            view(event)
+        time.sleep(0.6)
+    assert "step 12/60" in console.export_text()
+
+
+def test_events_are_cheap_and_so_is_a_frame() -> None:
+    events = a_run(num_steps=200)
+    console = a_console()
+    view = TerminalView(console)
+    begin = time.perf_counter()
+    for event in events:
+        view(event)
+    per_event = (time.perf_counter() - begin) / len(events)
+    frames = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        console.render_lines(view.render())
+        frames.append(time.perf_counter() - begin)
+    assert per_event < 200e-6  # 50 µs is the aim; the rest is for a busy test machine.
+    assert min(frames) < 30e-3
+
+
+def test_a_broken_bound_is_shouted_in_view_and_summary() -> None:
+    events = [*a_run(), make_step(13, staleness_counts={6: 1})]
+    assert "BOUND BROKEN" in picture(events)
+    assert "BOUND BROKEN: 6 was trained on, max_staleness is 4" in describe(state_of(events), recipe="r.toml")
+
+
+def test_the_summary_says_what_came_of_the_run_and_what_to_type_next() -> None:
+    words = describe(state_of([*a_run(), an_end()]), recipe="recipes/times-tables.toml")
+    assert words.splitlines() == [
+        "outcome    finished",
+        "steps      12 of 60, in 30 s",
+        "held-out   18% → 55% (versions 0 → 10)",
+        "reward     -3.6 → 0.8",
+        "staleness  mean 0.97, max 3 of 4: bound held",
+        "trained    768 trajectories; groups: 12 filtered, 1 failed (last failure: grader-0 timed out after 10 s)",
+        "generated  14,736 tokens",
+        "interrupts 456 sequences in 12 loads; cost: decoding stood still 0.7 s, 22,800 tokens recomputed",
+        "busy       rollout-0 88%, trainer 79%",
+        "model      runs/times-tables/checkpoints/12/model",
+        "next       freerun eval runs/times-tables",
+    ]
+
+
+def test_an_interrupted_run_is_told_how_to_go_on() -> None:
+    words = describe(state_of([*a_run(), an_end("interrupted")]), recipe="my recipe.toml")
+    assert words.endswith("freerun train 'my recipe.toml' --resume")
+
+
+def test_a_run_that_never_began_still_has_a_summary() -> None:
+    assert "no checkpoint was written" in describe(RunState(), recipe="r.toml")
+
+
+def test_a_replaced_engine_keeps_what_its_first_process_counted() -> None:
+    state = RunState()
+    for seconds, tokens, steps in ((1.0, 100, 10), (2.0, 300, 20), (5.0, 50, 3), (6.0, 90, 6)):
+        stats = EngineStats(num_tokens=tokens, num_steps=steps, num_loads=1)
+        state(EngineReport(seconds=seconds, worker="rollout-0", stats=stats))
+    assert state.engine_total("num_tokens") == 390
+    assert state.engine_total("num_loads") == 2
+    assert state.generated_tokens_per_second == 40
+
+
+def test_the_eta_follows_the_pace_of_the_last_steps_and_counts_down() -> None:
+    state = state_of(a_run())
+    at_step, later = state.eta_seconds(28.8), state.eta_seconds(29.8)
+    assert at_step == pytest.approx(48 * 2.4, rel=0.01)
+    assert later is not None
+    assert at_step is not None
+    assert at_step - later == pytest.approx(1.0)
+
+
+def test_small_pictures_of_numbers() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([float("nan"), 1.0], 8) == "▄"
+    assert len(sparkline(list(range(1000)), 24)) == 24
+    assert histogram({0: 8, 2: 1}, 3) == "█·▁·"
+    assert [duration(s) for s in (0.44, 59, 65, 7384, float("inf"))] == ["0.4 s", "59 s", "1:05", "2:03:04", "?"]
