@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from freerun.types import Completion, EngineStats, Grade, Group, Prompt, Request, StepResult, Trajectory
+from freerun.types import Completion, EngineStats, Grade, Group, Prompt, Publication, Request, StepResult, Trajectory
 
 
 class Generator(Protocol):
@@ -15,8 +15,8 @@ class Generator(Protocol):
         """All samples of the request, in order of their index."""
         ...
 
-    async def load(self, version: int) -> None:
-        """Return when every engine has confirmed that it generates with `version`."""
+    async def load(self, published: Publication) -> None:
+        """Return when every engine has confirmed that it generates with these weights."""
         ...
 
     def stats(self) -> Sequence[EngineStats]: ...
@@ -33,7 +33,7 @@ class Trainer(Protocol):
 
     async def step(self, groups: Sequence[Group]) -> StepResult: ...
 
-    async def publish(self) -> None:
+    async def publish(self) -> Publication:
         """Make the current version available to generators; holds the trainer for one memory copy."""
         ...
 
@@ -45,6 +45,4 @@ class Trainer(Protocol):
 class Workflow(Protocol):
     """Turns a prompt into the trajectories of one group, or says why it could not."""
 
-    async def __call__(
-        self, prompt: Prompt, generator: Generator, grader: Grader
-    ) -> tuple[Trajectory, ...]: ...
+    async def __call__(self, prompt: Prompt, generator: Generator, grader: Grader) -> tuple[Trajectory, ...]: ...

@@ -125,6 +125,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return min(t.completion.oldest_version for t in self.trajectories)
 
 
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that the trainer has made available: what an engine confirms before it uses them."""
+
+    version: int
+    checksum: str
+
+
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one training step did: the version it produced and its metrics."""
 

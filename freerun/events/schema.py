@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from freerun.errors import FreerunError
 from freerun.events.events import AnyEvent, EvalFinished, Event, RunFinished, RunStarted, StepFinished

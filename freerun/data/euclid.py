@@ -1,0 +1,73 @@
+"""Subtractive Euclid: reasoning whose every step can be checked, for a model trained from nothing.
+
+    prompt ^48,36>    answer 12,36>12,24>12,12=12$
+
+Each step replaces the larger number by the difference, in its place, until both are equal; then the common
+divisor and the end mark. The whole derivation is the answer: rewarding only the final number teaches a model
+to guess. Lengths have a long tail by nature (`^1,30>` takes 29 steps), as reasoning traces do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from freerun.data.problem import Problem
+
+ALPHABET = "0123456789^,>=$"
+Pair = tuple[int, int]
+
+_SLIPS = (-10, -2, -1, 1, 2, 10)
+"""How far off a wrong number is: the errors of arithmetic by hand."""
+
+
+def problems(max_number: int) -> Iterator[Problem]:
+    """Every pair of different numbers in 1..max_number."""
+    for a in range(1, max_number + 1):
+        for b in range(1, max_number + 1):
+            if a != b:
+                yield Problem(key=f"{a},{b}", text=f"^{a},{b}>", answer=_written(_derivation((a, b))))
+
+
+def demonstration(problem: Problem, rng: random.Random, error_rate: float) -> str:
+    """A derivation whose steps go wrong with probability `error_rate` and go on correctly from there.
+
+    It ends for certain: no number grows beyond the larger of its step, and steps beyond the length of
+    the right derivation never err.
+    """
+    a, b = problem.key.split(",")
+    pair = (int(a), int(b))
+    num_steps_that_may_err = len(_derivation(pair))
+    pairs: list[Pair] = []
+    while pair[0] != pair[1]:
+        may_err = len(pairs) < num_steps_that_may_err
+        goes_wrong = may_err and rng.random() < error_rate
+        pair = _wrong_step(pair, rng) if goes_wrong else _step(pair)
+        pairs.append(pair)
+    return _written(pairs)
+
+
+def _step(pair: Pair) -> Pair:
+    a, b = pair
+    return (a - b, b) if a > b else (a, b - a)
+
+
+def _wrong_step(pair: Pair, rng: random.Random) -> Pair:
+    """The step with one of its numbers off; one above the right number is always a candidate."""
+    numbers = list(_step(pair))
+    place = rng.randrange(2)
+    numbers[place] = rng.choice([n for s in _SLIPS if 1 <= (n := numbers[place] + s) <= max(pair)])
+    return numbers[0], numbers[1]
+
+
+def _derivation(pair: Pair) -> list[Pair]:
+    pairs = []
+    while pair[0] != pair[1]:
+        pair = _step(pair)
+        pairs.append(pair)
+    return pairs
+
+
+def _written(pairs: list[Pair]) -> str:
+    steps = ">".join(f"{a},{b}" for a, b in pairs)
+    return f"{steps}={pairs[-1][0]}$"

@@ -1,0 +1,53 @@
+"""A problem: what a task knows before a run gives it tokens, an ordinal and so makes it a prompt.
+
+The held-out split depends on the keys alone, not on the run's seed, so that runs with other seeds and
+`freerun eval` are measured on the same problems.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from freerun.errors import DataError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question, its reference answer, and a key that is unique within its task."""
+
+    key: str
+    text: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Problems:
+    """The problems of a task; those held out are in hash order, so that any first part is a fair sample."""
+
+    training: tuple[Problem, ...]
+    held_out: tuple[Problem, ...]
+
+
+def split(problems: Iterable[Problem], *, held_out_fraction: float) -> Problems:
+    """Hold out `round(held_out_fraction * n)` problems; those for training keep their order."""
+    all_problems = tuple(problems)
+    num_held_out = round(held_out_fraction * len(all_problems))
+    if not 0 < num_held_out < len(all_problems):
+        side = "evaluation" if num_held_out == 0 else "training"
+        raise DataError(
+            f"data.held_out_fraction = {held_out_fraction} of {len(all_problems)} problems leaves none for "
+            f"{side}; change it or add problems"
+        )
+    held_out = in_hash_order(all_problems)[:num_held_out]
+    held_out_keys = {problem.key for problem in held_out}
+    return Problems(
+        training=tuple(problem for problem in all_problems if problem.key not in held_out_keys),
+        held_out=held_out,
+    )
+
+
+def in_hash_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """A fixed shuffle: sorted by the sha256 of the key."""
+    return tuple(sorted(problems, key=lambda problem: hashlib.sha256(problem.key.encode()).digest()))

@@ -1,0 +1,115 @@
+"""The stream of prompts: endless, seeded, and addressed by a number.
+
+    ordinal  0 ... n-1 | n ... 2n-1 | 2n ...          held out  -1  -2  -3 ...
+             epoch 0     epoch 1      epoch 2
+
+Every epoch is a permutation of the training problems that depends on the seed and the epoch only, so any
+ordinal can be looked up at any time: a checkpoint keeps integers (the cursor, the ordinals still owed), never
+prompts or the state of a random generator. Held-out prompts have negative ordinals and so never meet the
+ledger of training.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from freerun.config.recipe import DataConfig
+from freerun.data.problem import Problem, Problems
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import DataError
+from freerun.types import Ints, Prompt
+
+_NUM_EPOCHS_KEPT = 4
+"""Orders remembered: prompts given back and resumed ones come from an epoch or two ago."""
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    problem: Problem
+    text: str
+    token_ids: Ints
+
+    def as_prompt(self, ordinal: int, *, key: str) -> Prompt:
+        return Prompt(
+            ordinal=ordinal, key=key, text=self.text, answer=self.problem.answer, token_ids=self.token_ids
+        )
+
+
+class PromptSource:
+    """Prompts by ordinal, and a cursor that walks over them."""
+
+    def __init__(self, problems: Problems, tokenizer: Tokenizer, *, config: DataConfig, seed: int) -> None:
+        self.cursor = 0
+        """Ordinal that `take` gives next; set it to resume."""
+        self._config = config
+        self._seed = seed
+        self._training = self._usable(problems.training, tokenizer)
+        self._held_out = self._usable(problems.held_out, tokenizer)
+        self.num_too_long = (
+            len(problems.training) + len(problems.held_out) - len(self._training) - len(self._held_out)
+        )
+        """Problems left out, of both kinds, because they exceed `data.max_prompt_tokens`."""
+        self._order = lru_cache(maxsize=_NUM_EPOCHS_KEPT)(self._shuffled)
+
+    @property
+    def epoch_size(self) -> int:
+        """Prompts in one epoch: the training problems that are not too long."""
+        return len(self._training)
+
+    def at(self, ordinal: int) -> Prompt:
+        """The prompt with this ordinal, whatever was asked before."""
+        if ordinal < 0:
+            raise ValueError(f"ordinal {ordinal} is negative: that is a held-out prompt, not one of the stream")
+        epoch, position = divmod(ordinal, self.epoch_size)
+        encoded = self._training[self._order(epoch)[position]]
+        return encoded.as_prompt(ordinal, key=self._key(encoded.problem))
+
+    def take(self) -> Prompt:
+        """The prompt at the cursor, which moves on."""
+        prompt = self.at(self.cursor)
+        self.cursor += 1
+        return prompt
+
+    def held_out(self, limit: int) -> list[Prompt]:
+        """The first `limit` held-out prompts, the same in every run."""
+        first = self._held_out[:limit]
+        return [e.as_prompt(-1 - i, key=self._key(e.problem)) for i, e in enumerate(first)]
+
+    def _shuffled(self, epoch: int) -> list[int]:
+        order = list(range(self.epoch_size))
+        random.Random(f"{self._seed}/{epoch}").shuffle(order)
+        return order
+
+    def _key(self, problem: Problem) -> str:
+        """For people: a row already names its file, another problem its task."""
+        return problem.key if self._config.task == "jsonl" else f"{self._config.task}:{problem.key}"
+
+    def _usable(self, problems: Iterable[Problem], tokenizer: Tokenizer) -> list[_Encoded]:
+        limit = self._config.max_prompt_tokens
+        encoded = [self._encode(problem, tokenizer) for problem in problems]
+        usable = [e for e in encoded if len(e.token_ids) <= limit]
+        if encoded and not usable:
+            shortest = min(len(e.token_ids) for e in encoded)
+            raise DataError(
+                f"data.max_prompt_tokens = {limit} leaves out all {len(encoded)} problems (such as "
+                f"{self._key(encoded[0].problem)}); raise it to {shortest} or more, the length of the shortest"
+            )
+        return usable
+
+    def _encode(self, problem: Problem, tokenizer: Tokenizer) -> _Encoded:
+        if self._config.use_chat_template:
+            text = tokenizer.render_chat([{"role": "user", "content": problem.text}])
+            # The template prints the bos token itself, where the model wants one.
+            token_ids = tokenizer.encode(text, add_special_tokens=False)
+        else:
+            text = problem.text
+            token_ids = tokenizer.encode(text)
+        if len(token_ids) == 0:
+            raise DataError(
+                f"{self._key(problem)}: the tokenizer knows no character of {text!r}; "
+                "use a model whose tokenizer fits the task"
+            )
+        return _Encoded(problem=problem, text=text, token_ids=token_ids)

@@ -1,0 +1,165 @@
+"""The tokenizer of a Hugging Face model directory, without `transformers` (and so without torch).
+
+    tokenizer.json                          the tokens; required
+    tokenizer_config.json                   the names of bos and eos
+    chat_template.jinja                     or the "chat_template" of tokenizer_config.json
+    config.json, generation_config.json     eos ids
+
+`encode` gives the ids that `transformers.AutoTokenizer` gives. In particular tokenizer.json alone decides
+whether a prompt begins with a bos token; `add_bos_token` of tokenizer_config.json is ignored, as there.
+
+`decode` shows everything that was sampled, special tokens included, so that stop strings and people see it;
+only a special end token is left out, because it ends the text and is no part of it. An end token that is an
+ordinary character (the `$` of the euclid task) is text and stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from freerun.data.chat_template import ChatTemplate, Message
+from freerun.errors import ModelError
+from freerun.types import Ints
+
+_SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
+_EOS_FILES = ("generation_config.json", "config.json")
+
+
+class Tokenizer:
+    """Text to ids and back; holds no state between calls."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        stop_token_ids: tuple[int, ...],
+        chat_template: ChatTemplate | None,
+        origin: str,
+    ) -> None:
+        self.stop_token_ids = stop_token_ids
+        """Ids that end a completion; empty for a model whose files name no end token."""
+        self._backend = backend
+        self._chat_template = chat_template
+        self._origin = origin
+        added = backend.get_added_tokens_decoder()
+        self._hidden_ids = frozenset(i for i in stop_token_ids if i in added and added[i].special)
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        backend = _read_backend(directory / "tokenizer.json")
+        settings = _read_json(directory / "tokenizer_config.json")
+        special_tokens = _special_tokens(settings)
+        return cls(
+            backend,
+            stop_token_ids=_stop_token_ids(directory, backend, special_tokens.get("eos_token")),
+            chat_template=_read_chat_template(directory, settings, special_tokens),
+            origin=str(directory),
+        )
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id; a model may have more rows than this, never fewer."""
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Ints:
+        """Ids of a prompt; a rendered chat or a completion takes `add_special_tokens=False`."""
+        try:
+            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise ModelError(
+                f"{self._origin}: the tokenizer cannot encode {text!r} ({error}); "
+                "use a model whose tokenizer knows the characters of the task"
+            ) from error
+        return np.array(ids, dtype=np.int32)
+
+    def decode(self, ids: Ints | Sequence[int]) -> str:
+        """The text of `ids` without the special end token."""
+        shown = [int(i) for i in ids if int(i) not in self._hidden_ids]
+        return self._backend.decode(shown, skip_special_tokens=False)
+
+    def render_chat(self, messages: Sequence[Message]) -> str:
+        """The conversation in the model's own format, up to where the assistant's turn begins."""
+        if self._chat_template is None:
+            raise ModelError(
+                f"{self._origin}: no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json); add one or set data.use_chat_template = false"
+            )
+        return self._chat_template.render(messages)
+
+
+def _read_backend(path: Path) -> tokenizers.Tokenizer:
+    if not path.is_file():
+        raise ModelError(
+            f"{path}: no such file; model.path must be a Hugging Face directory with a tokenizer.json "
+            "(AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
+        )
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ModelError(f"{path}: not a tokenizer ({error}); save the model directory again") from error
+    # Settings left over from someone's training pipeline: they would cut or pad prompts silently.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The file's object; empty if there is no such file, which is allowed for all but tokenizer.json."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path}: not JSON ({error}); save the model directory again") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: a {type(content).__name__}, not an object; save the model directory again")
+    return content
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Named special tokens, which are stored as a string or as an object with its flags."""
+    values = {name: settings.get(name) for name in _SPECIAL_TOKEN_NAMES}
+    contents = {name: v.get("content") if isinstance(v, dict) else v for name, v in values.items()}
+    return {name: content for name, content in contents.items() if isinstance(content, str)}
+
+
+def _stop_token_ids(directory: Path, backend: tokenizers.Tokenizer, eos: str | None) -> tuple[int, ...]:
+    """Every id that one of the files calls end of sequence: chat models name a second one in only one of them."""
+    ids: list[int] = []
+    for name in _EOS_FILES:
+        value = _read_json(directory / name).get("eos_token_id")
+        listed = value if isinstance(value, list) else [] if value is None else [value]
+        for eos_id in listed:
+            if type(eos_id) is not int or eos_id < 0 or backend.id_to_token(eos_id) is None:
+                raise ModelError(
+                    f"{directory / name}: eos_token_id = {eos_id} is not a token of tokenizer.json; "
+                    "the directory mixes two models"
+                )
+        ids += listed
+    if eos is not None:
+        eos_id = backend.token_to_id(eos)
+        ids += [] if eos_id is None else [eos_id]
+    return tuple(dict.fromkeys(ids))
+
+
+def _read_chat_template(
+    directory: Path, settings: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> ChatTemplate | None:
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        source = path.read_text(encoding="utf-8")
+        return ChatTemplate(source, origin=str(path), special_tokens=special_tokens)
+    stored = settings.get("chat_template")
+    if isinstance(stored, list):
+        stored = next((t.get("template") for t in stored if t.get("name") == "default"), None)
+    if not isinstance(stored, str):
+        return None
+    origin = str(directory / "tokenizer_config.json")
+    return ChatTemplate(stored, origin=origin, special_tokens=special_tokens)
