@@ -70,9 +70,7 @@ class DataConfig:
             f"data.held_out_fraction = {self.held_out_fraction} must lie between 0 and 1",
         )
         if self.task == "jsonl":
-            _require(
-                self.path != "", 'data.path is empty; name a JSONL file, or set data.task = "times-tables"'
-            )
+            _require(self.path != "", 'data.path is empty; name a JSONL file, or set data.task = "times-tables"')
 
 
 @dataclass(frozen=True)
@@ -266,16 +264,16 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class RuntimeConfig:
     silence_seconds: float = 30.0
-    """A worker that reports nothing for this long is taken for dead."""
+    """A worker that says nothing for this long, not even that it is alive, is killed."""
+    stall_seconds: float = 300.0
+    """A worker that has work and makes no progress for this long is killed."""
     start_seconds: float = 180.0
     """Time a worker has to start and load its model."""
     max_worker_restarts: int = 3
     """Rollout workers restarted before the run gives up."""
 
     def __post_init__(self) -> None:
-        _require_positive(
-            "runtime", silence_seconds=self.silence_seconds, start_seconds=self.start_seconds
-        )
+        _require_positive("runtime", silence_seconds=self.silence_seconds, start_seconds=self.start_seconds)
         _require(self.max_worker_restarts >= 0, "runtime.max_worker_restarts must be 0 or more")
 
 

@@ -59,9 +59,7 @@ def parse_config(raw: Mapping[str, Any], where: str) -> DecoderConfig:
     """Reads both spellings of the rotary settings: transformers 4 (flat) and 5 (`rope_parameters`)."""
     kind = raw.get("model_type")
     if kind not in SUPPORTED:
-        raise ModelError(
-            f'{where}: model_type "{kind}" is outside the supported family ({", ".join(SUPPORTED)})'
-        )
+        raise ModelError(f'{where}: model_type "{kind}" is outside the supported family ({", ".join(SUPPORTED)})')
     for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if raw.get(key):
             raise ModelError(f"{where}: {key} = true is not supported by the embedded decoder")

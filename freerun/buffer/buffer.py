@@ -1,0 +1,268 @@
+"""The buffer: groups wait here until a batch takes them, oldest first, never too old, never twice.
+
+    start ──► running ──► add ──► ready ──► take ──► Batch.groups      (trained)
+                 │         ├─► filtered        └───► Batch.discarded   (dropped or requeued)
+                 └► fail   └─► dropped or requeued
+
+It decides and counts; the controller waits, and gives capacity back to the gate for all that is not trained.
+
+**The bound.** Every group of the batch for version v has v - oldest_version <= eta (`max_staleness`). `take`
+raises rather than break it, under every policy.
+
+**Why `wait` never has to throw anything away.** The age of a group is the oldest version its tokens can have:
+`start_version` while it runs (the gate's version g when it started; every engine had confirmed g), and
+`oldest_version >= start_version` once it is finished. With G groups per batch, stand all live groups (running
+and ready) in line by age. The line is in time for the next batch, v, if each group is trained young enough
+when the line is taken from its head, G at a time:
+
+    v + i // G - age_i <= eta    for the i-th in line, from 0                                            (1)
+
+or equally: for every a, at most (a + eta + 1 - v) G live groups have age <= a. Everything keeps it so:
+
+- A start. The gate (Eq. 3, on trajectories consumed + live) leaves at most (g + eta + 1) G groups, of which
+  v G are consumed: at most (g + eta + 1 - v) G live. That is (1) for all a >= g; smaller a do not change.
+  g may lag behind v, but not by more than eta, or the count leaves no room to start anything.
+- A finish. The group's age stays or rises: fewer groups of age <= a. A failure or a filter removes one.
+- A batch. `take` takes the G oldest that are ready only if the line they leave is in time for v + 1.
+  This is all the waiting there is.
+
+The wait ends: once nothing runs, the G oldest ready are the head of the line, and the line they leave is in
+time by (1) itself. Nor can the run stand still: with nothing running and fewer than G ready, the gate's
+(g + eta + 1 - v) G are not used up once g >= v - eta, so something may start.
+
+It is not enough to wait for running groups that would be too old at v + 1 (those with v - age = eta). Take
+G = 1, eta = 2; a, b, c start at version 0. c overtakes, then d, started at 1, overtakes; now a and b must
+both go into the one batch for version 2. The line shows it a step earlier: d stays until a or b is done.
+
+**`drop` and `requeue`** wait for nothing. Ready groups grow too old only when a batch is taken, so `take`
+discards them then and names them in the batch; `add` discards those that finish too late. They make progress:
+while v stands, whatever starts has g >= v - eta and is young enough for the batch, so between two batches at
+most the groups live at the first are discarded. But a long answer may be overtaken every time.
+
+**Once.** An ordinal is running, ready, to restart, or done (in the ledger); nothing leaves the ledger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from freerun.buffer.groups import Batch, BufferState, Counts, Ledger, Outcome, Policy, has_zero_variance
+from freerun.errors import CheckpointError
+from freerun.types import Group
+
+MAX_NAMED_ROLLOUTS = 6
+
+
+class _Ready(NamedTuple):
+    """Sorts oldest first; ordinals differ, so groups are never compared."""
+
+    oldest_version: int
+    ordinal: int
+    group: Group
+
+
+class TrajectoryBuffer:
+    """Holds finished groups and knows the running ones; forms the batches."""
+
+    def __init__(
+        self, *, groups_per_batch: int, max_staleness: int, policy: Policy, filter_zero_variance: bool
+    ) -> None:
+        if groups_per_batch < 1 or max_staleness < 0:
+            raise ValueError(
+                f"buffer: groups_per_batch = {groups_per_batch} must be 1 or more, "
+                f"max_staleness = {max_staleness} must be 0 or more"
+            )
+        self._groups_per_batch = groups_per_batch
+        self._max_staleness = max_staleness
+        self._policy: Policy = policy
+        self._filter_zero_variance = filter_zero_variance
+        self._version = 0
+        self._running: dict[int, int] = {}
+        self._ready: dict[int, _Ready] = {}
+        self._to_restart: set[int] = set()
+        self._done = Ledger()
+        self._totals: Counter[str] = Counter()
+
+    @property
+    def version(self) -> int:
+        """Version of the trainer that the next batch is for: the number of batches taken."""
+        return self._version
+
+    @property
+    def to_restart(self) -> tuple[int, ...]:
+        """Ordinals to start before any new prompt: requeued ones, and those that ran at the checkpoint."""
+        return tuple(sorted(self._to_restart))
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(running=len(self._running), ready=len(self._ready), **self._totals)
+
+    def start(self, ordinal: int, start_version: int) -> None:
+        """Register a running group; `start_version` is the gate's version now."""
+        if ordinal in self._running or ordinal in self._ready or ordinal in self._done:
+            raise ValueError(f"buffer: group {ordinal} was started before; each ordinal is trained on once")
+        if self._policy == "wait":
+            self._require_room(start_version)
+        self._to_restart.discard(ordinal)
+        self._running[ordinal] = start_version
+
+    def add(self, group: Group) -> Outcome:
+        """Accept a finished group; any outcome but `buffered` is to be given back to the gate."""
+        start_version = self._finish(group.ordinal)
+        oldest_version = group.oldest_version
+        if not start_version == group.start_version <= oldest_version:
+            raise ValueError(
+                f"buffer: group {group.ordinal} was started at version {start_version}, but says it started "
+                f"at {group.start_version} and has tokens of version {oldest_version}; a version label is wrong"
+            )
+        if self._filter_zero_variance and has_zero_variance(group):
+            self._settle(group.ordinal, "filtered")
+            return "filtered"
+        if self._policy != "wait" and self._is_too_old(oldest_version):
+            return self._discard(group.ordinal)
+        self._ready[group.ordinal] = _Ready(oldest_version, group.ordinal, group)
+        return "buffered"
+
+    def fail(self, ordinal: int) -> None:
+        """Give up a running group; to be given back to the gate."""
+        self._finish(ordinal)
+        self._settle(ordinal, "failed")
+
+    def take(self, version: int) -> Batch | None:
+        """The batch for the trainer at `version`, or None while it has to wait; each version takes once."""
+        if version != self._version:
+            raise ValueError(
+                f"buffer: asked for the batch of version {version}, the next is that of {self._version}"
+            )
+        if len(self._ready) < self._groups_per_batch or self._first_late_after_batch() is not None:
+            return None
+        chosen = sorted(self._ready.values())[: self._groups_per_batch]
+        self._require_fresh(chosen)
+        for ready in chosen:
+            del self._ready[ready.ordinal]
+            self._settle(ready.ordinal, "trained")
+        self._version += 1
+        return Batch(version=version, groups=tuple(r.group for r in chosen), discarded=self._expire())
+
+    def waiting_for(self) -> str:
+        """What keeps `take` from forming the next batch, for people."""
+        if len(self._ready) < self._groups_per_batch:
+            return f"{len(self._ready)} of {self._groups_per_batch} groups, {self._describe_oldest_running()}"
+        late = self._first_late_after_batch()
+        if late is None:
+            return "nothing: a batch is ready"
+        return _describe({o: v for o, v in self._running.items() if v <= late})
+
+    def snapshot(self) -> BufferState:
+        """All there is to save, to be taken when the trainer's weights are those of `version`."""
+        return BufferState(
+            version=self._version,
+            ready=tuple(r.group for r in sorted(self._ready.values())),
+            to_restart=tuple(sorted(self._to_restart.union(self._running))),
+            done=self._done.state(),
+            totals=dict(self._totals),
+        )
+
+    def restore(self, state: BufferState) -> None:
+        """Become the buffer that was saved, with nothing running: the controller starts `to_restart` again.
+
+        A resumed run may have another configuration: where fewer versions are allowed than before, `drop` and
+        `requeue` discard what is too old now, and `wait`, which discards nothing, refuses.
+        """
+        self._version = state.version
+        self._running = {}
+        self._ready = {g.ordinal: _Ready(g.oldest_version, g.ordinal, g) for g in state.ready}
+        self._to_restart = set(state.to_restart)
+        self._done = Ledger(state.done.mark, state.done.above)
+        self._totals = Counter(state.totals)
+        self._expire()
+        if self._policy == "wait" and self._first_late(self._ages(), self._version) is not None:
+            raise CheckpointError(
+                f"checkpoint: its {len(self._ready)} buffered groups cannot all be trained on within "
+                f"buffer.max_staleness = {self._max_staleness} in batches of {self._groups_per_batch}; resume "
+                'with the values it was saved with, or with buffer.policy = "drop"'
+            )
+
+    def _ages(self) -> list[int]:
+        """Ages of all live groups."""
+        return [*self._running.values(), *(ready.oldest_version for ready in self._ready.values())]
+
+    def _first_late(self, ages: Iterable[int], version: int) -> int | None:
+        """Age of the first in line that would be too old if the line is taken from batch `version` on: (1)."""
+        for place, age in enumerate(sorted(ages)):
+            if version + place // self._groups_per_batch - age > self._max_staleness:
+                return age
+        return None
+
+    def _first_late_after_batch(self) -> int | None:
+        """Age up to which running groups have to be waited for before the oldest ready ones are taken."""
+        if self._policy != "wait":
+            return None
+        left = sorted(ready.oldest_version for ready in self._ready.values())[self._groups_per_batch :]
+        return self._first_late([*self._running.values(), *left], self._version + 1)
+
+    def _is_too_old(self, oldest_version: int) -> bool:
+        return self._version - oldest_version > self._max_staleness
+
+    def _require_room(self, start_version: int) -> None:
+        # The gate never admits such a start. One that slipped past it would make `take` wait for ever.
+        if self._first_late([*self._ages(), start_version], self._version) is not None:
+            raise ValueError(
+                f"buffer: no room for a group started at version {start_version}: with {len(self._ages())} live "
+                f"groups at version {self._version} one would exceed max_staleness = {self._max_staleness}; "
+                "ask the gate before starting"
+            )
+
+    def _require_fresh(self, chosen: list[_Ready]) -> None:
+        for ready in chosen:
+            if not 0 <= self._version - ready.oldest_version <= self._max_staleness:
+                raise RuntimeError(
+                    f"buffer: group {ready.ordinal} has tokens of version {ready.oldest_version}; the batch for "
+                    f"version {self._version} with max_staleness = {self._max_staleness} must not train on it"
+                )
+
+    def _finish(self, ordinal: int) -> int:
+        """Take a group off the running ones; returns its start version."""
+        if ordinal not in self._running:
+            raise ValueError(f"buffer: group {ordinal} is not running; start it first, finish it once")
+        return self._running.pop(ordinal)
+
+    def _settle(self, ordinal: int, fate: str) -> None:
+        self._totals[fate] += 1
+        self._done.add(ordinal)
+
+    def _discard(self, ordinal: int) -> Outcome:
+        """Throw a group away for its age, for good or to be generated again."""
+        if self._policy == "requeue":
+            self._totals["requeued"] += 1
+            self._to_restart.add(ordinal)
+            return "requeued"
+        self._settle(ordinal, "dropped")
+        return "dropped"
+
+    def _expire(self) -> tuple[int, ...]:
+        """Discard the ready groups that are too old for the next batch, and so for every later one."""
+        if self._policy == "wait":
+            return ()
+        expired = sorted(o for o, ready in self._ready.items() if self._is_too_old(ready.oldest_version))
+        for ordinal in expired:
+            del self._ready[ordinal]
+            self._discard(ordinal)
+        return tuple(expired)
+
+    def _describe_oldest_running(self) -> str:
+        if not self._running:
+            return "no rollout is running"
+        oldest = min(self._running, key=lambda ordinal: (self._running[ordinal], ordinal))
+        return f"oldest {_describe({oldest: self._running[oldest]})}"
+
+
+def _describe(running: dict[int, int]) -> str:
+    """`rollouts 12, 14 (started at version 3)`."""
+    names = ", ".join(str(ordinal) for ordinal in sorted(running)[:MAX_NAMED_ROLLOUTS])
+    more = f" and {len(running) - MAX_NAMED_ROLLOUTS} more" if len(running) > MAX_NAMED_ROLLOUTS else ""
+    first, last = min(running.values()), max(running.values())
+    when = f"version {first}" if first == last else f"versions {first} to {last}"
+    return f"rollout{'s' if len(running) > 1 else ''} {names}{more} (started at {when})"

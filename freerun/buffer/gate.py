@@ -1,0 +1,64 @@
+"""Admission control: do not start a rollout that would be too old when it is trained on.
+
+The trainer consumes `batch_size` trajectories per version. If they finish in the order they started, the
+n-th one started is consumed at version (n - 1) // batch_size; admitting it only while that is at most
+version + max_staleness bounds its age before a token is generated (AReaL, arXiv 2505.24298, Eq. 3).
+
+Two things keep the count honest where the paper's system drifts:
+
+- `version` is what *all* engines have confirmed, not what the trainer has reached. It may lag, never lead,
+  so it is a lower bound on the version of every token sampled from now on.
+- Only trajectories that are consumed or may still be consumed count. What failed, was filtered, dropped or
+  requeued is given back; otherwise the filter would eat the capacity until nothing may start. Hence
+  started = consumed + buffered + running, always, and after a resume = consumed + buffered: what was running
+  at the checkpoint starts again, and is counted again then.
+
+A slow rollout that others overtake can still arrive too old: `TrajectoryBuffer` holds the guarantee, this
+gate only saves the work. It knows numbers, neither groups nor ordinals.
+"""
+
+from __future__ import annotations
+
+
+class StalenessGate:
+    """Counts trajectories started; answers how many more may start now."""
+
+    def __init__(self, *, batch_size: int, max_staleness: int, version: int = 0, num_buffered: int = 0) -> None:
+        """A run that resumes passes its version and the trajectories its buffer still holds."""
+        if batch_size < 1 or max_staleness < 0 or version < 0 or num_buffered < 0:
+            raise ValueError(
+                f"gate: batch_size = {batch_size} must be 1 or more; max_staleness = {max_staleness}, "
+                f"version = {version} and num_buffered = {num_buffered} must be 0 or more"
+            )
+        self.batch_size = batch_size
+        self.max_staleness = max_staleness
+        self.version = version
+        self.started = version * batch_size + num_buffered
+
+    @property
+    def capacity(self) -> int:
+        """Trajectories that may start now without exceeding `max_staleness`."""
+        return (self.version + self.max_staleness + 1) * self.batch_size - self.started
+
+    def start(self, num_trajectories: int) -> None:
+        """Count trajectories that start now, at `version`."""
+        if not 0 <= num_trajectories <= self.capacity:
+            raise ValueError(
+                f"gate: cannot start {num_trajectories} trajectories, the capacity is {self.capacity} at "
+                f"version {self.version}; wait for the next version or for trajectories given back"
+            )
+        self.started += num_trajectories
+
+    def give_back(self, num_trajectories: int) -> None:
+        """Uncount trajectories that were started and will not be consumed."""
+        if not 0 <= num_trajectories <= self.started:
+            raise ValueError(
+                f"gate: cannot give back {num_trajectories} trajectories, {self.started} were started"
+            )
+        self.started -= num_trajectories
+
+    def advance(self, version: int) -> None:
+        """Every engine has confirmed that it generates with `version`."""
+        if version < self.version:
+            raise ValueError(f"gate: version {version} is older than {self.version}; versions only advance")
+        self.version = version

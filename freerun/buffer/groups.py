@@ -1,0 +1,85 @@
+"""What the buffer says about groups: the batch it forms, what it counts, what it saves, which are done.
+
+Records only; `buffer.py` decides. The ledger makes "trained exactly once" checkable at a bounded cost:
+prompts start in the order of their ordinals, so all but the youngest are done, and one mark stands for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from freerun.types import Group
+
+Policy = Literal["wait", "drop", "requeue"]
+Outcome = Literal["buffered", "filtered", "dropped", "requeued"]
+"""What became of a finished group. All but `buffered` are to be given back to the gate."""
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The groups of one training step, oldest first, and what had to go because of it."""
+
+    version: int
+    """The trainer's version at the start of the step; the step makes version + 1."""
+    groups: tuple[Group, ...]
+    discarded: tuple[int, ...]
+    """Ordinals of ready groups this step makes too old: to be given back to the gate. Empty under `wait`."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups now running and ready, and what became of all others."""
+
+    running: int = 0
+    ready: int = 0
+    trained: int = 0
+    """Taken into a batch."""
+    filtered: int = 0
+    failed: int = 0
+    dropped: int = 0
+    requeued: int = 0
+    """Times a group was thrown away to be generated again."""
+
+
+class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
+    mark: int
+    above: tuple[int, ...]
+
+
+class BufferState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """All that a checkpoint keeps of the buffer; belongs to the trainer's weights of the same version."""
+
+    version: int
+    ready: tuple[Group, ...]
+    to_restart: tuple[int, ...]
+    """Ordinals that were running, or requeued and not running yet."""
+    done: LedgerState
+    totals: dict[str, int]
+
+
+class Ledger:
+    """A set of ordinals that only grows: all below `mark`, and the few done out of order above it."""
+
+    def __init__(self, mark: int = 0, above: Iterable[int] = ()) -> None:
+        self._mark = mark
+        self._above = set(above)
+
+    def __contains__(self, ordinal: int) -> bool:
+        return ordinal < self._mark or ordinal in self._above
+
+    def add(self, ordinal: int) -> None:
+        if ordinal in self:
+            raise ValueError(f"buffer: group {ordinal} is done already")
+        self._above.add(ordinal)
+        while self._mark in self._above:
+            self._above.remove(self._mark)
+            self._mark += 1
+
+    def state(self) -> LedgerState:
+        return LedgerState(mark=self._mark, above=tuple(sorted(self._above)))
+
+
+def has_zero_variance(group: Group) -> bool:
+    """Whether all rewards are equal, so that no trajectory is better than its siblings."""
+    return len({trajectory.reward.value for trajectory in group.trajectories}) == 1

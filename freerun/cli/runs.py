@@ -1,0 +1,79 @@
+"""`freerun runs`: the runs of a directory, the most recently written first, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from freerun.cli.arguments import Parser
+from freerun.config.recipe import RunConfig
+from freerun.errors import FreerunError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from freerun.events.reader import RunSummary
+
+STATE_STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "crashed": "red"}
+
+
+def run(arguments: Sequence[str]) -> int:
+    args = _parser().parse_args(arguments)
+    if not args.directory.is_dir():
+        raise FreerunError(f'"{args.directory}" is not a directory; name the one that holds the runs')
+
+    from freerun.events.reader import list_runs
+
+    summaries = list_runs(args.directory)
+    if args.json:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(summaries), indent=2))
+        return 0
+
+    from rich.console import Console
+
+    Console().print(as_table(summaries, now=time.time()) if summaries else f'no runs in "{args.directory}"')
+    return 0
+
+
+def as_table(summaries: Sequence[RunSummary], *, now: float) -> Table:
+    """One line per run, for people."""
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("name", "state", box=None, pad_edge=False, header_style="bold")
+    for heading in ("step", "reward", "held-out", "updated"):
+        table.add_column(heading, justify="right")
+    for summary in summaries:
+        table.add_row(
+            escape(summary.name),
+            Text(summary.state, style=STATE_STYLES.get(summary.state, "")),
+            f"{summary.version}/{summary.num_steps}",
+            "-" if summary.reward is None else f"{summary.reward:.2f}",
+            "-" if summary.accuracy is None else f"{summary.accuracy:.1%}",
+            ago(now - summary.updated),
+        )
+    return table
+
+
+def ago(seconds: float) -> str:
+    """A duration in its largest unit: `42 s ago`, `3 min ago`, `5 h ago`, `2 d ago`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"
+
+
+def _parser() -> Parser:
+    parser = Parser("freerun runs", "List the runs of a directory.")
+    directory = RunConfig().directory
+    parser.add_argument(
+        "directory", metavar="DIR", type=Path, nargs="?", default=Path(directory), help=f"default: {directory}"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
+    return parser

@@ -1,0 +1,86 @@
+"""`freerun train`: a recipe and its overrides in, a run directory out; `--dry-run` shows what would be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from freerun.cli.arguments import Parser, split_overrides
+from freerun.config.load import dump_toml, load_recipe
+from freerun.config.recipe import Recipe
+from freerun.errors import ConfigError
+
+EPILOG = """\
+examples:
+  freerun train recipes/times-tables.toml
+  freerun train recipes/times-tables.toml --run.name sync --buffer.max_staleness 0
+  freerun train recipes/gsm8k.toml --data.path gsm8k/train.jsonl --dry-run
+  freerun train recipes/times-tables.toml --resume
+
+configuration, as [section] and key = value in the recipe, or as --section.key value here:
+
+{keys}
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    own, overrides = split_overrides(arguments)
+    args, unknown = _parser(with_keys="-h" in own or "--help" in own).parse_known_args(own)
+    recipe = load_recipe(args.recipe, [*overrides, *unknown])
+    if not args.resume:
+        check_files(recipe)
+    if args.dry_run:
+        from freerun.runtime.plan import describe_plan
+
+        plan = describe_plan(recipe)
+        print(dump_toml(recipe), plan, sep="\n")
+        return 0
+
+    from freerun.runtime.build import run_training
+
+    return run_training(recipe, resume=args.resume)
+
+
+def check_files(recipe: Recipe) -> None:
+    """Fail before any process is started if the model or the data is not there."""
+    model = Path(recipe.model.path)
+    kind = "tiny {} --task euclid" if recipe.data.task == "euclid" else "smollm2 {}"
+    if not recipe.model.path:
+        make = kind.format("DIR")
+        raise ConfigError(
+            f'config: model.path is empty; name a model directory ("freerun model {make}" makes one)'
+        )
+    if not (model / "config.json").is_file():
+        make = kind.format(model)
+        raise ConfigError(
+            f'config: model.path = "{model}" is not a model directory (no config.json); '
+            f'"freerun model {make}" makes one'
+        )
+    check_data_files(recipe)
+
+
+def check_data_files(recipe: Recipe) -> None:
+    """Fail if the recipe reads its prompts from files that are not there."""
+    if recipe.data.task != "jsonl":
+        return
+    for key, path in (("path", recipe.data.path), ("held_out_path", recipe.data.held_out_path)):
+        if path and not Path(path).is_file():
+            raise ConfigError(f'config: data.{key} = "{path}" is not a file; pass another with --data.{key} FILE')
+
+
+def _parser(*, with_keys: bool) -> Parser:
+    epilog = ""
+    if with_keys:
+        from freerun.config.help import describe_keys
+
+        epilog = EPILOG.format(keys=describe_keys())
+    parser = Parser("freerun train", "Train a model by a recipe.", epilog)
+    parser.usage = "freerun train RECIPE [--section.key value ...] [--dry-run] [--resume]"
+    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="TOML file, such as recipes/times-tables.toml")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the resolved configuration and the plan; run nothing"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run of this name from its newest checkpoint"
+    )
+    return parser

@@ -1,0 +1,58 @@
+"""The text of `--help`: every key of a recipe with its default, and the docstring written under its field.
+
+Python throws those strings away, so they are read from the source of `recipe`; nothing is declared twice.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from typing import Any, Literal, get_args, get_origin
+
+from freerun.config import recipe
+from freerun.config.load import as_toml, key_types, stages
+
+
+def field_docs() -> dict[str, str]:
+    """The string literal under each field that has one, by dotted key."""
+    tree = ast.parse(inspect.getsource(recipe))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {
+        f"{section}.{name}": doc
+        for section, stage in stages().items()
+        for name, doc in _docs_of(classes[stage.__name__]).items()
+    }
+
+
+def describe_keys(width: int = 100) -> str:
+    """All keys grouped by section, for the end of a verb's help."""
+    docs = field_docs()
+    blocks = []
+    for section, stage in stages().items():
+        lines = [f"[{section}]"]
+        for field in dataclasses.fields(stage):
+            key = f"{section}.{field.name}"
+            lines.append(f"  --{key} {_describe_values(key, field.default)}")
+            lines += textwrap.wrap(docs[key], width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _docs_of(stage: ast.ClassDef) -> dict[str, str]:
+    docs = {}
+    for field, below in zip(stage.body, stage.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                docs[name] = inspect.cleandoc(doc)
+    return docs
+
+
+def _describe_values(key: str, default: Any) -> str:
+    hint = key_types()[key]
+    if get_origin(hint) is Literal:
+        kind = "|".join(get_args(hint))
+    else:
+        kind = {int: "INT", float: "FLOAT", bool: "true|false", str: "TEXT"}.get(hint, "TEXT,TEXT,...")
+    return f"{kind}  (default: {as_toml(default)})"

@@ -1,0 +1,203 @@
+"""Reading a recipe: TOML and command-line overrides in, one frozen `Recipe` out, and back to TOML.
+
+    demo.toml ──► {"train.lr": 2e-5, ...} ─┐
+                                           ├─► sections ─► Recipe ─► dump_toml ─► runs/<name>/config.toml
+    --train.lr 1e-5 ─► {"train.lr": 1e-5} ─┘
+
+Nothing is guessed: a key that no stage declares, or a value of another type, is an error that names the key,
+the value, where it was written and what would be right. A section that is written anywhere takes its stage's
+defaults; one that is not takes `Recipe`'s. What values make sense is known to the stages, not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from freerun.config.recipe import Recipe
+from freerun.errors import ConfigError
+
+COMMAND_LINE = "on the command line"
+
+
+def load_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe in `path`, with overrides such as `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`."""
+    overridden = _read_overrides(overrides)
+    values = _read_toml(path) | overridden
+    values["run.name"] = values.get("run.name") or path.stem
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    return Recipe(**{section: stages()[section](**values) for section, values in sections.items()})
+
+
+def dump_toml(recipe: Recipe) -> str:
+    """Every key of the recipe, as TOML that `load_recipe` reads back to an equal recipe."""
+    blocks = []
+    for section in stages():
+        stage = getattr(recipe, section)
+        lines = [f"{f.name} = {as_toml(getattr(stage, f.name))}" for f in dataclasses.fields(stage)]
+        blocks.append("\n".join([f"[{section}]", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+@cache
+def stages() -> dict[str, type[Any]]:
+    """The dataclass of each section, in the order of `Recipe`."""
+    hints = get_type_hints(Recipe)
+    return {section.name: hints[section.name] for section in dataclasses.fields(Recipe)}
+
+
+@cache
+def key_types() -> dict[str, Any]:
+    """The declared type of each dotted key."""
+    return {
+        f"{section}.{name}": hint
+        for section, stage in stages().items()
+        for name, hint in get_type_hints(stage).items()
+    }
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """The checked values of a recipe file by dotted key."""
+    where = f"in {path}"
+    values = {}
+    for section, table in _parse_file(path).items():
+        if section not in stages():
+            inner = next(iter(table), None) if isinstance(table, dict) else None
+            raise _unknown_key(f"{section}.{inner}" if inner else section, where)
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"config: {section} = {as_toml(table)} {where} must be a section; write [{section}] "
+                "on a line of its own and its keys below"
+            )
+        for name, value in table.items():
+            key = f"{section}.{name}"
+            if key not in key_types():
+                raise _unknown_key(key, where)
+            values[key] = _checked(key, value, where)
+    return values
+
+
+def _parse_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f'config: cannot read the recipe "{path}": {error.strerror}') from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f'config: the recipe "{path}" is not UTF-8 text (byte {error.start})') from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r" \(at line (\d+), column \d+\)| \(at end of document\)", str(error))
+        line = at[1] if at and at[1] else max(1, len(text.splitlines()))
+        reason = str(error)[: at.start()] if at else str(error)
+        raise ConfigError(f"config: {path}:{line}: not valid TOML: {reason}") from error
+
+
+def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """The checked values of `--section.key value` and `--section.key=value`; of a repeated key the last.
+
+    Only arrays are different: each repetition adds to them, and commas separate their strings.
+    """
+    values: dict[str, Any] = {}
+    rest = list(overrides)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--"):
+            raise ConfigError(
+                f'config: unexpected "{argument}" {COMMAND_LINE}; overrides look like --train.lr 1e-5'
+            )
+        key, has_value, text = argument.removeprefix("--").partition("=")
+        if key not in key_types():
+            raise _unknown_key(key, COMMAND_LINE)
+        if not has_value:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"config: --{key} {COMMAND_LINE} needs {_expected(key_types()[key])}")
+            text = rest.pop(0)
+        value = _checked(key, _from_text(text, key_types()[key]), COMMAND_LINE)
+        values[key] = values.get(key, ()) + value if isinstance(value, tuple) else value
+    return values
+
+
+def _from_text(text: str, hint: Any) -> Any:
+    """The value TOML would hold, or the text itself when it is none: the check then names it."""
+    try:
+        if hint in (int, float):
+            return hint(text)
+    except ValueError:
+        return text
+    if hint is bool:
+        return {"true": True, "false": False}.get(text, text)
+    if get_origin(hint) is tuple:
+        return text.split(",") if text else []
+    return text
+
+
+def _checked(key: str, value: Any, where: str) -> Any:
+    """The value as its stage wants it; nothing is converted but an integer to a number, an array to a tuple."""
+    hint = key_types()[key]
+    if get_origin(hint) is Literal and value in (choices := get_args(hint)):
+        return choices[choices.index(value)]
+    if get_origin(hint) is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if type(value) is hint and hint is not float:
+        return value
+    message = f"config: {key} = {as_toml(value)} {where} must be {_expected(hint)}"
+    if get_origin(hint) is Literal:
+        message += _did_you_mean(difflib.get_close_matches(str(value), get_args(hint), n=1))
+    raise ConfigError(message)
+
+
+def _expected(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return "an array of strings"
+    return {int: "an integer", float: "a finite number", bool: "true or false", str: "a string"}[hint]
+
+
+def _unknown_key(key: str, where: str) -> ConfigError:
+    hint = _did_you_mean(_nearest_keys(key)) or '; "freerun train --help" lists all keys'
+    return ConfigError(f'config: unknown key "{key}" {where}{hint}')
+
+
+def _did_you_mean(nearest: Sequence[str]) -> str:
+    return f'; did you mean "{nearest[0]}"?' if nearest else ""
+
+
+def _nearest_keys(key: str) -> list[str]:
+    """The right name in another section, else a misspelt key, else a misspelt name in another section."""
+    name = key.rpartition(".")[2]
+    by_name: dict[str, list[str]] = {}
+    for known in key_types():
+        by_name.setdefault(known.rpartition(".")[2], []).append(known)
+    close_keys = difflib.get_close_matches(key, [*key_types(), *stages()], n=1, cutoff=0.75)
+    if name not in by_name and close_keys:
+        return close_keys
+    close_names = [name] if name in by_name else difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)
+    candidates = [known for close in close_names for known in by_name[close]]
+    return difflib.get_close_matches(key, candidates, n=1, cutoff=0.0)
+
+
+def as_toml(value: Any) -> str:
+    """The value as a recipe would write it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A JSON string is a TOML basic string but for DEL, which TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(as_toml(item) for item in value) + "]"
+    return str(value)

@@ -1,0 +1,253 @@
+"""The command line: what it calls, what it prints when something is wrong, and how little it imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from freerun import __version__
+from freerun.cli.arguments import split_overrides
+from freerun.cli.main import VERBS, main
+from freerun.cli.runs import ago, as_table
+from freerun.config.load import dump_toml, key_types, load_recipe
+from freerun.config.recipe import Recipe
+from freerun.errors import FreerunError
+from freerun.events.reader import RunSummary
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A runtime that writes down what it was asked for instead of running it."""
+    calls: list[Any] = []
+
+    def run_training(recipe: Recipe, *, resume: bool) -> int:
+        calls.append(("train", recipe, resume))
+        return 7
+
+    def run_eval(recipe: Recipe, model_directory: Path) -> int:
+        calls.append(("eval", recipe, model_directory))
+        return 0
+
+    fakes: dict[str, dict[str, Any]] = {
+        "build": {"run_training": run_training},
+        "plan": {"describe_plan": lambda recipe: f"the plan of {recipe.run.name}"},
+        "evaluate": {"run_eval": run_eval},
+    }
+    for name, functions in fakes.items():
+        module = ModuleType(name)
+        module.__dict__.update(functions)
+        monkeypatch.setitem(sys.modules, f"freerun.runtime.{name}", module)
+    return calls
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe whose model directory exists, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    make_model(Path("model"))
+    path = Path("demo.toml")
+    path.write_text('[model]\npath = "model"\n')
+    return path
+
+
+def make_model(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    return directory
+
+
+def make_run(directory: Path, steps: tuple[str, ...]) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "config.toml").write_text('[run]\nname = "kept"\n')
+    for step in steps:
+        make_model(directory / "checkpoints" / step / "model")
+    return directory
+
+
+def test_help_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys; from freerun.cli.main import main; main(['--help'])\n"
+        "try: main(['train', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'rich'} & set(sys.modules)\n"
+        "sys.exit(', '.join(heavy) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {verb}" in text for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", ["train", "eval", "runs"])
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: freerun {verb}" in capsys.readouterr().out
+
+
+def test_train_help_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert all(f"--{key} " in text for key in key_types())
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"freerun {__version__}\n"
+
+
+def test_train_passes_the_recipe_with_its_overrides_and_returns_the_exit_code(
+    demo: Path, runtime: list[Any]
+) -> None:
+    assert main(["train", "--train.lr", "1e-6", str(demo), "--resume", "--reward.incorrect", "-1"]) == 7
+    assert runtime == [
+        ("train", load_recipe(demo, ["--train.lr", "1e-6", "--reward.incorrect", "-1"]), True),
+    ]
+
+
+def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
+    demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(demo), "--dry-run", "--run.seed=3"]) == 0
+    recipe = load_recipe(demo, ["--run.seed=3"])
+    assert capsys.readouterr().out == f"{dump_toml(recipe)}\nthe plan of demo\n"
+    assert runtime == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], 'unknown verb "trian"; did you mean "train"?'),
+        (["dance"], 'unknown verb "dance"; the verbs are train, eval, model, runs'),
+        (
+            ["train"],
+            'the following arguments are required: RECIPE; "freerun train --help" explains its arguments',
+        ),
+        (
+            ["train", "demo.toml", "--lr", "1"],
+            'config: unknown key "lr" on the command line; did you mean "train.lr"?',
+        ),
+        (
+            ["train", "--lr", "1", "demo.toml"],
+            'config: unknown key "lr" on the command line; did you mean "train.lr"?',
+        ),
+        (
+            ["train", "demo.toml", "--model.path="],
+            'config: model.path is empty; name a model directory ("freerun model smollm2 DIR" makes one)',
+        ),
+        (
+            ["train", "demo.toml", "--model.path", "gone", "--data.task", "euclid"],
+            'config: model.path = "gone" is not a model directory (no config.json); '
+            '"freerun model tiny gone --task euclid" makes one',
+        ),
+        (
+            ["train", "demo.toml", "--data.path", "gone.jsonl"],
+            'config: data.path = "gone.jsonl" is not a file; pass another with --data.path FILE',
+        ),
+        (["eval", "model"], '"model" is a model, not a run: say how to evaluate it with --recipe RECIPE'),
+        (
+            ["eval", "gone"],
+            '"gone" is neither a model directory (no config.json) nor a run (no config.toml); '
+            "name one, such as models/smollm2 or runs/times-tables",
+        ),
+        (["runs", "gone"], '"gone" is not a directory; name the one that holds the runs'),
+        (["model", "gpt"], 'unknown model "gpt"; the kinds are smollm2 and tiny'),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
+    demo: Path, runtime: list[Any], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"freerun: {message}\n"
+    assert runtime == []
+
+
+@pytest.mark.parametrize(("error", "code"), [(FreerunError("no"), 2), (KeyboardInterrupt(), 130)])
+def test_what_stops_a_run_becomes_its_exit_code(
+    demo: Path, runtime: list[Any], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def run_training(recipe: Recipe, *, resume: bool) -> int:
+        raise error
+
+    monkeypatch.setattr(sys.modules["freerun.runtime.build"], "run_training", run_training)
+    assert main(["train", str(demo)]) == code
+
+
+def test_eval_of_a_run_takes_its_newest_checkpoint_and_its_own_recipe(demo: Path, runtime: list[Any]) -> None:
+    run = make_run(Path("runs/x"), ("step-20", "step-100", "step-3"))
+    assert main(["eval", str(run), "--eval.num_samples", "2"]) == 0
+    [(_, recipe, model)] = runtime
+    assert model == run / "checkpoints/step-100/model"
+    assert (recipe.run.name, recipe.eval.num_samples) == ("kept", 2)
+
+
+def test_eval_of_a_run_can_take_another_recipe(demo: Path, runtime: list[Any]) -> None:
+    main(["eval", str(make_run(Path("runs/x"), ("step-1",))), "--recipe", str(demo)])
+    assert runtime[0][1].run.name == "demo"
+
+
+def test_eval_of_a_model_directory_takes_it_as_it_is(demo: Path, runtime: list[Any]) -> None:
+    main(["eval", "model", "--recipe", str(demo)])
+    assert runtime == [("eval", load_recipe(demo, []), Path("model"))]
+
+
+def test_a_run_without_a_checkpoint_cannot_be_evaluated(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(make_run(Path("runs/x"), ()))]) == 2
+    assert "has no checkpoint yet" in capsys.readouterr().err
+
+
+def test_overrides_are_told_apart_from_the_verbs_own_arguments() -> None:
+    own, overrides = split_overrides(["--a.b", "-1", "r.toml", "--dry-run", "--c.d=x.y", "--e.f", "--resume"])
+    assert own == ["r.toml", "--dry-run", "--resume"]
+    assert overrides == ["--a.b", "-1", "--c.d=x.y", "--e.f"]
+
+
+RUNS = [
+    RunSummary(name="a[b]", state="running", version=3, num_steps=60, reward=1.25, accuracy=0.5, updated=940.0),
+    RunSummary(name="c", state="crashed", version=0, num_steps=9, reward=None, accuracy=None, updated=999.0),
+]
+
+
+def test_runs_are_shown_in_a_table_without_inventing_numbers() -> None:
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(as_table(RUNS, now=1000.0))
+    rows = [line.split() for line in captured.get().splitlines()]
+    assert rows[1:] == [
+        ["a[b]", "running", "3/60", "1.25", "50.0%", "1", "min", "ago"],
+        ["c", "crashed", "0/9", "-", "-", "1", "s", "ago"],
+    ]
+
+
+def test_runs_as_json_carry_every_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("freerun.events.reader.list_runs", lambda directory: RUNS)
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    assert msgspec.convert(json.loads(capsys.readouterr().out), list[RunSummary]) == RUNS
+
+
+def test_a_directory_without_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "no runs in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s ago"), (59, "59 s ago"), (7200, "2 h ago"), (200_000, "2 d ago")]
+)
+def test_durations_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
+    assert ago(seconds) == text

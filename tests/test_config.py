@@ -1,0 +1,217 @@
+"""Recipes: what is written is what is run, and what cannot be run is named where it was written."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freerun.config.help import describe_keys, field_docs
+from freerun.config.load import dump_toml, key_types, load_recipe
+from freerun.config.recipe import DataConfig, Recipe, RunConfig, SamplingConfig, TrainConfig
+from freerun.errors import ConfigError
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty recipe that errors call `demo.toml`."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("demo.toml")
+    path.write_text("")
+    return path
+
+
+def error_of(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path, overrides)
+    return str(caught.value)
+
+
+def test_an_empty_recipe_is_the_defaults_under_the_name_of_its_file(demo: Path) -> None:
+    assert load_recipe(demo, []) == Recipe(run=RunConfig(name="demo"))
+
+
+def test_a_name_in_the_recipe_wins_over_the_file_name(demo: Path) -> None:
+    demo.write_text('[run]\nname = "other"')
+    assert load_recipe(demo, []).run.name == "other"
+
+
+def test_a_data_section_without_a_task_reads_a_file(demo: Path) -> None:
+    demo.write_text('[data]\npath = "train.jsonl"')
+    assert load_recipe(demo, []).data == DataConfig(task="jsonl", path="train.jsonl")
+
+
+def test_overrides_win_over_the_recipe_in_both_spellings(demo: Path) -> None:
+    demo.write_text("[train]\nlr = 1\nnum_steps = 5")
+    recipe = load_recipe(demo, ["--train.lr", "1e-5", "--buffer.max_staleness=0", "--reward.incorrect", "-1"])
+    assert recipe.train == TrainConfig(lr=1e-5, num_steps=5)
+    assert recipe.buffer.max_staleness == 0
+    assert recipe.reward.incorrect == -1.0
+
+
+def test_of_a_repeated_override_the_last_wins(demo: Path) -> None:
+    assert load_recipe(demo, ["--run.seed", "1", "--run.seed", "2"]).run.seed == 2
+
+
+def test_an_integer_is_accepted_where_a_number_is_expected(demo: Path) -> None:
+    demo.write_text("[reward]\ncorrect = 1\nincorrect = 0")
+    value = load_recipe(demo, []).reward.correct
+    assert (value, type(value)) == (1.0, float)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["--sampling.stop", "a,b"], ["--sampling.stop", "a", "--sampling.stop=b"]],
+    ids=["commas", "repeated"],
+)
+def test_stop_strings_are_comma_separated_or_repeated_and_replace_the_recipe(
+    demo: Path, overrides: list[str]
+) -> None:
+    demo.write_text('[sampling]\nstop = ["from the file"]')
+    assert load_recipe(demo, overrides).sampling.stop == ("a", "b")
+
+
+def test_booleans_are_written_as_in_toml(demo: Path) -> None:
+    assert load_recipe(demo, ["--buffer.filter_zero_variance", "true"]).buffer.filter_zero_variance
+    assert error_of(demo, "--buffer.filter_zero_variance", "yes") == (
+        'config: buffer.filter_zero_variance = "yes" on the command line must be true or false'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[buffer]\nmax_stalness = 1",
+            'config: unknown key "buffer.max_stalness" in demo.toml; did you mean "buffer.max_staleness"?',
+        ),
+        (
+            "[train]\nmax_staleness = 1",
+            'config: unknown key "train.max_staleness" in demo.toml; did you mean "buffer.max_staleness"?',
+        ),
+        (
+            "[bufer]\nmax_staleness = 1",
+            'config: unknown key "bufer.max_staleness" in demo.toml; did you mean "buffer.max_staleness"?',
+        ),
+        ("lr = 1e-5", 'config: unknown key "lr" in demo.toml; did you mean "train.lr"?'),
+        ("[bufer]", 'config: unknown key "bufer" in demo.toml; did you mean "buffer"?'),
+        ("[x]\nqqq = 1", 'config: unknown key "x.qqq" in demo.toml; "freerun train --help" lists all keys'),
+        (
+            "train = 3",
+            "config: train = 3 in demo.toml must be a section; write [train] on a line of its own "
+            "and its keys below",
+        ),
+        ('[train]\nlr = "fast"', 'config: train.lr = "fast" in demo.toml must be a finite number'),
+        ("[train]\nlr = nan", "config: train.lr = nan in demo.toml must be a finite number"),
+        ("[train]\nlr = true", "config: train.lr = true in demo.toml must be a finite number"),
+        ("[train]\nnum_steps = true", "config: train.num_steps = true in demo.toml must be an integer"),
+        ("[train]\nnum_steps = 1.0", "config: train.num_steps = 1.0 in demo.toml must be an integer"),
+        ("[run]\nname = 3", "config: run.name = 3 in demo.toml must be a string"),
+        (
+            '[sampling]\nstop = "x"',
+            'config: sampling.stop = "x" in demo.toml must be an array of strings',
+        ),
+        (
+            '[buffer]\npolicy = "wiat"',
+            'config: buffer.policy = "wiat" in demo.toml must be one of "wait", "drop", "requeue"; '
+            'did you mean "wait"?',
+        ),
+        ("[buffer]\nmax_staleness = -1", "config: buffer.max_staleness = -1 must be 0 or more"),
+        ("[train]\n\nlr = = 1", "config: demo.toml:3: not valid TOML: Invalid value"),
+        ('[run]\nname = "x', "config: demo.toml:2: not valid TOML: Unterminated string"),
+    ],
+)
+def test_a_mistake_in_the_recipe_is_named(demo: Path, text: str, message: str) -> None:
+    demo.write_text(text)
+    assert error_of(demo) == message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["--buffer.max_stalness=1"],
+            'config: unknown key "buffer.max_stalness" on the command line; did you mean "buffer.max_staleness"?',
+        ),
+        (
+            ["--train.num-steps", "3"],
+            'config: unknown key "train.num-steps" on the command line; did you mean "train.num_steps"?',
+        ),
+        (
+            ["--train.num_steps", "1e3"],
+            'config: train.num_steps = "1e3" on the command line must be an integer',
+        ),
+        (["--train.lr"], "config: --train.lr on the command line needs a finite number"),
+        (["--train.lr", "--run.seed=1"], "config: --train.lr on the command line needs a finite number"),
+        (["0.1"], 'config: unexpected "0.1" on the command line; overrides look like --train.lr 1e-5'),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(demo: Path, overrides: list[str], message: str) -> None:
+    assert error_of(demo, *overrides) == message
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    assert error_of(path) == f'config: cannot read the recipe "{path}": No such file or directory'
+
+
+texts = st.text()
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    run=st.builds(RunConfig, name=texts.filter(bool), directory=texts, seed=st.integers()),
+    data=st.builds(DataConfig, path=texts.filter(bool), template=texts, use_chat_template=st.booleans()),
+    sampling=st.builds(
+        SamplingConfig,
+        temperature=finite.filter(lambda value: value > 0),
+        stop=st.lists(texts.filter(bool)).map(tuple),
+    ),
+)
+def test_a_dumped_recipe_reads_back_equal(
+    tmp_path_factory: pytest.TempPathFactory, run: RunConfig, data: DataConfig, sampling: SamplingConfig
+) -> None:
+    recipe = Recipe(run=run, data=data, sampling=sampling)
+    path = tmp_path_factory.getbasetemp() / "dumped.toml"
+    path.write_bytes(dump_toml(recipe).encode())
+    assert load_recipe(path, []) == recipe
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_we_ship_loads(path: Path) -> None:
+    recipe = load_recipe(path, [])
+    assert recipe.run.name == path.stem
+    assert recipe.model.path
+
+
+def test_the_gsm8k_recipe_is_under_25_lines() -> None:
+    path = next(path for path in RECIPES if path.stem == "gsm8k")
+    assert len(path.read_text().splitlines()) < 25
+
+
+def test_every_key_has_a_docstring() -> None:
+    docs = field_docs()
+    assert set(docs) == set(key_types())
+    assert all(docs.values())
+
+
+def test_help_shows_every_key_with_its_default() -> None:
+    text = describe_keys()
+    assert "--buffer.max_staleness INT  (default: 4)" in text
+    assert "--sampling.top_k INT  (default: 0)" in text
+    assert '--buffer.policy wait|drop|requeue  (default: "wait")' in text
+    assert all(f"--{key} " in text for key in key_types())
+
+
+def test_every_kind_of_field_can_be_loaded() -> None:
+    recipe = Recipe()
+    for section in dataclasses.fields(recipe):
+        stage: Any = getattr(recipe, section.name)
+        for field in dataclasses.fields(stage):
+            assert isinstance(getattr(stage, field.name), str | int | float | tuple)
