@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from freerun.types import Completion, EngineStats, Grade, Group, Prompt, Publication, Request, StepResult, Trajectory
+from freerun.types import (
+    Completion,
+    EngineStats,
+    Grade,
+    Group,
+    Prompt,
+    Publication,
+    Request,
+    StepResult,
+    Trajectory,
+)
 
 
 class Generator(Protocol):

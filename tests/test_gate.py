@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from freerun.buffer.gate import StalenessGate
 
 
-def test_a_new_run_may_start_one_batch_more_than_its_staleness():
+def test_a_new_run_may_start_one_batch_more_than_its_staleness() -> None:
     assert StalenessGate(batch_size=4, max_staleness=0).capacity == 4
     assert StalenessGate(batch_size=4, max_staleness=2).capacity == 12
 
 
-def test_publishing_a_version_admits_one_more_batch():
+def test_publishing_a_version_admits_one_more_batch() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     gate.start(4)
     assert gate.capacity == 0
@@ -30,7 +30,7 @@ def test_publishing_a_version_admits_one_more_batch():
 )
 def test_one_more_may_start_exactly_when_equation_3_holds_with_it(
     batch_size: int, max_staleness: int, version: int, started: int
-):
+) -> None:
     gate = StalenessGate(batch_size=batch_size, max_staleness=max_staleness)
     gate.advance(version)
     gate.started = started
@@ -38,7 +38,7 @@ def test_one_more_may_start_exactly_when_equation_3_holds_with_it(
     assert (gate.capacity >= 1) == ((with_it - 1) // batch_size <= version + max_staleness)
 
 
-def test_starting_over_capacity_is_refused_and_counts_nothing():
+def test_starting_over_capacity_is_refused_and_counts_nothing() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     gate.start(3)
     with pytest.raises(ValueError, match=r"cannot start 2 trajectories, the capacity is 1 at version 0"):
@@ -46,21 +46,21 @@ def test_starting_over_capacity_is_refused_and_counts_nothing():
     assert gate.capacity == 1
 
 
-def test_what_is_given_back_may_start_again():
+def test_what_is_given_back_may_start_again() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     gate.start(4)
     gate.give_back(2)
     assert gate.capacity == 2
 
 
-def test_more_than_was_started_cannot_be_given_back():
+def test_more_than_was_started_cannot_be_given_back() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     gate.start(2)
     with pytest.raises(ValueError, match="cannot give back 3 trajectories, 2 were started"):
         gate.give_back(3)
 
 
-def test_negative_numbers_are_refused():
+def test_negative_numbers_are_refused() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     with pytest.raises(ValueError, match="cannot start -1"):
         gate.start(-1)
@@ -70,7 +70,7 @@ def test_negative_numbers_are_refused():
         StalenessGate(batch_size=0, max_staleness=0)
 
 
-def test_versions_may_be_confirmed_twice_or_skipped_but_never_taken_back():
+def test_versions_may_be_confirmed_twice_or_skipped_but_never_taken_back() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     gate.advance(2)
     gate.advance(2)
@@ -79,7 +79,7 @@ def test_versions_may_be_confirmed_twice_or_skipped_but_never_taken_back():
         gate.advance(1)
 
 
-def test_a_resumed_gate_counts_what_is_consumed_and_buffered_but_not_what_ran():
+def test_a_resumed_gate_counts_what_is_consumed_and_buffered_but_not_what_ran() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=1)
     gate.start(8)
     gate.advance(1)  # 4 consumed, 2 buffered, 2 running

@@ -9,8 +9,9 @@ import torch
 from tiny_models import random_model
 
 from freerun.errors import WeightsError
+from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import ALIGNMENT_BYTES, WeightLayout
-from freerun.weights.shared import SharedWeights, create_buffers
+from freerun.weights.shared import SharedWeights
 
 
 def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -69,7 +70,7 @@ def test_every_parameter_is_aligned_and_none_overlap() -> None:
 
 def test_the_shared_memory_has_no_name_and_goes_with_the_last_process() -> None:
     script = (
-        "import os; from freerun.weights.shared import create_buffers\n"
+        "import os; from freerun.weights.buffers import create_buffers\n"
         "fds = create_buffers('leak'); [os.ftruncate(fd, 1 << 20) for fd in fds]\n"
         "print(sorted(os.listdir('/dev/shm')), flush=True); os.kill(os.getpid(), 9)"
     )

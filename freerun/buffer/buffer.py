@@ -23,12 +23,14 @@ or equally: for every a, at most (a + eta + 1 - v) G live groups have age <= a. 
   v G are consumed: at most (g + eta + 1 - v) G live. That is (1) for all a >= g; smaller a do not change.
   g may lag behind v, but not by more than eta, or the count leaves no room to start anything.
 - A finish. The group's age stays or rises: fewer groups of age <= a. A failure or a filter removes one.
-- A batch. `take` takes the G oldest that are ready only if the line they leave is in time for v + 1.
-  This is all the waiting there is.
+- A batch. `take` takes the G oldest that are ready, and only if the running groups by themselves are in time
+  for v + 1: this is all the waiting there is. Of the line that is left, look at the groups of age <= a. If a
+  ready one is among them, all G taken were of age <= a too, and G fewer is what v + 1 asks for. If none is,
+  they are all running, and were looked at.
 
-The wait ends: once nothing runs, the G oldest ready are the head of the line, and the line they leave is in
-time by (1) itself. Nor can the run stand still: with nothing running and fewer than G ready, the gate's
-(g + eta + 1 - v) G are not used up once g >= v - eta, so something may start.
+The wait ends when enough of the groups it names have finished or failed; it never names none. Nor can the run
+stand still: with nothing running and fewer than G ready, the gate's (g + eta + 1 - v) G are not used up once
+g >= v - eta, so something may start.
 
 It is not enough to wait for running groups that would be too old at v + 1 (those with v - age = eta). Take
 G = 1, eta = 2; a, b, c start at version 0. c overtakes, then d, started at 1, overtakes; now a and b must
@@ -136,7 +138,7 @@ class TrajectoryBuffer:
             raise ValueError(
                 f"buffer: asked for the batch of version {version}, the next is that of {self._version}"
             )
-        if len(self._ready) < self._groups_per_batch or self._first_late_after_batch() is not None:
+        if len(self._ready) < self._groups_per_batch or self._first_late_running() is not None:
             return None
         chosen = sorted(self._ready.values())[: self._groups_per_batch]
         self._require_fresh(chosen)
@@ -150,7 +152,7 @@ class TrajectoryBuffer:
         """What keeps `take` from forming the next batch, for people."""
         if len(self._ready) < self._groups_per_batch:
             return f"{len(self._ready)} of {self._groups_per_batch} groups, {self._describe_oldest_running()}"
-        late = self._first_late_after_batch()
+        late = self._first_late_running()
         if late is None:
             return "nothing: a batch is ready"
         return _describe({o: v for o, v in self._running.items() if v <= late})
@@ -196,12 +198,11 @@ class TrajectoryBuffer:
                 return age
         return None
 
-    def _first_late_after_batch(self) -> int | None:
-        """Age up to which running groups have to be waited for before the oldest ready ones are taken."""
+    def _first_late_running(self) -> int | None:
+        """Age up to which running groups have to be waited for, if any have, before a batch is taken."""
         if self._policy != "wait":
             return None
-        left = sorted(ready.oldest_version for ready in self._ready.values())[self._groups_per_batch :]
-        return self._first_late([*self._running.values(), *left], self._version + 1)
+        return self._first_late(self._running.values(), self._version + 1)
 
     def _is_too_old(self, oldest_version: int) -> bool:
         return self._version - oldest_version > self._max_staleness

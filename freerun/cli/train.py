@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from freerun.runtime.build import run_training
 
-    return run_training(recipe, resume=args.resume)
+    return run_training(recipe, resume=args.resume, recipe_name=str(args.recipe))
 
 
 def check_files(recipe: Recipe) -> None:

@@ -19,6 +19,10 @@ MAX_FRAME_BYTES = 1 << 30
 M = TypeVar("M")
 
 
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """Sent by every child once a second, whatever it is doing; `Child` keeps it to itself."""
+
+
 def to_frame(message: Any) -> bytes:
     body = encode(message)
     if len(body) > MAX_FRAME_BYTES:
@@ -31,6 +35,15 @@ def _checked_length(header: bytes) -> int:
     if length > MAX_FRAME_BYTES:
         raise WorkerError(f"received a frame of {length} bytes, over the limit of {MAX_FRAME_BYTES} bytes")
     return length
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[M], body: bytes) -> M:
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WorkerError(
+            f"received a message of {len(body)} bytes that is none of the expected: {error}"
+        ) from error
 
 
 class FrameReader(Generic[M]):
@@ -52,14 +65,26 @@ class FrameReader(Generic[M]):
             return None
         if len(body) < length:
             return None
-        return self._decoder.decode(body)
+        return _decoded(self._decoder, body)
 
 
-async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[M]) -> M | None:
-    """The next message from an asyncio stream, or None when the other side is gone."""
-    try:
-        length = _checked_length(await reader.readexactly(4))
-        body = await reader.readexactly(length)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-    return decoder.decode(body)
+class StreamFrameReader(Generic[M]):
+    """Asyncio side: reads messages of one union from a stream; a cancelled read loses nothing."""
+
+    def __init__(self, reader: asyncio.StreamReader, message_type: Any) -> None:
+        self._reader = reader
+        self._decoder: msgspec.msgpack.Decoder[M | Alive] = decoder_for(message_type | Alive)
+        # Of the frame whose header has been taken from the stream but not its body: a read that is
+        # cancelled (a timeout, say) between the two must not leave the next one out of step.
+        self._length: int | None = None
+
+    async def read(self) -> M | Alive | None:
+        """The next message, or None when the other side is gone."""
+        try:
+            if self._length is None:
+                self._length = _checked_length(await self._reader.readexactly(4))
+            body = await self._reader.readexactly(self._length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        self._length = None
+        return _decoded(self._decoder, body)

@@ -17,20 +17,31 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from types import FrameType
+from typing import Any, Generic, NoReturn, TypeVar
 
-from freerun.processes.frames import FrameReader, to_frame
+from freerun.processes.frames import Alive, FrameReader, to_frame
 
 M = TypeVar("M")
 PR_SET_PDEATHSIG = 1
+HEARTBEAT_SECONDS = 1.0
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:  # the parent was gone before we asked
+    # The parent was gone before we asked. Its pid is compared, not 1: in a container the controller may
+    # itself be process 1, and under a subreaper orphans are adopted by another.
+    if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def _ignore_signal(signum: int, frame: FrameType | None) -> None:
+    # A handler rather than SIG_IGN, which programs started by a grader would inherit: they could then
+    # not be ended with `terminate()`.
+    pass
 
 
 class Parent(Generic[M]):
@@ -40,13 +51,15 @@ class Parent(Generic[M]):
         self._socket = sock
         self._reader: FrameReader[M] = FrameReader(sock, message_type)
         self._inbox: queue.SimpleQueue[M] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._writer_thread = threading.Thread(target=self._write, daemon=True)
         self._writer_thread.start()
         threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, message: Any) -> None:
-        self._outbox.put(message)
+        """Queue a message; a message that cannot be encoded raises here, where its sender is."""
+        self._outbox.put(to_frame(message))
 
     def receive(self, timeout_seconds: float) -> M | None:
         """The next message, or None if there is none within `timeout_seconds` (0: only what has arrived)."""
@@ -61,25 +74,44 @@ class Parent(Generic[M]):
         self._writer_thread.join(timeout=5)
 
     def _read(self) -> None:
-        while (message := self._reader.read()) is not None:
-            self._inbox.put(message)
+        try:
+            while (message := self._reader.read()) is not None:
+                self._inbox.put(message)
+        except BaseException:
+            # A thread that merely died would leave a worker that waits for ever.
+            _exit_with_traceback()
         os._exit(0)
 
+    def _beat(self) -> None:
+        # From a thread: it tells of a process that is stopped or gone, not of one that is busy.
+        while True:
+            self.send(Alive())
+            time.sleep(HEARTBEAT_SECONDS)
+
     def _write(self) -> None:
-        while (message := self._outbox.get()) is not None:
+        while (frame := self._outbox.get()) is not None:
             try:
-                self._socket.sendall(to_frame(message))
+                self._socket.sendall(frame)
             except OSError:
                 os._exit(0)
 
 
+def _exit_with_traceback() -> NoReturn:
+    # Into the log, whose tail the parent quotes when it reports the death.
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
-    """The whole `__main__` of a worker module: argv is the socket's descriptor and the cores to stay on."""
-    _die_with_parent()
+    """The whole `__main__` of a worker module: argv is the socket's descriptor, the cores, the parent's pid."""
+    descriptor, cores, parent_pid = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    _die_with_parent(parent_pid)
     # The controller decides when a worker ends; a signal sent to the whole group must not pre-empt it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    descriptor, cores = int(sys.argv[1]), sys.argv[2]
+    signal.signal(signal.SIGINT, _ignore_signal)
+    signal.signal(signal.SIGTERM, _ignore_signal)
+    # Popen made it inheritable; a program that this worker starts must not hold the connection open.
+    os.set_inheritable(descriptor, False)
     if cores:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
@@ -87,9 +119,6 @@ def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
     try:
         serve(parent)
     except BaseException:
-        # Into the log, whose tail the parent quotes when it reports the death.
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+        _exit_with_traceback()
     parent.finish()
     os._exit(0)

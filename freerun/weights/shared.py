@@ -22,14 +22,8 @@ import xxhash
 from torch import Tensor
 
 from freerun.errors import WeightsError
+from freerun.weights.buffers import NUM_BUFFERS
 from freerun.weights.layout import WeightLayout
-
-NUM_BUFFERS = 2
-
-
-def create_buffers(name: str) -> list[int]:
-    """Descriptors of two anonymous shared buffers, to be inherited by trainer and engines."""
-    return [os.memfd_create(f"{name}-{index}", 0) for index in range(NUM_BUFFERS)]
 
 
 class SharedWeights:
@@ -59,7 +53,7 @@ class SharedWeights:
     def checksum(self, version: int) -> str:
         """A hash over this version's buffer and its number: swapped versions cannot pass for each other."""
         buffer_B = self._buffers_B[version % NUM_BUFFERS]
-        return str(xxhash.xxh3_64(memoryview(buffer_B.numpy()), seed=version).hexdigest())
+        return str(xxhash.xxh3_64(buffer_B.numpy().data, seed=version).hexdigest())
 
     def fetch(self, version: int, checksum: str) -> Mapping[str, Tensor]:
         """The weights of `version`, in place, after confirming that they arrived whole."""

@@ -1,0 +1,138 @@
+"""One grader process over the lives of its successors: asked, timed, killed, replaced.
+
+A grade that takes too long is a failure at once: its process is killed with all that it started. A
+process that dies while grading may have been killed by somebody else (kill -9, the kernel out of
+memory), so the grade is tried once more in a fresh one; a second death is the grade's own doing.
+A process that cannot be started three times in a row is nobody's bad luck: a `WorkerError` ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from freerun.config.recipe import RewardConfig
+from freerun.errors import ConfigError, WorkerError
+from freerun.processes.child import Child
+from freerun.reward.messages import Begin, FromWorker, Job, Ready, Refused
+from freerun.types import Grade, GradeFailed, Reward
+
+MAX_DEATHS_OF_A_GRADE = 2
+MAX_STARTS_IN_ROW = 3
+END_SECONDS = 5.0
+
+
+class GraderProcess:
+    """A grader process and, when it is killed or dies, the one that replaces it; used by one task at a time."""
+
+    def __init__(
+        self, name: str, config: RewardConfig, *, log_path: Path, cores: Sequence[int], start_seconds: float
+    ) -> None:
+        self.name = name
+        self.doing = "starting"
+        self.num_restarts = 0
+        self._config = config
+        self._log_path = log_path
+        self._cores = cores
+        self._start_seconds = start_seconds
+        self._child: Child[FromWorker] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the present process; None while there is none."""
+        return self._child.pid if self._child else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child is not None and self._child.is_alive
+
+    async def start(self) -> None:
+        """Start the process; a grader it refuses is a `ConfigError`, one that does not come up a `WorkerError`."""
+        child: Child[FromWorker] = await Child.start(
+            self.name,
+            "freerun.reward.worker",
+            receives=FromWorker,
+            log_path=self._log_path,
+            cores=self._cores,
+        )
+        self._child = child
+        child.send(Begin(self._config))
+        reply = await self._receive(child, self._start_seconds)
+        if isinstance(reply, Ready):
+            self.doing = "idle"
+            return
+        problem = await self._problem(child, reply, self._start_seconds)
+        if isinstance(reply, Refused):
+            raise ConfigError(reply.reason)
+        raise WorkerError(f"{self.name} could not start: {problem}")
+
+    async def ensure_alive(self) -> None:
+        """Replace the process if it is gone."""
+        for starts_left in reversed(range(MAX_STARTS_IN_ROW)):
+            if self.is_alive:
+                return
+            self.num_restarts += 1
+            self.doing = "restarting"
+            try:
+                await self.start()
+            except ConfigError as error:
+                # It was accepted when the run began: the user's module has changed since.
+                raise WorkerError(f"{self.name} could not be replaced: {error}") from error
+            except WorkerError:
+                if starts_left == 0:
+                    raise
+
+    async def grade(self, job: Job, key: str) -> Grade:
+        """The verdict of the grader, or why there is none; `key` names the prompt to people."""
+        death = ""
+        for _ in range(MAX_DEATHS_OF_A_GRADE):
+            await self.ensure_alive()
+            assert self._child is not None
+            self.doing = f"grading {key}"
+            self._child.send(job)
+            reply = await self._receive(self._child, self._config.timeout_seconds)
+            if isinstance(reply, Reward | GradeFailed):
+                self.doing = "idle"
+                return reply
+            death = await self._problem(self._child, reply, self._config.timeout_seconds)
+            if isinstance(reply, TimeoutError):
+                return GradeFailed(f"timed out after {self._config.timeout_seconds} s grading {key}: {death}")
+        return GradeFailed(f"the grader process died {MAX_DEATHS_OF_A_GRADE} times grading {key}: {death}")
+
+    def kill(self) -> None:
+        """End the process now, with all that it started."""
+        self.doing = "ended"
+        if self._child is not None:
+            self._child.kill()
+
+    async def wait_for_end(self) -> None:
+        """Return when a killed process is gone."""
+        if self._child is not None:
+            await self._child.wait(END_SECONDS)
+
+    async def _receive(
+        self, child: Child[FromWorker], timeout_seconds: float
+    ) -> FromWorker | TimeoutError | WorkerError | None:
+        """The process's reply; or that it gave none in time, sent garbage, or (None) is gone."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_seconds):
+                    return await child.receive()
+            # The controller itself may have stood still (a suspended laptop): what has arrived counts.
+            async with asyncio.timeout(0):
+                return await child.receive()
+        except (TimeoutError, WorkerError) as error:
+            return error
+
+    async def _problem(self, child: Child[FromWorker], reply: object, timeout_seconds: float) -> str:
+        """Make sure that a process which did not do its job is gone, and say what happened to it."""
+        if reply is None:
+            # Its socket closed: let it end by itself, so that its own exit status is reported.
+            await child.wait(END_SECONDS)
+        child.kill()
+        await child.wait(END_SECONDS)
+        if isinstance(reply, TimeoutError):
+            return f"no answer within {timeout_seconds} s; {child.describe_end()}"
+        return f"{reply}; {child.describe_end()}" if isinstance(reply, WorkerError) else child.describe_end()

@@ -1,0 +1,147 @@
+"""Graders by name: functions that judge one completion's text, and what their verdict is worth.
+
+    number   the last number of the completion equals the answer's number
+    exact    the completion is the answer, but for whitespace around them
+    regex    the first group of `reward.pattern`'s first match is the answer, but for whitespace
+    math     the completion's final expression equals the answer mathematically (math-verify)
+    m:f      the user's function f(prompt=, completion=, answer=) of module m
+
+A grader says True or False, or a number that is the reward itself. Whatever it cannot judge it raises: a
+reference answer without a number is a failure of the grade, not a wrong completion. A completion that
+says nothing usable is wrong, not a failure.
+
+Nothing here bounds time or survives hostile code: that is the pool's business.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import math
+import numbers
+import re
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from freerun.config.recipe import RewardConfig
+from freerun.errors import ConfigError
+from freerun.reward.last_number import last_number
+from freerun.reward.user_function import import_function, split_name
+from freerun.types import Reward
+
+GraderFunction = Callable[[str, str, str], Any]
+"""(prompt text, completion text, answer) -> bool or finite number; `to_reward` checks which."""
+
+
+def grade_number(prompt: str, completion: str, answer: str) -> bool:
+    """Whether the completion's last number equals the answer's, by value: 3.0 is 3, 1,234 is 1234.
+
+    The last one, because reasoning comes before the result. It follows that a model that goes on after
+    its answer is judged by what it says last: a completion that was stopped at a stop string still holds
+    all the text of its last token, which may reach beyond the string. ` 42\\n` is 42; ` 42\\n7 * 8` is 8.
+    """
+    expected = last_number(answer)
+    if expected is None or not expected.denominator:
+        raise ValueError(f"the answer {answer!r} holds no number")
+    found = last_number(completion)
+    return found is not None and found.is_equal_to(expected)
+
+
+def grade_exact(prompt: str, completion: str, answer: str) -> bool:
+    return completion.strip() == answer.strip()
+
+
+def _regex_grader(pattern: str) -> GraderFunction:
+    compiled = _compiled(pattern)
+
+    def grade_regex(prompt: str, completion: str, answer: str) -> bool:
+        match = compiled.search(completion)
+        return match is not None and match[1] is not None and match[1].strip() == answer.strip()
+
+    return grade_regex
+
+
+def _math_grader() -> GraderFunction:
+    # Imported only by those who use it: sympy takes half a second.
+    math_verify = importlib.import_module("math_verify")
+    # math-verify's own timeouts are signal.alarm, which fails outside the main thread and cannot stop a C
+    # loop; in AReaL that turned into rewards of 0. They are off: the pool's clock kills the whole process.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # else it warns that they are off
+
+    def parsed(text: str) -> list[Any]:
+        return list(math_verify.parse(text, parsing_timeout=None, raise_on_error=True))
+
+    def grade_math(prompt: str, completion: str, answer: str) -> bool:
+        # Bare LaTeX is only recognised between delimiters: without them 3\sqrt{2} would be read as 3.
+        is_delimited = any(mark in answer for mark in ("$", r"\boxed", r"\(", r"\["))
+        expected = parsed(answer if is_delimited else f"${answer}$")
+        if all(isinstance(expression, str) for expression in expected):
+            raise ValueError(f"the answer {answer!r} cannot be read as mathematics")
+        return bool(math_verify.verify(expected, parsed(completion), timeout_seconds=None, raise_on_error=True))
+
+    return grade_math
+
+
+def _user_grader(name: str) -> GraderFunction:
+    function = import_function(name)
+    return lambda prompt, completion, answer: function(prompt=prompt, completion=completion, answer=answer)
+
+
+_BY_NAME: dict[str, Callable[[RewardConfig], GraderFunction]] = {
+    "number": lambda config: grade_number,
+    "exact": lambda config: grade_exact,
+    "regex": lambda config: _regex_grader(config.pattern),
+    "math": lambda config: _math_grader(),
+}
+
+
+def check_grader(config: RewardConfig) -> None:
+    """Refuse what can be refused without running the user's code; the pool's start checks the rest."""
+    if ":" in config.grader:
+        split_name(config.grader)
+    elif config.grader not in _BY_NAME:
+        near = difflib.get_close_matches(config.grader, _BY_NAME, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
+        raise ConfigError(
+            f'config: unknown grader reward.grader = "{config.grader}"; there are {", ".join(_BY_NAME)}; {hint}'
+        )
+    elif config.grader == "regex":
+        _compiled(config.pattern)
+
+
+def grader_named(config: RewardConfig) -> GraderFunction:
+    """The grader of `config`, ready to be called; imports the user's module if it names one."""
+    check_grader(config)
+    if ":" in config.grader:
+        return _user_grader(config.grader)
+    return _BY_NAME[config.grader](config)
+
+
+def to_reward(verdict: Any, config: RewardConfig) -> Reward:
+    """What a verdict is worth; raises for one that is neither a bool nor a finite number."""
+    if isinstance(verdict, bool | np.bool_):
+        return Reward(config.correct if verdict else config.incorrect, bool(verdict))
+    if isinstance(verdict, numbers.Real) and math.isfinite(value := float(verdict)):
+        return Reward(value, value > 0)
+    raise ValueError(
+        f"the grader {config.grader} returned {reprlib.repr(verdict)} of type {type(verdict).__name__}; "
+        "return True, False or a finite number"
+    )
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f'config: reward.pattern "{pattern}" is not a regular expression: {error.msg} at position {error.pos}'
+        ) from error
+    if compiled.groups == 0:
+        raise ConfigError(
+            f'config: reward.pattern "{pattern}" has no group; put parentheses around the part that is the answer'
+        )
+    return compiled

@@ -1,0 +1,148 @@
+"""The grader pool: completions in, grades out, through processes that can be killed.
+
+    grade() ──► queue ──► one task per process ──► grader process (one grade at a time)
+       ▲                          │
+       └────── future ◄───────────┘
+
+- The time a grade may take is wall clock, and holds whatever the grader does: the process is killed.
+- A failure is a `GradeFailed` with its reason, never a reward (invariant 8).
+- A caller that gives up (cancellation) leaves the pool as it was: a grade that is still queued is
+  skipped, one that is under way ends or times out by itself.
+- When a process cannot be replaced, every waiting and later `grade` raises the `WorkerError`: there is
+  nothing left to wait for.
+
+It does not know what a grader computes, nor when failures are too many: the controller counts those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from freerun.config.recipe import RewardConfig
+from freerun.errors import WorkerError
+from freerun.reward.grader_process import GraderProcess
+from freerun.reward.graders import check_grader
+from freerun.reward.messages import Job
+from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A job in the queue and where its grade is delivered."""
+
+    job: Job
+    key: str
+    grade: asyncio.Future[Grade] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def fail(self, error: BaseException) -> None:
+        if not self.grade.done():
+            self.grade.set_exception(error)
+
+
+class GraderPool:
+    """`reward.num_workers` grader processes behind one queue; implements `protocols.Grader`."""
+
+    def __init__(
+        self, config: RewardConfig, *, log_directory: Path, cores: Sequence[int] = (), start_seconds: float = 180.0
+    ) -> None:
+        check_grader(config)
+        self.num_failed = 0
+        self._config = config
+        self._processes = [
+            GraderProcess(
+                f"grader-{index}",
+                config,
+                log_path=log_directory / f"grader-{index}.log",
+                cores=cores,
+                start_seconds=start_seconds,
+            )
+            for index in range(config.num_workers)
+        ]
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._refusal = "the grader pool is not started"
+
+    @property
+    def num_restarts(self) -> int:
+        """Processes that replaced another."""
+        return sum(process.num_restarts for process in self._processes)
+
+    def activities(self) -> dict[str, str]:
+        """What each grader process is doing, for people."""
+        return {process.name: process.doing for process in self._processes}
+
+    def pids(self) -> dict[str, int]:
+        """The processes that exist now."""
+        return {process.name: process.pid for process in self._processes if process.pid and process.is_alive}
+
+    async def start(self) -> None:
+        """Start all processes; raises `ConfigError` or `WorkerError`, and then leaves none behind."""
+        try:
+            results = await asyncio.gather(*(p.start() for p in self._processes), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+        except BaseException:
+            await self.close()
+            raise
+        self._refusal = ""
+        self._tasks = [asyncio.create_task(self._serve(process)) for process in self._processes]
+
+    async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
+        """Judge the completion when a process is free; raises only if there will be none."""
+        if self._config.requires_stop and completion.finish_reason == "length":
+            return Reward(self._config.incorrect, False)
+        if self._refusal:
+            raise WorkerError(self._refusal)
+        job = Job(prompt=prompt.text, completion=completion.text, answer=prompt.answer)
+        waiting = _Waiting(job, prompt.key)
+        self._queue.put_nowait(waiting)
+        grade = await waiting.grade
+        self.num_failed += isinstance(grade, GradeFailed)
+        return grade
+
+    async def close(self) -> None:
+        """End all processes and fail the grades that wait; returns when no process is left."""
+        self._refuse("the grader pool is closed")
+        for task in self._tasks:
+            task.cancel()
+        for process in self._processes:
+            process.kill()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(process.wait_for_end() for process in self._processes))
+
+    async def _serve(self, process: GraderProcess) -> None:
+        """Pass jobs to one process for as long as it can be kept alive."""
+        try:
+            while True:
+                await process.ensure_alive()
+                waiting = await self._queue.get()
+                if not waiting.grade.done():
+                    await self._deliver(process, waiting)
+        except WorkerError as error:
+            self._refuse(str(error))
+
+    async def _deliver(self, process: GraderProcess, waiting: _Waiting) -> None:
+        try:
+            grade = await process.grade(waiting.job, waiting.key)
+        except asyncio.CancelledError:
+            waiting.fail(WorkerError(f"the grader pool was closed while grading {waiting.key}"))
+            raise
+        except WorkerError as error:
+            waiting.fail(error)
+            raise
+        except Exception as error:
+            # A job that cannot even be sent (text that is not Unicode) is its caller's problem alone.
+            waiting.fail(error)
+        else:
+            if not waiting.grade.done():
+                waiting.grade.set_result(grade)
+
+    def _refuse(self, reason: str) -> None:
+        """Fail every grade that waits, now and later."""
+        self._refusal = reason
+        while not self._queue.empty():
+            self._queue.get_nowait().fail(WorkerError(reason))

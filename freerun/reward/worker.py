@@ -1,0 +1,72 @@
+"""A grader process: runs one grader, one completion at a time, in its main thread.
+
+It trusts the grader with nothing but its answer: what it raises, an exit included, becomes data; what it
+prints goes to the log; a fork of this process that comes back from the grader ends. It sets no alarm and
+no limit: the pool outside holds the clock and kills.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from freerun.config.recipe import RewardConfig
+from freerun.errors import ConfigError
+from freerun.processes.parent import Parent, run_worker
+from freerun.reward.graders import GraderFunction, grader_named, to_reward
+from freerun.reward.messages import Begin, Job, Ready, Refused, ToWorker
+from freerun.types import Grade, GradeFailed
+
+NUM_TRACEBACK_LINES = 12
+MAX_REASON_CHARACTERS = 2000
+
+
+def serve(parent: Parent[ToWorker]) -> None:
+    """Answer jobs until the parent is gone, which ends the process."""
+    sys.stdout = sys.stderr  # the same log, but a line at a time: nothing is lost when the process is killed
+    begin = _next_message(parent)
+    assert isinstance(begin, Begin)
+    try:
+        grader = grader_named(begin.config)
+    except ConfigError as error:
+        traceback.print_exc()
+        parent.send(Refused(_sendable(str(error))))
+        parent.finish()
+        return
+    parent.send(Ready())
+    while True:
+        job = _next_message(parent)
+        assert isinstance(job, Job)
+        parent.send(_grade(grader, job, begin.config))
+
+
+def _next_message(parent: Parent[ToWorker]) -> ToWorker:
+    while (message := parent.receive(timeout_seconds=3600)) is None:
+        pass  # an idle hour; the death of the parent ends the process by itself
+    return message
+
+
+def _grade(grader: GraderFunction, job: Job, config: RewardConfig) -> Grade:
+    pid = os.getpid()
+    try:
+        return to_reward(grader(job.prompt, job.completion, job.answer), config)
+    except BaseException:
+        return GradeFailed(_sendable(_end_of_traceback()))
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
+
+
+def _end_of_traceback() -> str:
+    lines = traceback.format_exc().strip().splitlines()
+    return "\n".join(lines[-NUM_TRACEBACK_LINES:])
+
+
+def _sendable(reason: str) -> str:
+    # The message is the user's: of any length, and not necessarily Unicode that can be encoded.
+    return reason[-MAX_REASON_CHARACTERS:].encode(errors="replace").decode()
+
+
+if __name__ == "__main__":
+    run_worker(ToWorker, serve)

@@ -1,0 +1,350 @@
+"""The controller: two loops that meet only at the gate and the buffer.
+
+    rollouts:  gate admits ─► workflow (generate, grade) ─► buffer          never waits for training
+    training:  buffer ─► trainer step ─► version + 1 ─► publish ─► load ─► gate advances
+
+Everything else (publishing, loading, checkpoints, evaluation) runs beside them. The controller decides
+nothing about staleness itself: the gate says how many rollouts may start, the buffer which may be trained
+on. It uses only the event loop's clock and knows its workers by their protocols, so that simulated ones
+under virtual time can stand in for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from freerun.buffer.buffer import TrajectoryBuffer
+from freerun.buffer.gate import StalenessGate
+from freerun.buffer.groups import Outcome
+from freerun.config.recipe import Recipe
+from freerun.data.source import PromptSource
+from freerun.errors import FreerunError, RolloutError
+from freerun.events.events import (
+    Activity,
+    EvalFinished,
+    GroupFinished,
+    Listener,
+    StepFinished,
+    WeightsLoaded,
+)
+from freerun.protocols import Generator, Grader, Trainer, Workflow
+from freerun.runtime.checkpoint import ControllerState
+from freerun.types import Group, Prompt
+
+SaveCheckpoint = Callable[[ControllerState], Awaitable[None]]
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a run, by their protocols."""
+
+    source: PromptSource
+    workflow: Workflow
+    evaluation_workflow: Workflow
+    generator: Generator
+    grader: Grader
+    gate: StalenessGate
+    buffer: TrajectoryBuffer
+    trainer: Trainer
+
+
+@dataclass
+class _Background:
+    """Tasks beside the two loops; a failure in one of them is the run's."""
+
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(_awaited(work))
+        self.tasks.add(task)
+        task.add_done_callback(self._finish)
+        return task
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            self.tasks.discard(task)
+        else:
+            self.failed.set()
+
+    def raise_failure(self) -> None:
+        for task in self.tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def cancel(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+class Controller:
+    """Runs the two loops from `version` to `train.num_steps`, or until it is asked to stop."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        stages: Stages,
+        *,
+        emit: Listener,
+        save_checkpoint: SaveCheckpoint,
+        lost_worker: Awaitable[None],
+        version: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
+        self.version = version
+        self._recipe = recipe
+        self._stages = stages
+        self._emit = emit
+        self._save_checkpoint = save_checkpoint
+        self._loop = asyncio.get_running_loop()
+        self._start_time = self._loop.time() - seconds
+        self._rollouts_wake = asyncio.Event()
+        self._training_wake = asyncio.Event()
+        self._stop_requested = False
+        self._groups = _Background()
+        self._side = _Background()
+        self._lost_worker = lost_worker
+        """Raises when a worker is lost that cannot be replaced."""
+        self._loading: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._evaluating: asyncio.Task[None] | None = None
+        self._saved_version = version if version > 0 else -1
+        self._num_failures_in_row = 0
+
+    @property
+    def seconds(self) -> float:
+        """The run's clock: time since its first start, without the gaps between sessions."""
+        return self._loop.time() - self._start_time
+
+    @property
+    def is_synchronous(self) -> bool:
+        return self._recipe.buffer.max_staleness == 0
+
+    def request_stop(self) -> None:
+        """Finish the step under way, save, and return from `run`."""
+        self._stop_requested = True
+        self._training_wake.set()
+
+    async def run(self) -> None:
+        """Train to the end, or until a stop is requested; leaves a checkpoint of the last version."""
+        self._side.start(self._lost_worker)
+        try:
+            await self._watched(self._publish_and_load())
+            rollouts = self._side.start(self._run_rollouts())
+            await self._run_training()
+            rollouts.cancel()
+            await self._groups.cancel()
+            for task in (self._loading, self._evaluating, self._saving):
+                if task is not None and not (task is self._evaluating and self._stop_requested):
+                    await self._watched(task)
+            if not self._stop_requested:
+                await self._watched(self._evaluate_at(self.version))
+            await self._watched(self._save())
+        finally:
+            await self._groups.cancel()
+            await self._side.cancel()
+
+    # ---- rollouts -------------------------------------------------------------------------------
+
+    async def _run_rollouts(self) -> None:
+        """Start a rollout whenever the gate and the engines have room for it."""
+        while True:
+            self._rollouts_wake.clear()
+            for prompt in self._admit():
+                self._groups.start(self._run_group(prompt, self._stages.gate.version))
+            await self._rollouts_wake.wait()
+
+    def _admit(self) -> list[Prompt]:
+        """The prompts that may start now: first those that are owed from before, then new ones."""
+        gate, buffer, group_size = self._stages.gate, self._stages.buffer, self._recipe.sampling.group_size
+        # A synchronous run starts what it needs at once, and more (for filtered groups) only when all of it
+        # has finished: what an engine batches together then depends on nothing but the seed.
+        if self.is_synchronous and buffer.counts.running:
+            return []
+        prompts: list[Prompt] = []
+        while gate.capacity >= group_size and (self.is_synchronous or self._has_idle_slots()):
+            owed = buffer.to_restart
+            prompt = self._stages.source.at(owed[0]) if owed else self._stages.source.take()
+            gate.start(group_size)
+            buffer.start(prompt.ordinal, gate.version)
+            prompts.append(prompt)
+        return prompts
+
+    def _has_idle_slots(self) -> bool:
+        """Whether a group more can be decoded: one that only waits in a queue would age there for nothing."""
+        engine = self._recipe.engine
+        group_size = self._recipe.sampling.group_size
+        running = self._stages.buffer.counts.running * group_size
+        return running < engine.num_workers * max(engine.num_slots, group_size)
+
+    async def _run_group(self, prompt: Prompt, start_version: int) -> None:
+        """One prompt to one group in the buffer; whatever the workflow raises becomes a counted failure."""
+        stages = self._stages
+        try:
+            trajectories = await stages.workflow(prompt, stages.generator, stages.grader)
+            group = Group(ordinal=prompt.ordinal, start_version=start_version, trajectories=trajectories)
+        except Exception as error:  # the edge of user code: a failure is data
+            self._fail_group(prompt, error)
+        else:
+            self._num_failures_in_row = 0
+            outcome = stages.buffer.add(group)
+            if outcome != "buffered":
+                stages.gate.give_back(self._recipe.sampling.group_size)
+            self._emit(_describe_group(self.seconds, group, outcome))
+        self._rollouts_wake.set()
+        self._training_wake.set()
+
+    def _fail_group(self, prompt: Prompt, error: Exception) -> None:
+        self._stages.buffer.fail(prompt.ordinal)
+        self._stages.gate.give_back(self._recipe.sampling.group_size)
+        self._emit(
+            GroupFinished(seconds=self.seconds, ordinal=prompt.ordinal, outcome="failed", reason=str(error))
+        )
+        self._num_failures_in_row += 1
+        limit = self._recipe.reward.max_failures_in_row
+        if self._num_failures_in_row >= limit:
+            detail = str(error) if isinstance(error, FreerunError) else "".join(traceback.format_exception(error))
+            raise RolloutError(f"{limit} rollouts in a row failed; the last, of {prompt.key}: {detail}")
+
+    # ---- training -------------------------------------------------------------------------------
+
+    async def _run_training(self) -> None:
+        """Train whenever a batch is ready; each step's weights are on their way while the next one runs."""
+        while self.version < self._recipe.train.num_steps:
+            began = self._loop.time()
+            groups = await self._next_batch()
+            if groups is None:
+                return
+            waited = self._loop.time() - began
+            self._act("training")
+            result = await self._watched(self._stages.trainer.step(groups))
+            self.version = result.version
+            step_seconds = self._loop.time() - began - waited
+            self._emit(
+                StepFinished(
+                    seconds=self.seconds,
+                    result=result,
+                    groups=tuple(groups),
+                    step_seconds=step_seconds,
+                    wait_seconds=waited,
+                )
+            )
+            # The buffer of the version before last is written next: everyone must have left it.
+            if self._loading is not None:
+                await self._watched(self._loading)
+            self._loading = self._side.start(self._publish_and_load())
+            if self.version % self._recipe.checkpoint.every_steps == 0 and self._is_idle(self._saving):
+                self._saving = self._side.start(self._save())
+
+    async def _next_batch(self) -> Sequence[Group] | None:
+        """The next batch, oldest first; None when a stop was requested."""
+        buffer = self._stages.buffer
+        while not self._stop_requested:
+            self._training_wake.clear()
+            self._raise_failures()
+            if (batch := buffer.take(self.version)) is not None:
+                self._stages.gate.give_back(len(batch.discarded) * self._recipe.sampling.group_size)
+                for ordinal in batch.discarded:
+                    outcome: Outcome = "requeued" if ordinal in buffer.to_restart else "dropped"
+                    self._emit(GroupFinished(seconds=self.seconds, ordinal=ordinal, outcome=outcome))
+                self._rollouts_wake.set()
+                return batch.groups
+            self._act(f"waiting for {buffer.waiting_for()}")
+            await self._watched(self._training_wake.wait())
+        return None
+
+    async def _publish_and_load(self) -> None:
+        """Bring the trainer's version into every engine; the gate opens when all have confirmed it."""
+        published = await self._stages.trainer.publish()
+        await self._stages.generator.load(published)
+        self._emit(WeightsLoaded(seconds=self.seconds, version=published.version, checksum=published.checksum))
+        is_last = published.version == self._recipe.train.num_steps
+        if published.version % self._recipe.eval.every_steps == 0 and not is_last:
+            if self.is_synchronous:
+                await self._evaluate_at(published.version)
+            elif self._is_idle(self._evaluating):
+                self._evaluating = self._side.start(self._evaluate_at(published.version))
+        self._stages.gate.advance(published.version)
+        self._rollouts_wake.set()
+
+    # ---- beside the loops -----------------------------------------------------------------------
+
+    async def _evaluate_at(self, version: int) -> None:
+        """Held-out accuracy, sampled like training rollouts and beside them."""
+        stages, config = self._stages, self._recipe.eval
+        prompts = stages.source.held_out(config.num_prompts)
+        results = await asyncio.gather(
+            *(stages.evaluation_workflow(prompt, stages.generator, stages.grader) for prompt in prompts),
+            return_exceptions=True,
+        )
+        graded = [t for result in results if not isinstance(result, BaseException) for t in result]
+        lengths = [len(trajectory.completion.token_ids) for trajectory in graded]
+        self._emit(
+            EvalFinished(
+                seconds=self.seconds,
+                version=version,
+                accuracy=sum(t.reward.is_correct for t in graded) / max(1, len(graded)),
+                num_prompts=len(prompts),
+                num_samples=config.num_samples,
+                num_failed=sum(isinstance(result, BaseException) for result in results),
+                mean_length=sum(lengths) / max(1, len(lengths)),
+            )
+        )
+
+    async def _save(self) -> None:
+        """Checkpoint the version the trainer has now; called between two steps, finishes beside the next."""
+        if self._saved_version == self.version:
+            return
+        self._saved_version = self.version
+        await self._save_checkpoint(
+            ControllerState(
+                version=self.version,
+                cursor=self._stages.source.cursor,
+                buffer=self._stages.buffer.snapshot(),
+                seconds=self.seconds,
+            )
+        )
+
+    def _is_idle(self, task: asyncio.Task[None] | None) -> bool:
+        return task is None or task.done()
+
+    def _act(self, doing: str) -> None:
+        self._emit(Activity(seconds=self.seconds, worker="trainer", doing=doing))
+
+    def _raise_failures(self) -> None:
+        self._groups.raise_failure()
+        self._side.raise_failure()
+
+    async def _watched(self, work: Awaitable[R]) -> R:
+        """Wait for `work`, but raise at once if anything that runs beside it fails."""
+        task = asyncio.ensure_future(work)
+        watchers = [asyncio.ensure_future(b.failed.wait()) for b in (self._groups, self._side)]
+        try:
+            await asyncio.wait({task, *watchers}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self._raise_failures()
+            return await task
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+
+
+def _describe_group(seconds: float, group: Group, outcome: Outcome) -> GroupFinished:
+    rewards = [trajectory.reward.value for trajectory in group.trajectories]
+    return GroupFinished(
+        seconds=seconds,
+        ordinal=group.ordinal,
+        outcome=outcome,
+        num_tokens=sum(len(trajectory.completion.token_ids) for trajectory in group.trajectories),
+        mean_reward=sum(rewards) / len(rewards),
+    )

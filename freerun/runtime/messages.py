@@ -1,0 +1,131 @@
+"""What the controller and its workers say to each other: one union of structs for each direction.
+
+    controller ──ToRollout──► rollout worker ──FromRollout──► controller
+    controller ──ToTrainer──► trainer        ──FromTrainer──► controller
+
+Messages are handled in the order they were sent. In particular a `Generate` behind a `Load` is served
+with the new weights, and a `Save` behind a `TrainStep` saves what that step made.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from freerun.config.recipe import EngineConfig, TrainConfig
+from freerun.types import Completion, EngineStats, Group, Ints, Publication, Request, StepResult
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag=True):
+    pass
+
+
+class StartEngine(_Message, frozen=True, kw_only=True):
+    model_directory: str
+    engine: EngineConfig
+    max_sequence_tokens: int
+    seed: int
+    weight_buffers: tuple[int, ...]
+    """Descriptors of the shared buffers; empty when weights are read from the model directory."""
+
+
+class Generate(_Message, frozen=True, kw_only=True):
+    requests: tuple[Request, ...]
+
+
+class Abort(_Message, frozen=True, kw_only=True):
+    request_ids: tuple[int, ...]
+
+
+class Load(_Message, frozen=True, kw_only=True):
+    """Switch to the published weights after confirming their checksum."""
+
+    published: Publication
+
+
+class EngineReady(_Message, frozen=True, kw_only=True):
+    pass
+
+
+class Finished(_Message, frozen=True, kw_only=True):
+    request_id: int
+    completions: tuple[Completion, ...]
+
+
+class Refused(_Message, frozen=True, kw_only=True):
+    request_id: int
+    reason: str
+
+
+class Loaded(_Message, frozen=True, kw_only=True):
+    """The engine generates with these weights from now on; the checksum is the one it computed."""
+
+    published: Publication
+
+
+class Report(_Message, frozen=True, kw_only=True):
+    stats: EngineStats
+
+
+ToRollout = StartEngine | Generate | Abort | Load
+FromRollout = EngineReady | Finished | Refused | Loaded | Report
+
+
+class StartTrainer(_Message, frozen=True, kw_only=True):
+    model_directory: str
+    train: TrainConfig
+    temperature: float
+    version: int
+    optimizer_file: str
+    """Optimizer state of a checkpoint; empty for a new run."""
+    weight_buffers: tuple[int, ...]
+
+
+class Supervise(_Message, frozen=True, kw_only=True):
+    """One warm-start update on (prompt ids, completion ids)."""
+
+    sequences: tuple[tuple[Ints, Ints], ...]
+    lr: float
+
+
+class TrainStep(_Message, frozen=True, kw_only=True):
+    groups: tuple[Group, ...]
+
+
+class Publish(_Message, frozen=True, kw_only=True):
+    pass
+
+
+class Save(_Message, frozen=True, kw_only=True):
+    """Write model and optimizer as they are now into an existing directory."""
+
+    directory: str
+
+
+class TrainerReady(_Message, frozen=True, kw_only=True):
+    num_parameters: int
+
+
+class Supervised(_Message, frozen=True, kw_only=True):
+    loss: float
+
+
+class StepDone(_Message, frozen=True, kw_only=True):
+    result: StepResult
+
+
+class Published(_Message, frozen=True, kw_only=True):
+    published: Publication
+
+
+class Saved(_Message, frozen=True, kw_only=True):
+    directory: str
+    error: str
+    """Why the files could not be written; empty when they were."""
+
+
+class Progress(_Message, frozen=True, kw_only=True):
+    doing: str
+
+
+ToTrainer = StartTrainer | Supervise | TrainStep | Publish | Save
+FromTrainer = TrainerReady | Supervised | StepDone | Published | Saved | Progress

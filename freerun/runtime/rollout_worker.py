@@ -1,0 +1,122 @@
+"""A rollout worker: a process with one engine, serving requests and loads between decode steps.
+
+    loop:  take in every message that has arrived ─► one engine step ─► send what finished
+
+While there is work the loop never waits for anything; without work it waits for the next message.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from freerun.data.tokenizer import Tokenizer
+from freerun.engine.engine import Engine
+from freerun.errors import RequestError, WorkerError
+from freerun.model.checkpoint import load_model, read_config
+from freerun.model.decoder import Decoder
+from freerun.processes.parent import Parent, run_worker
+from freerun.runtime.messages import (
+    Abort,
+    EngineReady,
+    Finished,
+    Generate,
+    Load,
+    Loaded,
+    Refused,
+    Report,
+    StartEngine,
+    ToRollout,
+)
+from freerun.types import Publication, Request
+from freerun.weights.layout import WeightLayout
+from freerun.weights.shared import SharedWeights
+
+REPORT_SECONDS = 0.5
+
+
+class RolloutWorker:
+    """Translates messages into calls on the engine."""
+
+    def __init__(self, parent: Parent[ToRollout], start: StartEngine) -> None:
+        torch.set_num_threads(start.engine.num_threads)
+        self._parent = parent
+        directory = Path(start.model_directory)
+        self._shared: SharedWeights | None = None
+        if start.weight_buffers:
+            # The weights arrive by `Load`; until then the parameters hold no memory worth the name.
+            with torch.device("meta"):
+                model = Decoder(read_config(directory))
+            model.to_empty(device="cpu")
+            self._shared = SharedWeights(start.weight_buffers, WeightLayout(model))
+        else:
+            model = load_model(directory)
+        self._engine = Engine(
+            model,
+            start.engine,
+            text=Tokenizer.load(directory),
+            max_sequence_tokens=start.max_sequence_tokens,
+            seed=start.seed,
+        )
+        if not start.weight_buffers:
+            self._engine.load(0, {name: parameter.data for name, parameter in model.named_parameters()})
+        self._next_report = 0.0
+
+    def serve(self) -> None:
+        self._parent.send(EngineReady())
+        while True:
+            self._take_in_messages()
+            if self._engine.has_work:
+                for request, completions in self._engine.step():
+                    self._parent.send(Finished(request_id=request.request_id, completions=completions))
+            self._report()
+
+    def _take_in_messages(self) -> None:
+        patience = 0.0 if self._engine.has_work else REPORT_SECONDS
+        while (message := self._parent.receive(patience)) is not None:
+            patience = 0.0
+            match message:
+                case Generate(requests=requests):
+                    for request in requests:
+                        self._submit(request)
+                case Load(published=published):
+                    self._load(published)
+                case Abort(request_ids=request_ids):
+                    for request_id in request_ids:
+                        self._engine.abort(request_id)
+                case StartEngine():
+                    raise WorkerError("a rollout worker is started once")
+
+    def _submit(self, request: Request) -> None:
+        try:
+            self._engine.submit(request)
+        except RequestError as error:
+            self._parent.send(Refused(request_id=request.request_id, reason=str(error)))
+
+    def _load(self, published: Publication) -> None:
+        assert self._shared is not None
+        begin = time.perf_counter()
+        weights = self._shared.fetch(published.version, published.checksum)
+        self._engine.add_load_seconds(time.perf_counter() - begin)
+        self._engine.load(published.version, weights)
+        self._parent.send(Loaded(published=published))
+        self._next_report = 0.0
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_report:
+            self._next_report = now + REPORT_SECONDS
+            self._parent.send(Report(stats=self._engine.stats()))
+
+
+def serve(parent: Parent[ToRollout]) -> None:
+    start = parent.receive(timeout_seconds=60)
+    if not isinstance(start, StartEngine):
+        raise WorkerError(f"a rollout worker waits 60 s for StartEngine, got {type(start).__name__}")
+    RolloutWorker(parent, start).serve()
+
+
+if __name__ == "__main__":
+    run_worker(ToRollout, serve)

@@ -1,0 +1,253 @@
+"""The generator the controller sees: N rollout workers behind one `generate` and one `load`.
+
+- Routing: a group goes, whole, to the worker with the fewest samples under way.
+- Requests made in the same turn of the event loop reach a worker in one message, so that what an engine
+  batches together does not depend on timing (in synchronous mode runs are bitwise repeatable).
+- A worker that dies or falls silent is replaced; its requests are sent again, from the start, to whoever
+  is least loaded. Sampling is counter-based, so they get the same random numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from freerun.config.recipe import RuntimeConfig
+from freerun.errors import RolloutError, WorkerError
+from freerun.processes.child import Child
+from freerun.runtime.messages import (
+    Abort,
+    EngineReady,
+    Finished,
+    FromRollout,
+    Generate,
+    Load,
+    Loaded,
+    Refused,
+    Report,
+    StartEngine,
+)
+from freerun.types import Completion, EngineStats, Publication, Request
+
+Spawn = Callable[[int], Awaitable[Child[FromRollout]]]
+"""Starts the worker of this index."""
+
+WATCH_SECONDS = 1.0
+
+
+class _Worker:
+    """One rollout worker as the pool knows it; outlives the process when that is replaced."""
+
+    def __init__(self, index: int, child: Child[FromRollout]) -> None:
+        self.index = index
+        self.child = child
+        self.is_ready = False
+        self.loaded_version = -1
+        self.last_progress = asyncio.get_running_loop().time()
+        self.stats = EngineStats()
+        self.requests: dict[int, Request] = {}
+        self.unsent: list[Request] = []
+
+    @property
+    def name(self) -> str:
+        return f"rollout-{self.index}"
+
+    @property
+    def num_samples(self) -> int:
+        return sum(request.num_samples for request in self.requests.values())
+
+
+class RolloutPool:
+    """Starts, feeds, watches and replaces the rollout workers; implements `protocols.Generator`."""
+
+    def __init__(
+        self,
+        *,
+        spawn: Spawn,
+        start_message: StartEngine,
+        num_workers: int,
+        config: RuntimeConfig,
+        on_report: Callable[[str, EngineStats], None],
+        on_death: Callable[[str, str, bool], None],
+    ) -> None:
+        self._spawn = spawn
+        self._start_message = start_message
+        self._num_workers = num_workers
+        self._config = config
+        self._num_restarts_left = config.max_worker_restarts
+        self._on_report = on_report
+        self._on_death = on_death
+        self._workers: list[_Worker] = []
+        self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
+        self._published: Publication | None = None
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Start all workers; returns when each has its model."""
+        for index in range(self._num_workers):
+            worker = _Worker(index, await self._spawn(index))
+            worker.child.send(self._start_message)
+            self._workers.append(worker)
+            self._tasks.append(asyncio.create_task(self._serve(worker)))
+        self._tasks.append(asyncio.create_task(self._watch()))
+        ready = self._until(lambda: all(worker.is_ready for worker in self._workers))
+        await self._raced(ready, self._config.start_seconds, "the rollout workers to start")
+
+    async def wait_for_loss(self) -> None:
+        """Never returns; raises when a worker is lost that cannot be replaced."""
+        await asyncio.shield(self._failure)
+
+    def stats(self) -> Sequence[EngineStats]:
+        return [worker.stats for worker in self._workers]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {worker.name: worker.child.pid for worker in self._workers}
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        """All samples of the request; cancelling the call aborts it in the engine."""
+        finished: asyncio.Future[tuple[Completion, ...]] = asyncio.get_running_loop().create_future()
+        self._waiting[request.request_id] = finished
+        self._dispatch(request)
+        try:
+            return await finished
+        finally:
+            self._waiting.pop(request.request_id, None)
+            for worker in self._workers:
+                if worker.requests.pop(request.request_id, None) is not None:
+                    worker.child.send(Abort(request_ids=(request.request_id,)))
+
+    async def load(self, published: Publication) -> None:
+        """Send the weights to every worker and wait until each has confirmed version and checksum."""
+        self._published = published
+        for worker in self._workers:
+            if worker.is_ready:
+                worker.child.send(Load(published=published))
+        confirmed = self._until(lambda: all(w.loaded_version >= published.version for w in self._workers))
+        what = f"the rollout workers to load version {published.version}"
+        await self._raced(confirmed, self._config.start_seconds + self._config.stall_seconds, what)
+
+    async def close(self) -> None:
+        """End all workers; returns when no process is left."""
+        for task in self._tasks:
+            task.cancel()
+        for worker in self._workers:
+            worker.child.kill()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.child.wait(timeout_seconds=10) for worker in self._workers))
+        if self._failure.done():
+            self._failure.exception()  # seen, or asyncio complains about it at exit
+
+    def _dispatch(self, request: Request) -> None:
+        worker = min(self._workers, key=lambda w: (w.num_samples, w.index))
+        worker.requests[request.request_id] = request
+        if worker.is_ready:
+            if not worker.unsent:
+                asyncio.get_running_loop().call_soon(self._send, worker)
+            worker.unsent.append(request)
+
+    def _send(self, worker: _Worker) -> None:
+        """Send the requests of this turn of the event loop in one message."""
+        requests = tuple(request for request in worker.unsent if request.request_id in worker.requests)
+        worker.unsent = []
+        if requests and worker.is_ready:
+            worker.child.send(Generate(requests=requests))
+
+    async def _serve(self, worker: _Worker) -> None:
+        """Take in one worker's messages for as long as it can be kept alive."""
+        try:
+            while True:
+                message = await worker.child.receive()
+                if message is None:
+                    await self._replace(worker)
+                else:
+                    self._take_in(worker, message)
+        except WorkerError as error:
+            if not self._failure.done():
+                self._failure.set_exception(error)
+
+    def _take_in(self, worker: _Worker, message: FromRollout) -> None:
+        worker.last_progress = asyncio.get_running_loop().time()
+        match message:
+            case Finished(request_id=request_id, completions=completions):
+                worker.requests.pop(request_id, None)
+                if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
+                    waiting.set_result(completions)
+            case Refused(request_id=request_id, reason=reason):
+                worker.requests.pop(request_id, None)
+                if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
+                    waiting.set_exception(RolloutError(reason))
+            case Loaded(published=published):
+                worker.loaded_version = published.version
+                self._changed.set()
+            case Report(stats=stats):
+                worker.stats = stats
+                self._on_report(worker.name, stats)
+            case EngineReady():
+                self._welcome(worker)
+
+    def _welcome(self, worker: _Worker) -> None:
+        """Give a new process the newest weights, then the requests that are its own."""
+        worker.is_ready = True
+        if self._published is not None:
+            worker.child.send(Load(published=self._published))
+        if worker.requests:
+            worker.child.send(Generate(requests=tuple(worker.requests.values())))
+        self._changed.set()
+
+    async def _replace(self, worker: _Worker) -> None:
+        """Start another process in place of one that is gone, and send its requests again."""
+        worker.child.kill()
+        await worker.child.wait(timeout_seconds=5)
+        reason = worker.child.describe_end()
+        is_restarted = self._num_restarts_left > 0 and worker.is_ready
+        self._on_death(worker.name, reason, is_restarted)
+        if not is_restarted:
+            why = "it never became ready" if not worker.is_ready else "no restarts are left"
+            raise WorkerError(f"a rollout worker is lost ({why}): {reason}")
+        self._num_restarts_left -= 1
+        orphans = list(worker.requests.values())
+        worker.is_ready, worker.loaded_version = False, -1
+        worker.requests, worker.unsent = {}, []
+        worker.child = await self._spawn(worker.index)
+        worker.child.send(self._start_message)
+        worker.last_progress = asyncio.get_running_loop().time()
+        for request in orphans:
+            self._dispatch(request)
+
+    async def _watch(self) -> None:
+        """Kill what is silent, or makes no progress while it has work; `_serve` sees the end and replaces it."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            now = asyncio.get_running_loop().time()
+            for worker in self._workers:
+                if not worker.is_ready:
+                    is_lost = now - worker.last_progress > self._config.start_seconds
+                else:
+                    is_stalled = bool(worker.requests) and now - worker.last_progress > self._config.stall_seconds
+                    is_lost = is_stalled or worker.child.seconds_silent > self._config.silence_seconds
+                if is_lost:
+                    worker.child.kill()
+
+    async def _until(self, is_true: Callable[[], bool]) -> None:
+        while not is_true():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _raced(self, wait: Awaitable[None], timeout_seconds: float, what: str) -> None:
+        """Wait, but not longer than `timeout_seconds`, and not when a worker is lost for good."""
+        waiting = asyncio.ensure_future(wait)
+        try:
+            done, _ = await asyncio.wait(
+                {waiting, self._failure}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                raise WorkerError(
+                    f"waited {timeout_seconds:.0f} s for {what}; their logs are in the run directory"
+                )
+            for future in done:
+                await future
+        finally:
+            waiting.cancel()

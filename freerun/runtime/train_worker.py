@@ -1,0 +1,147 @@
+"""The trainer's process: one command after the other, each answered; only saving goes on in the background.
+
+Publishing holds the trainer for one copy of the weights into shared memory; their checksum, and writing a
+checkpoint from a snapshot, are left to threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import psutil
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from freerun.errors import WorkerError
+from freerun.model.checkpoint import copy_companions, load_model, save_weights
+from freerun.processes.parent import Parent, run_worker
+from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
+from freerun.runtime.messages import (
+    Progress,
+    Publish,
+    Published,
+    Save,
+    Saved,
+    StartTrainer,
+    StepDone,
+    Supervise,
+    Supervised,
+    ToTrainer,
+    TrainerReady,
+    TrainStep,
+)
+from freerun.train.supervised import SupervisedTrainer
+from freerun.train.trainer import PolicyTrainer
+from freerun.types import Publication
+from freerun.weights.layout import WeightLayout
+from freerun.weights.shared import SharedWeights
+
+
+class TrainWorker:
+    """Translates messages into calls on the trainer."""
+
+    def __init__(self, parent: Parent[ToTrainer], start: StartTrainer) -> None:
+        torch.set_num_threads(start.train.num_threads)
+        self._parent = parent
+        self._train = start.train
+        self._source = Path(start.model_directory)
+        self._model = load_model(self._source)
+        self._shared = SharedWeights(start.weight_buffers, WeightLayout(self._model))
+        self._trainer = PolicyTrainer(
+            self._model,
+            start.train,
+            temperature=start.temperature,
+            version=start.version,
+            on_progress=self._progress,
+        )
+        if start.optimizer_file:
+            self._trainer.load_optimizer_state(load_file(start.optimizer_file))
+        self._supervised: SupervisedTrainer | None = None
+        self._cores = os.sched_getaffinity(0)
+
+    def serve(self) -> None:
+        num_parameters = sum(parameter.numel() for parameter in self._model.parameters())
+        self._parent.send(TrainerReady(num_parameters=num_parameters))
+        while True:
+            message = self._parent.receive(timeout_seconds=60)
+            match message:
+                case TrainStep(groups=groups):
+                    self._end_warm_start()
+                    self._parent.send(StepDone(result=self._trainer.step(groups)))
+                case Publish():
+                    self._publish()
+                case Save(directory=directory):
+                    self._save(Path(directory))
+                case Supervise():
+                    self._parent.send(Supervised(loss=self._supervise(message)))
+                case StartTrainer():
+                    raise WorkerError("the trainer is started once")
+                case None:
+                    pass  # nothing to do for a minute is not an error: rollouts may be long
+
+    def _progress(self, doing: str) -> None:
+        self._parent.send(Progress(doing=doing))
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
+
+    def _publish(self) -> None:
+        version = self._trainer.version
+        self._shared.write(version, self._state())
+
+        def confirm() -> None:
+            published = Publication(version=version, checksum=self._shared.checksum(version))
+            self._parent.send(Published(published=published))
+
+        threading.Thread(target=confirm, daemon=True).start()
+
+    def _save(self, directory: Path) -> None:
+        """Snapshot now, write in the background: the next step may start before the files are on disk."""
+        weights = {name: tensor.clone() for name, tensor in self._state().items()}
+        optimizer = {name: tensor.clone() for name, tensor in self._trainer.optimizer_state().items()}
+
+        def write() -> None:
+            error = ""
+            try:
+                model_directory = directory / MODEL_DIRECTORY
+                model_directory.mkdir(parents=True)
+                save_weights(weights, self._model.config, model_directory)
+                copy_companions(self._source, model_directory)
+                save_file(optimizer, directory / OPTIMIZER_FILE)
+            except (
+                OSError,
+                SafetensorError,
+            ) as problem:  # a full disk must not end the run; the controller reports it
+                error = str(problem)
+            self._parent.send(Saved(directory=str(directory), error=error))
+
+        threading.Thread(target=write, daemon=True).start()
+
+    def _supervise(self, message: Supervise) -> float:
+        if self._supervised is None:
+            # Nothing generates yet, so every core of the machine is the trainer's for the warm start.
+            os.sched_setaffinity(0, range(psutil.cpu_count() or 1))
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
+            self._supervised = SupervisedTrainer(self._model, self._train, on_progress=self._progress)
+        return self._supervised.step(message.sequences, message.lr)
+
+    def _end_warm_start(self) -> None:
+        if self._supervised is not None:
+            self._supervised = None
+            os.sched_setaffinity(0, self._cores)
+            torch.set_num_threads(self._train.num_threads)
+
+
+def serve(parent: Parent[ToTrainer]) -> None:
+    start = parent.receive(timeout_seconds=60)
+    if not isinstance(start, StartTrainer):
+        raise WorkerError(f"the trainer waits 60 s for StartTrainer, got {type(start).__name__}")
+    TrainWorker(parent, start).serve()
+
+
+if __name__ == "__main__":
+    run_worker(ToTrainer, serve)

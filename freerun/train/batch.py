@@ -1,0 +1,114 @@
+"""From trajectories to the flat tensors of one micro-batch: packed, without padding.
+
+    prompt      p0 p1 p2
+    completion           c0 c1 c2        the decoder reads   p0 p1 p2 c0 c1
+                                         positions            0  1  2  3  4
+                                         predictors                 2  3  4   (where the hidden states are)
+                                         targets                   c0 c1 c2
+
+The hidden state of a token predicts the next one, so logits are computed at the predictors only, and the last
+token of a sequence is never read: nothing would look at its hidden state. Which tokens are trained on follows
+from lengths alone; a policy may well sample the pad or end-of-sequence id.
+
+Shapes: T packed tokens read by the decoder, L loss tokens (all completion tokens, in the same order).
+"""
+
+# ruff: noqa: N815  (the fields are tensors, and tensors carry their shape in the name)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from freerun.model.attention import packed_positions
+from freerun.types import Ints, Trajectory
+
+
+@dataclass(frozen=True)
+class PackedSequences:
+    """Sequences laid end to end: what the decoder reads, and what it is to predict where."""
+
+    token_ids_T: Tensor
+    positions_T: Tensor
+    lengths: tuple[int, ...]
+    """Tokens of each sequence in T."""
+    predictors_L: Tensor
+    """Indices into T: the hidden states that predict the completion tokens."""
+    targets_L: Tensor
+
+    @property
+    def num_loss_tokens(self) -> int:
+        return self.targets_L.numel()
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Packed trajectories and, for each completion token, all a policy loss needs beside the forward."""
+
+    packed: PackedSequences
+    behaviour_logprobs_L: Tensor
+    versions_L: Tensor
+    advantages_L: Tensor
+
+
+def packed_length(prompt_ids: Ints, completion_ids: Ints) -> int:
+    """Tokens of a sequence that the decoder reads: all but the last."""
+    return len(prompt_ids) + len(completion_ids) - 1
+
+
+def pack_sequences(sequences: Sequence[tuple[Ints, Ints]]) -> PackedSequences:
+    """Lay (prompt_ids, completion_ids) pairs end to end; both must hold at least one token."""
+    lengths = [packed_length(prompt, completion) for prompt, completion in sequences]
+    starts = np.cumsum([0, *lengths[:-1]])
+    predictors = [
+        np.arange(start + len(prompt) - 1, start + length)
+        for start, length, (prompt, _) in zip(starts, lengths, sequences, strict=True)
+    ]
+    token_ids = [part for prompt, completion in sequences for part in (prompt, completion[:-1])]
+    return PackedSequences(
+        token_ids_T=_flat(token_ids, np.int64),
+        positions_T=packed_positions(lengths),
+        lengths=tuple(lengths),
+        predictors_L=_flat(predictors, np.int64),
+        targets_L=_flat([completion for _, completion in sequences], np.int64),
+    )
+
+
+def pack_trajectories(rated: Sequence[tuple[Trajectory, float]]) -> MicroBatch:
+    """One micro-batch of whole trajectories, each with its advantage on every token of its completion."""
+    completions = [t.completion for t, _ in rated]
+    return MicroBatch(
+        packed=pack_sequences([(t.prompt.token_ids, t.completion.token_ids) for t, _ in rated]),
+        behaviour_logprobs_L=_flat([c.logprobs for c in completions], np.float32),
+        versions_L=_flat([c.versions for c in completions], np.int64),
+        advantages_L=_flat([np.full(len(t.completion.token_ids), a) for t, a in rated], np.float32),
+    )
+
+
+def check_trajectory(trajectory: Trajectory, *, version: int) -> None:
+    """Refuse what cannot be trained on at `version`: such a trajectory is a defect upstream, not bad data."""
+    completion, name = trajectory.completion, f"trajectory {trajectory.prompt.ordinal}/{trajectory.sample}"
+    num_tokens = len(completion.token_ids)
+    if num_tokens == 0 or len(trajectory.prompt.token_ids) == 0:
+        raise ValueError(f"{name} has an empty prompt or completion; there is nothing to predict")
+    num_versions = sum(span.num_tokens for span in completion.spans)
+    if not num_tokens == len(completion.logprobs) == num_versions:
+        raise ValueError(
+            f"{name} has {num_tokens} tokens, {len(completion.logprobs)} behaviour logprobs and spans over "
+            f"{num_versions} tokens; they must be as many"
+        )
+    newest = max(span.version for span in completion.spans)
+    if newest > version:
+        raise ValueError(
+            f"{name} has tokens of version {newest}, but the trainer is at version {version}; "
+            "the trainer was restored to an older version than the generators"
+        )
+
+
+def _flat(arrays: Sequence[Ints], dtype: type[np.generic]) -> Tensor:
+    # Concatenating copies: arrays that came over a socket are read-only views, which torch refuses to share.
+    return torch.from_numpy(np.concatenate(arrays).astype(dtype))

@@ -1,0 +1,133 @@
+"""What a training step reports about itself. A metric that cannot be computed is absent, never NaN.
+
+    reward, accuracy, completion_length     means over the trajectories of the batch
+    staleness_mean, staleness_max           trainer version minus the oldest version in a trajectory
+    num_tokens, num_sequence_tokens         completion tokens; with their prompts
+    loss                                    per completion token of the step
+    entropy                                 minus the mean current logprob of the sampled tokens, in the pass
+                                            each is trained in: a sample estimate, unbiased only where the
+                                            behaviour is the current policy
+    clip_fraction                           tokens held back by the trust region
+    behaviour_weight_mean, _max             exp(proximal - behaviour) over tokens; 1 is on-policy
+    effective_sample_size                   (sum w)^2 / (n sum w^2) of those weights, a share in (0, 1]
+    engine_trainer_kl                       KL(behaviour, proximal) by the k3 estimator, over tokens sampled
+                                            under the trainer's own version: engine and trainer should agree
+    grad_norm                               before clipping, mean over the updates applied
+    lr                                      of the last update
+    skipped_updates                         updates whose gradient norm was not finite
+    train_tokens_per_second                 tokens that went forward and backward, over the whole step's time
+
+Entropy and what needs proximal logprobs cover the tokens that were computed, so not those of trajectories
+with advantage 0. The naive objective has no proximal forward: there the latter cover the first minibatch,
+which is a fair share of the batch (`packing.deal_minibatches`).
+
+Shapes: L loss tokens (completion tokens of a micro-batch).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from freerun.train.batch import MicroBatch
+from freerun.train.loss import PolicyLoss
+from freerun.train.optimizer import Update
+from freerun.types import Trajectory
+
+
+def staleness_of(trajectories: Sequence[Trajectory], version: int) -> list[int]:
+    return [version - t.completion.oldest_version for t in trajectories]
+
+
+def count_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[int, int]:
+    """Trajectories by staleness, freshest first."""
+    return dict(sorted(Counter(staleness_of(trajectories, version)).items()))
+
+
+def batch_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """What is known of a batch before it is trained on."""
+    lengths = [len(t.completion.token_ids) for t in trajectories]
+    staleness = staleness_of(trajectories, version)
+    return {
+        "reward": float(np.mean([t.reward.value for t in trajectories])),
+        "accuracy": float(np.mean([t.reward.is_correct for t in trajectories])),
+        "completion_length": float(np.mean(lengths)),
+        "num_tokens": float(sum(lengths)),
+        "num_sequence_tokens": float(sum(lengths) + sum(len(t.prompt.token_ids) for t in trajectories)),
+        "staleness_mean": float(np.mean(staleness)),
+        "staleness_max": float(max(staleness)),
+    }
+
+
+def behaviour_metrics(log_weights: NDArray[np.float64], is_fresh: NDArray[np.bool_]) -> dict[str, float]:
+    """How far the behaviour is from the proximal policy; `is_fresh` marks tokens of the trainer's version."""
+    # Weights that overflow belong to an update that is skipped; the meter leaves them out.
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = np.exp(log_weights)
+        metrics = {
+            "behaviour_weight_mean": float(weights.mean()),
+            "behaviour_weight_max": float(weights.max()),
+            "effective_sample_size": float(weights.sum() ** 2 / (weights.size * np.square(weights).sum())),
+        }
+        if is_fresh.any():
+            fresh = log_weights[is_fresh]
+            metrics["engine_trainer_kl"] = float(np.mean(np.expm1(fresh) - fresh))
+    return metrics
+
+
+class StepMeter:
+    """Collects what the passes and updates of one step computed."""
+
+    def __init__(self, *, version: int, num_loss_tokens: int) -> None:
+        self._version = version
+        self._num_loss_tokens = num_loss_tokens
+        self._loss = 0.0
+        self._num_clipped = 0
+        self._num_computed_tokens = 0
+        self._current: list[NDArray[np.float64]] = []
+        self._log_weights: list[NDArray[np.float64]] = []
+        self._is_fresh: list[NDArray[np.bool_]] = []
+        self._updates: list[Update] = []
+
+    def add_pass(self, micro_batch: MicroBatch, current_logprobs_L: Tensor, loss: PolicyLoss) -> None:
+        self._loss += float(loss.total.detach())
+        self._num_clipped += int(loss.num_clipped)
+        self._num_computed_tokens += sum(micro_batch.packed.lengths)
+        self._current.append(_as_array(current_logprobs_L))
+
+    def add_proximal(self, micro_batch: MicroBatch, proximal_logprobs_L: Tensor) -> None:
+        self._log_weights.append(_as_array(proximal_logprobs_L - micro_batch.behaviour_logprobs_L))
+        self._is_fresh.append((micro_batch.versions_L == self._version).numpy())
+
+    def add_update(self, update: Update) -> None:
+        self._updates.append(update)
+
+    def metrics(self, *, seconds: float) -> dict[str, float]:
+        """Everything collected, under the names of the module's table."""
+        applied = [update.grad_norm for update in self._updates if update.is_applied]
+        metrics = {
+            "loss": self._loss / self._num_loss_tokens,
+            "skipped_updates": float(len(self._updates) - len(applied)),
+            "train_tokens_per_second": self._num_computed_tokens / seconds,
+        }
+        if applied:
+            metrics["grad_norm"] = float(np.mean(applied))
+        if self._updates:
+            metrics["lr"] = self._updates[-1].lr
+        if self._current:
+            current = np.concatenate(self._current)
+            metrics["entropy"] = float(-current.mean())
+            metrics["clip_fraction"] = self._num_clipped / current.size
+        if self._log_weights:
+            metrics |= behaviour_metrics(np.concatenate(self._log_weights), np.concatenate(self._is_fresh))
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _as_array(values_L: Tensor) -> NDArray[np.float64]:
+    array: NDArray[np.float64] = values_L.detach().double().numpy()
+    return array

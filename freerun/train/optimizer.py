@@ -1,0 +1,128 @@
+"""AdamW with manners: clipped by global norm, decay on matrices only, bad gradients skipped, no pickle.
+
+An update whose gradient norm is not finite is not applied at all: weights, moments and the warm-up stay where
+they are, the gradients are thrown away, and the caller is told. One poisoned minibatch must not poison the
+moments of all that follow.
+
+The state leaves and enters as a flat dictionary of tensors, ready for safetensors:
+
+    exp_avg.<parameter>   exp_avg_sq.<parameter>   step.<parameter>   num_updates
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from freerun.config.recipe import TrainConfig
+from freerun.errors import CheckpointError
+
+NUM_UPDATES = "num_updates"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What became of one minibatch's gradients."""
+
+    lr: float
+    grad_norm: float
+    """Before clipping."""
+    is_applied: bool
+    """False when the norm was not finite."""
+
+
+def warmed_up(lr: float, *, num_updates: int, warmup_steps: int) -> float:
+    """The learning rate of the update after `num_updates`: linear from lr / warmup_steps, then constant."""
+    if num_updates >= warmup_steps:
+        return lr
+    return lr * (num_updates + 1) / warmup_steps
+
+
+class Optimizer:
+    """Owns the moments of one model's parameters and consumes the gradients that stand in them."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        self.num_updates = 0
+        self._max_grad_norm = config.max_grad_norm
+        self._parameters = dict(model.named_parameters())
+        matrices = [p for p in self._parameters.values() if p.ndim >= 2]
+        vectors = [p for p in self._parameters.values() if p.ndim < 2]
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": matrices, "weight_decay": config.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ],
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.adam_eps,
+            fused=all(p.device.type in ("cpu", "cuda") for p in self._parameters.values()),
+        )
+
+    def update(self, lr: float) -> Update:
+        """Clip and apply the accumulated gradients, or skip them when they are not finite; clears them."""
+        norm = float(nn.utils.clip_grad_norm_(self._parameters.values(), self._max_grad_norm))
+        is_applied = math.isfinite(norm)
+        if is_applied:
+            for parameter_group in self._adamw.param_groups:
+                parameter_group["lr"] = lr
+            self._adamw.step()
+            self.num_updates += 1
+        self._adamw.zero_grad(set_to_none=True)
+        return Update(lr=lr, grad_norm=norm, is_applied=is_applied)
+
+    def state(self) -> dict[str, Tensor]:
+        """The live tensors under flat names: write them out before the next update."""
+        tensors = {
+            f"{key}.{name}": tensor
+            for name, parameter in self._parameters.items()
+            for key, tensor in self._adamw.state.get(parameter, {}).items()
+        }
+        return {**tensors, NUM_UPDATES: torch.tensor(self.num_updates)}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` gave; the next update continues bit for bit."""
+        states = self._by_parameter(tensors)
+        template = self._adamw.state_dict()
+        # AdamW numbers parameters in the order of its groups, which is not the model's.
+        numbers = {
+            id(parameter): number
+            for ours, packed in zip(self._adamw.param_groups, template["param_groups"], strict=True)
+            for parameter, number in zip(ours["params"], packed["params"], strict=True)
+        }
+        template["state"] = {numbers[id(self._parameters[name])]: state for name, state in states.items()}
+        self._adamw.load_state_dict(template)
+        self.num_updates = int(tensors[NUM_UPDATES])
+
+    def _by_parameter(self, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+        states: dict[str, dict[str, Any]] = {}
+        for flat_name, tensor in tensors.items():
+            if flat_name == NUM_UPDATES:
+                continue
+            key, _, name = flat_name.partition(".")
+            parameter = self._parameters.get(name)
+            if parameter is None or (key in MOMENTS and tensor.shape != parameter.shape):
+                raise CheckpointError(
+                    f'optimizer state "{flat_name}" of shape {list(tensor.shape)} is not of this model; '
+                    "resume with the model the checkpoint was made with"
+                )
+            states.setdefault(name, {})[key] = tensor.clone()
+        self._require_complete(tensors, states)
+        return states
+
+    def _require_complete(self, tensors: Mapping[str, Tensor], states: Mapping[str, dict[str, Any]]) -> None:
+        if NUM_UPDATES not in tensors:
+            raise CheckpointError(f'optimizer state has no "{NUM_UPDATES}"; the checkpoint is incomplete')
+        expected = {*MOMENTS, "step"}
+        has_begun = int(tensors[NUM_UPDATES]) > 0
+        for name in self._parameters if has_begun else ():
+            missing = expected - states.get(name, {}).keys()
+            if missing:
+                raise CheckpointError(
+                    f'optimizer state has no "{min(missing)}.{name}"; the checkpoint is incomplete'
+                )

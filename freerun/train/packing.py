@@ -1,0 +1,56 @@
+"""Who trains with whom: a step's trajectories over minibatches, a minibatch's over packed micro-batches.
+
+    step ── deal_minibatches ──► minibatch ── pack_micro_batches ──► micro-batch
+    one new version              one update                          one forward-backward
+
+Pure arithmetic on lengths, the same answer for the same lengths; indices in, lists of indices out. It changes
+speed and memory only: the trainer normalises over the step, so no division of a minibatch into micro-batches
+changes a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def pack_micro_batches(lengths: Sequence[int], *, capacity: int, k_min: int = 1) -> list[list[int]]:
+    """Divide sequences into micro-batches of at most `capacity` tokens (AReaL, Algorithm 1).
+
+    Longest first, into the micro-batch that fits and has the fewest sequences; a new one is opened while
+    there are fewer than `k_min`, or when none fits. A sequence is never split: one that is longer than
+    `capacity` stands alone in a micro-batch that exceeds it.
+    """
+    micro_batches: list[list[int]] = []
+    num_tokens: list[int] = []
+    # `sorted` is stable, so equal lengths keep their order and the packing is deterministic.
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fitting = [m for m, used in enumerate(num_tokens) if used + lengths[index] <= capacity]
+        if len(micro_batches) < k_min or not fitting:
+            micro_batches.append([index])
+            num_tokens.append(lengths[index])
+        else:
+            chosen = min(fitting, key=lambda m: len(micro_batches[m]))
+            micro_batches[chosen].append(index)
+            num_tokens[chosen] += lengths[index]
+    return micro_batches
+
+
+def deal_minibatches(lengths: Sequence[int], num_minibatches: int) -> list[list[int]]:
+    """Deal trajectories like cards, one round after another; fewer of them make fewer minibatches.
+
+    Neighbours in the batch belong to one group, so dealing gives every minibatch a share of every prompt and
+    of every age: a small picture of the whole batch. Cutting it into contiguous parts would make each update
+    a matter of one or two prompts. In each round the longest trajectory goes where there are fewest tokens,
+    which balances tokens while counts differ by at most one.
+    """
+    num_minibatches = min(num_minibatches, len(lengths))
+    minibatches: list[list[int]] = [[] for _ in range(num_minibatches)]
+    num_tokens = [0] * num_minibatches
+    for start in range(0, len(lengths), max(num_minibatches, 1)):
+        dealt = range(start, min(start + num_minibatches, len(lengths)))
+        longest_first = sorted(dealt, key=lambda i: -lengths[i])
+        emptiest_first = sorted(range(num_minibatches), key=lambda m: num_tokens[m])
+        for index, minibatch in zip(longest_first, emptiest_first, strict=False):
+            minibatches[minibatch].append(index)
+            num_tokens[minibatch] += lengths[index]
+    return minibatches

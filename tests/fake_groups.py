@@ -1,0 +1,50 @@
+"""Groups and buffers for tests, small and complete: what the wire and the checkpoint carry, they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from freerun.buffer.buffer import TrajectoryBuffer
+from freerun.buffer.groups import BufferState, Policy
+from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory, decoder_for, encode
+
+POLICIES: tuple[Policy, ...] = ("wait", "drop", "requeue")
+
+
+def a_group(
+    ordinal: int, start_version: int, oldest_version: int | None = None, rewards: Sequence[float] = (1.0, 0.0)
+) -> Group:
+    oldest = start_version if oldest_version is None else oldest_version
+    prompt = Prompt(
+        ordinal=ordinal, key=f"test:{ordinal}", text="?", answer="!", token_ids=np.array([1], np.int32)
+    )
+    completion = Completion(
+        token_ids=np.array([2, 3], np.int32),
+        logprobs=np.array([-1.0, -2.0], np.float32),
+        spans=(Span(oldest, 1), Span(oldest + 1, 1)),
+        finish_reason="stop",
+        text="..",
+    )
+    return Group(
+        ordinal=ordinal,
+        start_version=start_version,
+        trajectories=tuple(
+            Trajectory(prompt=prompt, sample=i, completion=completion, reward=Reward(value, value > 0))
+            for i, value in enumerate(rewards)
+        ),
+    )
+
+
+def a_buffer(
+    *, groups: int = 1, max_staleness: int = 0, policy: Policy = "wait", filtering: bool = False
+) -> TrajectoryBuffer:
+    return TrajectoryBuffer(
+        groups_per_batch=groups, max_staleness=max_staleness, policy=policy, filter_zero_variance=filtering
+    )
+
+
+def through_a_checkpoint(buffer: TrajectoryBuffer) -> BufferState:
+    """What a checkpoint gives back: saved, written and read again."""
+    return decoder_for(BufferState).decode(encode(buffer.snapshot()))

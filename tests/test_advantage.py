@@ -1,0 +1,54 @@
+"""Advantages: centred and scaled over the batch or the group, exactly zero where nothing can be compared."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freerun.train.advantage import compute_advantages
+from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
+
+
+def make_group(*rewards: float) -> Group:
+    prompt = Prompt(ordinal=0, key="", text="", answer="", token_ids=np.array([1], np.int32))
+    completion = Completion(
+        token_ids=np.array([2], np.int32),
+        logprobs=np.array([-1.0], np.float32),
+        spans=(Span(0, 1),),
+        finish_reason="stop",
+        text="",
+    )
+    trajectories = tuple(
+        Trajectory(prompt=prompt, sample=i, completion=completion, reward=Reward(value=r, is_correct=r > 0))
+        for i, r in enumerate(rewards)
+    )
+    return Group(ordinal=0, start_version=0, trajectories=trajectories)
+
+
+def test_group_advantages_compare_within_each_group():
+    advantages = compute_advantages([make_group(5, -5), make_group(3, 1, 1, 3)], "group")
+    assert advantages == pytest.approx([1, -1, 1, -1, -1, 1], rel=1e-5)
+
+
+def test_global_advantages_compare_over_the_whole_batch():
+    # Mean 1, standard deviation 4: the group of equal rewards has an advantage here.
+    advantages = compute_advantages([make_group(5, 5), make_group(5, -3, -3, -3)], "global")
+    assert advantages == pytest.approx([1, 1, 1, -1, -1, -1], rel=1e-5)
+
+
+def test_global_advantages_have_mean_zero_and_deviation_one():
+    advantages = compute_advantages([make_group(0.3, 7, 2), make_group(-4, 11)], "global")
+    assert advantages.mean() == pytest.approx(0, abs=1e-12)
+    assert advantages.std() == pytest.approx(1, rel=1e-5)
+
+
+@given(st.floats(-1e6, 1e6), st.integers(1, 9))
+def test_a_group_of_equal_rewards_has_advantages_of_exactly_zero(reward, size):
+    advantages = compute_advantages([make_group(*[reward] * size), make_group(1, 2)], "group")
+    assert (advantages[:size] == 0).all()
+    assert (advantages[size:] != 0).all()
+
+
+@given(st.floats(-1e6, 1e6), st.integers(1, 9))
+def test_a_batch_of_equal_rewards_has_advantages_of_exactly_zero(reward, size):
+    assert (compute_advantages([make_group(*[reward] * size)] * 2, "global") == 0).all()

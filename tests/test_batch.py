@@ -1,0 +1,44 @@
+"""Packed layouts checked by hand: what the decoder reads, where it predicts, and what it predicts there."""
+
+import numpy as np
+from training_batches import make_groups, trajectories_of
+
+from freerun.train.batch import pack_sequences, pack_trajectories
+
+
+def test_sequences_are_laid_end_to_end_without_their_last_tokens():
+    packed = pack_sequences([(np.array([10, 11, 12]), np.array([20, 21])), (np.array([13]), np.array([22]))])
+    assert packed.token_ids_T.tolist() == [10, 11, 12, 20, 13]
+    assert packed.positions_T.tolist() == [0, 1, 2, 3, 0]
+    assert packed.lengths == (4, 1)
+    assert packed.predictors_L.tolist() == [2, 3, 4]
+    assert packed.targets_L.tolist() == [20, 21, 22]
+
+
+def test_a_sampled_pad_or_end_token_is_trained_on_like_any_other():
+    packed = pack_sequences([(np.array([0, 0]), np.array([0, 5, 0, 0]))])
+    assert packed.targets_L.tolist() == [0, 5, 0, 0]
+    assert packed.predictors_L.tolist() == [1, 2, 3, 4]
+
+
+def test_every_loss_token_carries_its_own_logprob_version_and_advantage():
+    trajectories = trajectories_of(make_groups())[:3]
+    micro_batch = pack_trajectories(list(zip(trajectories, [1.0, -2.0, 0.5], strict=True)))
+    rows = zip(
+        micro_batch.packed.targets_L.tolist(),
+        micro_batch.behaviour_logprobs_L.tolist(),
+        micro_batch.versions_L.tolist(),
+        micro_batch.advantages_L.tolist(),
+        strict=True,
+    )
+    expected = [
+        (token, logprob, version, advantage)
+        for t, advantage in zip(trajectories, [1.0, -2.0, 0.5], strict=True)
+        for token, logprob, version in zip(
+            t.completion.token_ids.tolist(),
+            t.completion.logprobs.tolist(),
+            t.completion.versions.tolist(),
+            strict=True,
+        )
+    ]
+    assert list(rows) == expected

@@ -1,0 +1,258 @@
+"""Graders judge text: what is right, what is wrong, and what they refuse to judge."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freerun.config.recipe import RewardConfig
+from freerun.errors import ConfigError
+from freerun.reward.graders import check_grader, grader_named, to_reward
+from freerun.reward.last_number import _NUMBER, _to_ratio, last_number
+from freerun.types import Reward
+
+
+def judge(grader: str, completion: str, answer: str, pattern: str = "") -> object:
+    return grader_named(RewardConfig(grader=grader, pattern=pattern))("the prompt", completion, answer)
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        (" 42\n", "42"),
+        ("42.", "42"),
+        ("6 times 7 is 42.\n\n", "42"),
+        ("first 7, then 42", "42"),
+        ("1,234", "1234"),
+        ("1234", "1,234"),
+        ("1,234,567.50", "1234567.5"),
+        ("$5", "5"),
+        ("-$5", "-5"),
+        ("$-5", "-5"),
+        ("-3", "-3"),
+        ("−3", "-3"),
+        ("the result is (-3)", "-3"),
+        ("x=-3", "-3"),
+        ("+3", "3"),
+        ("3.0", "3"),
+        ("3", "3.000"),
+        (".5", "0.5"),
+        ("007", "7"),
+        ("-0", "0"),
+        ("10-3", "3"),
+        ("10 - 3", "3"),
+        ("2024-01-15", "15"),
+        ("1/2", "0.5"),
+        ("0.5", "1/2"),
+        ("2/4", "1/2"),
+        ("-1/2", "-0.5"),
+        ("1/3", "1/3"),
+        ("on 1/2/2024", "2024"),
+        ("on 1/22/2024", "2024"),
+        ("50%", "50"),
+        ("1e3", "1000"),
+        ("1.5e-2", "0.015"),
+        (r"so \boxed{42}", "42"),
+        ("**42**", "42"),
+        ("(1,2)", "2"),
+        ("42", "reasoning with 6 and 7\n#### 42"),
+        ("0.1", "0.1000"),
+        ("9" * 20_000, "9" * 20_000),
+    ],
+)
+def test_number_accepts_the_answer_however_it_is_written(completion: str, answer: str) -> None:
+    assert judge("number", completion, answer) is True
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("", "42"),
+        ("forty-two", "42"),
+        ("43", "42"),
+        ("-42", "42"),
+        ("42\n7 * 8", "42"),
+        ("4.2", "42"),
+        ("42.5", "42"),
+        ("1,2345", "12345"),
+        ("1/3", "0.3333333333333333"),
+        ("5/0", "0"),
+        ("5/0", "5"),
+        ("0.1000000000000000055511151231257827", "0.1"),
+        ("9" * 20_000, "9" * 19_999 + "8"),
+        ("1e9999", "1"),
+    ],
+)
+def test_number_rejects_another_last_number(completion: str, answer: str) -> None:
+    assert judge("number", completion, answer) is False
+
+
+@given(st.integers(), st.text(alphabet=" abc.,;:\n()", max_size=5))
+def test_number_finds_any_integer_with_or_without_thousands_separators(value: int, tail: str) -> None:
+    for written in (str(value), f"{value:,}", f"{value}.0"):
+        assert judge("number", f"so it is {written} {tail}", str(value)) is True
+
+
+@given(st.text(alphabet="0123456789+-−$.,/eE x\n", max_size=60))
+def test_no_completion_makes_number_fail(completion: str) -> None:
+    assert judge("number", completion, "42") in (True, False)
+    assert last_number(completion) is not None or not any(c.isdigit() for c in completion)
+
+
+@given(st.text(alphabet="0123456789+-−$.,/eE x)\n", max_size=60))
+def test_looking_only_at_the_end_finds_what_a_scan_of_everything_finds(text: str) -> None:
+    matches = list(_NUMBER.finditer(text))
+    assert last_number(text) == (_to_ratio(matches[-1]) if matches else None)
+
+
+def test_number_refuses_an_answer_without_a_number() -> None:
+    for answer in ("unknown", "", "1/0"):
+        with pytest.raises(ValueError, match=f"the answer '{answer}' holds no number"):
+            judge("number", "42", answer)
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "is_right"),
+    [(" east\n", "east", True), ("east", " east ", True), ("East", "east", False), ("east side", "east", False)],
+)
+def test_exact_ignores_only_surrounding_whitespace(completion: str, answer: str, is_right: bool) -> None:
+    assert judge("exact", completion, answer) is is_right
+
+
+@pytest.mark.parametrize(
+    ("completion", "is_right"),
+    [
+        ("so #### 42\n", True),
+        ("#### 42\n#### 43\n", True),
+        ("#### 43\n#### 42\n", False),
+        ("the answer is 42", False),
+        ("", False),
+    ],
+)
+def test_regex_compares_the_first_group_of_the_first_match(completion: str, is_right: bool) -> None:
+    assert judge("regex", completion, "42", pattern=r"####([^\n]*)") is is_right
+
+
+def test_a_group_that_took_no_part_in_the_match_is_wrong() -> None:
+    assert judge("regex", "none", "42", pattern=r"none|(\d+)") is False
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "is_right"),
+    [
+        ("0.5", r"\frac{1}{2}", True),
+        (r"$\frac{1}{2}$", "0.5", True),
+        (r"thus \boxed{\frac{2}{4}}", "1/2", True),
+        (r"$2\sqrt{3}$", r"\sqrt{12}", True),
+        (r"$3$", r"3\sqrt{2}", False),
+        (r"$x^2 + 2x + 1$", "(x+1)^2", True),
+        (r"\boxed{(1, 2)}", "(1,2)", True),
+        ("1,234", "1234", True),
+        (r"$\frac{1}{3}$", r"\frac{1}{2}", False),
+        (r"\boxed{x = 3}", "3", True),
+        ("no idea", "3", False),
+        ("", "3", False),
+        (r"$\frac{1}{$", "3", False),
+    ],
+)
+def test_math_compares_by_value(completion: str, answer: str, is_right: bool) -> None:
+    assert judge("math", completion, answer) is is_right
+
+
+@pytest.mark.parametrize("answer", ["", r"\frac{1}{"])
+def test_math_refuses_an_answer_that_is_no_mathematics(answer: str) -> None:
+    with pytest.raises(ValueError, match="cannot be read as mathematics"):
+        judge("math", "$3$", answer)
+
+
+def test_a_users_function_gets_its_arguments_by_keyword(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "keyword_task.py").write_text(
+        "def grade(*, answer, completion, prompt):\n    return (prompt, completion, answer)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert judge("keyword_task:grade", "a completion", "42") == ("the prompt", "a completion", "42")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reward"),
+    [
+        (True, Reward(5.0, True)),
+        (False, Reward(-5.0, False)),
+        (np.bool_(True), Reward(5.0, True)),
+        (0.25, Reward(0.25, True)),
+        (-0.25, Reward(-0.25, False)),
+        (0.0, Reward(0.0, False)),
+        (1, Reward(1.0, True)),
+        (np.float32(0.5), Reward(0.5, True)),
+    ],
+)
+def test_a_verdict_is_worth_the_configured_reward_or_its_own_value(verdict: object, reward: Reward) -> None:
+    assert to_reward(verdict, RewardConfig()) == reward
+    assert type(to_reward(verdict, RewardConfig()).value) is float
+
+
+@pytest.mark.parametrize("verdict", [None, "1", math.nan, math.inf, -math.inf, [1.0], 1j, np.array([1.0, 2.0])])
+def test_a_verdict_that_is_no_finite_number_is_refused_by_name(verdict: object) -> None:
+    with pytest.raises(ValueError, match=r"returned .* of type .*; return True, False or a finite number"):
+        to_reward(verdict, RewardConfig())
+
+
+def test_an_unknown_grader_is_answered_with_the_known_ones_and_the_nearest() -> None:
+    with pytest.raises(
+        ConfigError, match=r'"nubmer"; there are number, exact, regex, math; did you mean "number"\?'
+    ):
+        check_grader(RewardConfig(grader="nubmer"))
+    with pytest.raises(ConfigError, match='your own function is written "module:function"'):
+        check_grader(RewardConfig(grader="judge.py"))
+
+
+@pytest.mark.parametrize("name", ["my_task:", ":grade", "my task:grade", "dir/my_task:grade", "a:b:c"])
+def test_a_malformed_function_name_is_refused_without_importing(name: str) -> None:
+    with pytest.raises(ConfigError, match='write "module:function"'):
+        check_grader(RewardConfig(grader=name))
+
+
+def test_a_bad_pattern_is_refused_with_its_position() -> None:
+    with pytest.raises(ConfigError, match="unterminated subpattern at position 3"):
+        check_grader(RewardConfig(grader="regex", pattern="abc(def"))
+    with pytest.raises(ConfigError, match="has no group; put parentheses"):
+        check_grader(RewardConfig(grader="regex", pattern=r"#### \d+"))
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("", 'has no function "grade"; it has none'),
+        ("def judge(**_): return True", 'has no function "grade"; it has judge'),
+        ("import a_module_nobody_has", "ModuleNotFoundError: No module named 'a_module_nobody_has'"),
+        ("def grade(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("grade = 3", "is a int, not a function"),
+        ("async def grade(prompt, completion, answer): return True", "is async"),
+        ("def grade(prompt, completion): return True", "define it as def grade"),
+        ("def grade(prompt, completion, answer, more): return True", "define it as def grade"),
+    ],
+)
+def test_an_unusable_users_function_is_a_config_error(
+    source: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"unusable_task_{abs(hash(source))}"
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=f'reward.grader = "{module}:grade".*{problem}'):
+        grader_named(RewardConfig(grader=f"{module}:grade"))
+
+
+def test_a_module_that_does_not_exist_says_where_it_was_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=rf"run freerun in the directory of nobody.py.*searched {tmp_path} first"
+    ):
+        grader_named(RewardConfig(grader="nobody:grade"))
