@@ -181,7 +181,7 @@ class TrainConfig:
     micro_batch_tokens: int = 2048
     """Capacity of a packed micro-batch; sets the trainer's peak memory."""
     objective: Literal["decoupled", "naive"] = "decoupled"
-    """decoupled: clip around the proximal policy, weigh by the behaviour (Eq. 5); naive: clip around the behaviour."""
+    """decoupled clips around the proximal policy and weighs by the behaviour (Eq. 5); naive clips around that."""
     advantage: Literal["global", "group"] = "global"
     """global: normalised over the batch (the paper); group: within each group (GRPO)."""
     clip: float = 0.2

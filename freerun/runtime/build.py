@@ -62,7 +62,7 @@ def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
             store.rewind(checkpoint.state.version if checkpoint else -1)
         with view:
             outcome = asyncio.run(_Session(recipe, run, checkpoint, store, view).run())
-    console.print(describe(view.state, recipe=recipe_name), markup=False, highlight=False)
+    console.print(describe(view.state, recipe=recipe_name), markup=False, highlight=False, soft_wrap=True)
     return EXIT_CODES[outcome]
 
 

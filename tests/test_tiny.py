@@ -1,0 +1,43 @@
+"""The whole thing lives: a full asynchronous run in seconds, from the command line to a loadable model."""
+
+from pathlib import Path
+
+import torch
+from tiny_runs import Run, are_gone, assert_exactly_once, make_run
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from freerun.model.attention import full_forward_logits
+from freerun.model.checkpoint import load_model
+
+
+def test_an_asynchronous_run_learns_stays_within_its_bound_and_leaves_a_model(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), "--train.num_steps", "20", "--buffer.max_staleness", "2")
+    run.until_step(2)
+    workers = run.workers()
+    assert len(workers) >= 3
+    assert run.wait() == 0, run.output
+    assert are_gone(workers)
+    assert_exactly_once(run, num_steps=20)
+
+    reader = run.reader()
+    steps = reader.steps()
+    assert [step.version for step in steps] == list(range(1, 21))
+    staleness = [t.staleness for v in range(1, 21) for t in reader.trajectories(v)]
+    assert 0 < max(staleness) <= 2
+    first, last = ([s.metrics["reward"] for s in part] for part in (steps[:4], steps[-4:]))
+    assert sum(last) > sum(first)
+
+    # The engine sampled what the trainer computes: on same-version tokens their logprobs agree.
+    divergences = [s.metrics["engine_trainer_kl"] for s in steps if "engine_trainer_kl" in s.metrics]
+    assert divergences
+    assert max(divergences) < 1e-6
+
+    for trajectory in reader.trajectories(20):
+        assert sum(span.num_tokens for span in trajectory.spans) == len(trajectory.token_ids)
+
+    directory = tmp_path / "runs" / "tiny" / "checkpoints" / "step-20" / "model"
+    assert str(directory) in run.output
+    tokens = AutoTokenizer.from_pretrained(directory)("^12,18>")["input_ids"]
+    with torch.no_grad():
+        theirs = AutoModelForCausalLM.from_pretrained(directory)(torch.tensor([tokens])).logits[0]
+        torch.testing.assert_close(theirs, full_forward_logits(load_model(directory), tokens), atol=1e-4, rtol=1e-4)
