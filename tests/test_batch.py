@@ -3,6 +3,7 @@
 import numpy as np
 from training_batches import make_groups, trajectories_of
 
+from freerun.model.attention import Family
 from freerun.train.batch import pack_sequences, pack_trajectories
 
 
@@ -10,7 +11,7 @@ def test_sequences_are_laid_end_to_end_without_their_last_tokens():
     packed = pack_sequences([(np.array([10, 11, 12]), np.array([20, 21])), (np.array([13]), np.array([22]))])
     assert packed.token_ids_T.tolist() == [10, 11, 12, 20, 13]
     assert packed.positions_T.tolist() == [0, 1, 2, 3, 0]
-    assert packed.lengths == (4, 1)
+    assert packed.families == (Family(4), Family(1))
     assert packed.predictors_L.tolist() == [2, 3, 4]
     assert packed.targets_L.tolist() == [20, 21, 22]
 
@@ -42,3 +43,13 @@ def test_every_loss_token_carries_its_own_logprob_version_and_advantage():
         )
     ]
     assert list(rows) == expected
+
+
+def test_neighbours_with_the_same_prompt_share_it() -> None:
+    prompt = np.array([10, 11, 12])
+    packed = pack_sequences([(prompt, np.array([20, 21, 22])), (prompt.copy(), np.array([30, 31]))])
+    assert packed.families == (Family(3, (2, 1)),)
+    assert packed.token_ids_T.tolist() == [10, 11, 12, 20, 21, 30]
+    assert packed.positions_T.tolist() == [0, 1, 2, 3, 4, 3]
+    assert packed.predictors_L.tolist() == [2, 3, 4, 2, 5]
+    assert packed.targets_L.tolist() == [20, 21, 22, 30, 31]

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from freerun.errors import ModelError
-from freerun.model.attention import PackedCausalAttention, full_forward_logits, packed_positions
+from freerun.model.attention import Family, PackedCausalAttention, full_forward_logits, packed_positions
 from freerun.model.checkpoint import load_model, read_config, save_model, save_weights
 
 SHAPE = {
@@ -46,7 +46,7 @@ FAMILY = {
 
 
 def make_reference(name: str, directory: Path) -> torch.nn.Module:
-    """A randomly initialised transformers model with every parameter, norms and biases included, off its default."""
+    """A randomly initialised transformers model with no parameter, norm or bias, at its default."""
     torch.manual_seed(0)
     config, model_class = FAMILY[name]
     reference = model_class(config).eval()
@@ -74,9 +74,31 @@ def test_packed_sequences_do_not_see_each_other(tmp_path: Path) -> None:
     lengths = [7, 1, 23]
     sequences = [torch.randint(0, 101, (n,)) for n in lengths]
     with torch.no_grad():
-        hidden = model(torch.cat(sequences), packed_positions(lengths), PackedCausalAttention(lengths))
+        families = [Family(length) for length in lengths]
+        hidden = model(torch.cat(sequences), packed_positions(families), PackedCausalAttention(families))
         alone = torch.cat([full_forward_logits(model, s.tolist()) for s in sequences])
     torch.testing.assert_close(model.logits(hidden), alone, atol=1e-5, rtol=1e-5)
+
+
+def test_branches_see_their_trunk_and_not_each_other(tmp_path: Path) -> None:
+    make_reference("qwen3", tmp_path)
+    model = load_model(tmp_path)
+    families = [Family(6, (3, 0, 5)), Family(4), Family(1, (2, 2))]
+    tokens = torch.randint(0, 101, (sum(family.num_tokens for family in families),))
+    with torch.no_grad():
+        hidden = model(tokens, packed_positions(families), PackedCausalAttention(families))
+        logits = model.logits(hidden)
+        begin = 0
+        for family in families:
+            trunk = tokens[begin : begin + family.trunk]
+            alone = full_forward_logits(model, trunk.tolist())
+            torch.testing.assert_close(logits[begin : begin + family.trunk], alone, atol=1e-5, rtol=1e-5)
+            begin += family.trunk
+            for branch in family.branches:
+                sequence = torch.cat([trunk, tokens[begin : begin + branch]])
+                alone = full_forward_logits(model, sequence.tolist())[family.trunk :]
+                torch.testing.assert_close(logits[begin : begin + branch], alone, atol=1e-5, rtol=1e-5)
+                begin += branch
 
 
 @pytest.mark.parametrize("name", FAMILY)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.train.packing import deal_minibatches, pack_micro_batches
+from freerun.train.packing import cut_families, deal_minibatches, pack_micro_batches
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=40)
 CAPACITY = st.integers(1, 80)
@@ -85,3 +85,11 @@ def test_every_minibatch_gets_an_equal_share_of_every_group(num_groups, num_mini
         groups = [index // group_size for index in hand]
         assert [groups.count(g) for g in range(num_groups)] == [share] * num_groups
         assert groups == sorted(groups), "the oldest come first"
+
+
+@given(trunk=st.integers(1, 50), branches=st.lists(st.integers(0, 60), min_size=1), capacity=st.integers(1, 120))
+def test_a_prompts_completions_are_cut_into_runs_that_fit(trunk: int, branches: list[int], capacity: int) -> None:
+    runs = cut_families(trunk, branches, capacity=capacity)
+    assert [index for run in runs for index in run] == list(range(len(branches)))
+    for run in runs:
+        assert len(run) == 1 or trunk + sum(branches[index] for index in run) <= capacity

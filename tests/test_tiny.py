@@ -40,4 +40,6 @@ def test_an_asynchronous_run_learns_stays_within_its_bound_and_leaves_a_model(tm
     tokens = AutoTokenizer.from_pretrained(directory)("^12,18>")["input_ids"]
     with torch.no_grad():
         theirs = AutoModelForCausalLM.from_pretrained(directory)(torch.tensor([tokens])).logits[0]
-        torch.testing.assert_close(theirs, full_forward_logits(load_model(directory), tokens), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            theirs, full_forward_logits(load_model(directory), tokens), atol=1e-4, rtol=1e-4
+        )

@@ -192,9 +192,20 @@ def test_trajectories_without_advantage_are_not_computed_and_change_nothing_but_
     trainer.step([*groups, *flat])
     _, gradients = reference_step(tiny_decoder(), [*groups, *flat], train)
     assert_close(first_gradients(trainer), gradients[0])
-    assert sum(seen) == sum(
-        len(t.prompt.token_ids) + len(t.completion.token_ids) - 1 for t in trajectories_of(groups)
-    )
+    num_computed = sum(seen)
+    seen.clear()
+    make_trainer(model, train).step(groups)
+    assert num_computed == sum(seen)
+
+
+def test_the_prompt_of_a_group_is_computed_once_in_each_minibatch():
+    groups = make_groups()
+    model, seen = tiny_decoder(), []
+    model.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    make_trainer(model, config(num_minibatches=1, micro_batch_tokens=10_000)).step(groups)
+    prompts = sum(len(group.trajectories[0].prompt.token_ids) for group in groups)
+    completions = sum(len(t.completion.token_ids) - 1 for t in trajectories_of(groups))
+    assert seen == [prompts + completions]
 
 
 def test_a_batch_of_equal_rewards_makes_a_version_of_unchanged_weights():

@@ -1,14 +1,15 @@
-"""From trajectories to the flat tensors of one micro-batch: packed, without padding.
+"""From trajectories to the flat tensors of one micro-batch: packed, without padding, each prompt once.
 
     prompt      p0 p1 p2
-    completion           c0 c1 c2        the decoder reads   p0 p1 p2 c0 c1
-                                         positions            0  1  2  3  4
-                                         predictors                 2  3  4   (where the hidden states are)
-                                         targets                   c0 c1 c2
+    completions          a0 a1 a2        the decoder reads   p0 p1 p2 a0 a1 b0
+                         b0 b1           positions            0  1  2  3  4  3
+                                         predictors           2  3  4 | 2  5   (where the hidden states are)
+                                         targets             a0 a1 a2 |b0 b1
 
 The hidden state of a token predicts the next one, so logits are computed at the predictors only, and the last
-token of a sequence is never read: nothing would look at its hidden state. Which tokens are trained on follows
-from lengths alone; a policy may well sample the pad or end-of-sequence id.
+token of a sequence is never read: nothing would look at its hidden state. Samples of one prompt that stand
+next to each other share it: its last hidden state predicts the first token of each. Which tokens are trained
+on follows from lengths alone; a policy may well sample the pad or end-of-sequence id.
 
 Shapes: T packed tokens read by the decoder, L loss tokens (all completion tokens, in the same order).
 """
@@ -17,14 +18,15 @@ Shapes: T packed tokens read by the decoder, L loss tokens (all completion token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from freerun.model.attention import packed_positions
+from freerun.model.attention import Family, packed_positions
 from freerun.types import Ints, Trajectory
 
 
@@ -34,8 +36,8 @@ class PackedSequences:
 
     token_ids_T: Tensor
     positions_T: Tensor
-    lengths: tuple[int, ...]
-    """Tokens of each sequence in T."""
+    families: tuple[Family, ...]
+    """How T divides into prompts and completions."""
     predictors_L: Tensor
     """Indices into T: the hidden states that predict the completion tokens."""
     targets_L: Tensor
@@ -55,27 +57,42 @@ class MicroBatch:
     advantages_L: Tensor
 
 
-def packed_length(prompt_ids: Ints, completion_ids: Ints) -> int:
-    """Tokens of a sequence that the decoder reads: all but the last."""
-    return len(prompt_ids) + len(completion_ids) - 1
+def family_of(prompt_ids: Ints, completions: Sequence[Ints]) -> Family:
+    """What the decoder reads of a prompt and its completions: all but the last token of each sequence."""
+    if len(completions) == 1:
+        return Family(len(prompt_ids) + len(completions[0]) - 1)
+    return Family(len(prompt_ids), tuple(len(completion) - 1 for completion in completions))
 
 
 def pack_sequences(sequences: Sequence[tuple[Ints, Ints]]) -> PackedSequences:
-    """Lay (prompt_ids, completion_ids) pairs end to end; both must hold at least one token."""
-    lengths = [packed_length(prompt, completion) for prompt, completion in sequences]
-    starts = np.cumsum([0, *lengths[:-1]])
-    predictors = [
-        np.arange(start + len(prompt) - 1, start + length)
-        for start, length, (prompt, _) in zip(starts, lengths, sequences, strict=True)
-    ]
-    token_ids = [part for prompt, completion in sequences for part in (prompt, completion[:-1])]
+    """Lay (prompt_ids, completion_ids) pairs end to end; equal prompts that are neighbours are laid once."""
+    families: list[Family] = []
+    token_ids: list[Ints] = []
+    predictors: list[Ints] = []
+    begin = 0
+    for _, members in groupby(sequences, key=lambda pair: pair[0].tobytes()):
+        prompt, completions = _unzip(members)
+        families.append(family_of(prompt, completions))
+        token_ids += [prompt, *(completion[:-1] for completion in completions)]
+        branch = begin + len(prompt)
+        for completion in completions:
+            own = np.arange(branch, branch + len(completion) - 1)
+            predictors += [np.array([begin + len(prompt) - 1]), own]
+            branch += len(own)
+        begin = branch
     return PackedSequences(
         token_ids_T=_flat(token_ids, np.int64),
-        positions_T=packed_positions(lengths),
-        lengths=tuple(lengths),
+        positions_T=packed_positions(families),
+        families=tuple(families),
         predictors_L=_flat(predictors, np.int64),
         targets_L=_flat([completion for _, completion in sequences], np.int64),
     )
+
+
+def _unzip(members: Iterable[tuple[Ints, Ints]]) -> tuple[Ints, list[Ints]]:
+    """The prompt that all members share, and their completions."""
+    prompts, completions = zip(*members, strict=True)
+    return prompts[0], list(completions)
 
 
 def pack_trajectories(rated: Sequence[tuple[Trajectory, float]]) -> MicroBatch:

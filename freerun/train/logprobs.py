@@ -20,7 +20,7 @@ from freerun.train.batch import PackedSequences
 
 def completion_logprobs(model: Decoder, packed: PackedSequences, *, temperature: float) -> Tensor:
     """Log-probability of each completion token given all before it, in the order of `packed.targets_L`."""
-    hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.lengths))
+    hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
     logits_LV = model.logits(hidden_TC[packed.predictors_L]).float()
     if temperature != 1:
         logits_LV = logits_LV / temperature

@@ -97,7 +97,7 @@ class StepMeter:
     def add_pass(self, micro_batch: MicroBatch, current_logprobs_L: Tensor, loss: PolicyLoss) -> None:
         self._loss += float(loss.total.detach())
         self._num_clipped += int(loss.num_clipped)
-        self._num_computed_tokens += sum(micro_batch.packed.lengths)
+        self._num_computed_tokens += micro_batch.packed.token_ids_T.numel()
         self._current.append(_as_array(current_logprobs_L))
 
     def add_proximal(self, micro_batch: MicroBatch, proximal_logprobs_L: Tensor) -> None:

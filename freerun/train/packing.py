@@ -35,6 +35,23 @@ def pack_micro_batches(lengths: Sequence[int], *, capacity: int, k_min: int = 1)
     return micro_batches
 
 
+def cut_families(trunk: int, branches: Sequence[int], *, capacity: int) -> list[list[int]]:
+    """Divide the completions of one prompt into runs that fit a micro-batch together with it.
+
+    Each run repeats the prompt, so runs are as long as the capacity allows; a branch that alone exceeds it
+    stands alone.
+    """
+    runs: list[list[int]] = []
+    num_tokens = 0
+    for index, branch in enumerate(branches):
+        if not runs or num_tokens + branch > capacity:
+            runs.append([])
+            num_tokens = trunk
+        runs[-1].append(index)
+        num_tokens += branch
+    return runs
+
+
 def deal_minibatches(lengths: Sequence[int], num_minibatches: int) -> list[list[int]]:
     """Deal trajectories like cards, one round after another; fewer of them make fewer minibatches.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from freerun.config.recipe import TrainConfig
 from freerun.model.decoder import Decoder
-from freerun.train.batch import pack_sequences, packed_length
+from freerun.train.batch import family_of, pack_sequences
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.optimizer import Optimizer
 from freerun.train.packing import pack_micro_batches
@@ -32,7 +32,7 @@ class SupervisedTrainer:
         """One update on (prompt_ids, completion_ids) pairs; the mean cross-entropy before it."""
         num_loss_tokens = sum(len(completion) for _, completion in sequences)
         packs = pack_micro_batches(
-            [packed_length(prompt, completion) for prompt, completion in sequences],
+            [family_of(prompt, [completion]).num_tokens for prompt, completion in sequences],
             capacity=self._config.micro_batch_tokens,
         )
         total = 0.0

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -32,15 +33,17 @@ from torch import Tensor
 from freerun.config.recipe import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.train.advantage import compute_advantages
-from freerun.train.batch import MicroBatch, check_trajectory, pack_trajectories, packed_length
+from freerun.train.batch import MicroBatch, check_trajectory, family_of, pack_trajectories
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.loss import PolicyLoss, decoupled_ppo_loss, naive_ppo_loss
 from freerun.train.metrics import StepMeter, batch_metrics, count_staleness
 from freerun.train.optimizer import Optimizer, warmed_up
-from freerun.train.packing import deal_minibatches, pack_micro_batches
+from freerun.train.packing import cut_families, deal_minibatches, pack_micro_batches
 from freerun.types import Group, StepResult, Trajectory
 
 Minibatch = list[MicroBatch]
+Rated = tuple[Trajectory, float]
+"""A trajectory and its advantage."""
 
 
 def ignore_progress(_: str) -> None:
@@ -100,12 +103,27 @@ class PolicyTrainer:
     ) -> list[Minibatch]:
         """Deal and pack the trajectories that can move the weights."""
         live = [(t, float(a)) for t, a in zip(trajectories, advantages, strict=True) if a != 0]
-        lengths = [packed_length(t.prompt.token_ids, t.completion.token_ids) for t, _ in live]
-        minibatches = []
-        for dealt in deal_minibatches(lengths, self._config.num_minibatches):
-            packs = pack_micro_batches([lengths[i] for i in dealt], capacity=self._config.micro_batch_tokens)
-            minibatches.append([pack_trajectories([live[dealt[p]] for p in pack]) for pack in packs])
-        return minibatches
+        lengths = [len(t.prompt.token_ids) + len(t.completion.token_ids) - 1 for t, _ in live]
+        return [
+            self._form_micro_batches([live[i] for i in dealt])
+            for dealt in deal_minibatches(lengths, self._config.num_minibatches)
+        ]
+
+    def _form_micro_batches(self, rated: Sequence[Rated]) -> Minibatch:
+        """Pack one minibatch by families: samples of one prompt stay together and share its computation."""
+        capacity = self._config.micro_batch_tokens
+        families: list[list[Rated]] = []
+        for _, members in groupby(rated, key=lambda r: r[0].prompt.ordinal):
+            siblings = list(members)
+            trunk = len(siblings[0][0].prompt.token_ids)
+            branches = [len(t.completion.token_ids) - 1 for t, _ in siblings]
+            families += [[siblings[i] for i in run] for run in cut_families(trunk, branches, capacity=capacity)]
+        lengths = [
+            family_of(f[0][0].prompt.token_ids, [t.completion.token_ids for t, _ in f]).num_tokens
+            for f in families
+        ]
+        packs = pack_micro_batches(lengths, capacity=capacity)
+        return [pack_trajectories([rated for i in pack for rated in families[i]]) for pack in packs]
 
     def _update_weights(self, minibatches: list[Minibatch], *, divisor: float, meter: StepMeter) -> None:
         """One optimizer update per minibatch, all clipped around the weights that stand here at the start."""
@@ -162,3 +180,9 @@ class PolicyTrainer:
         self._on_progress(
             f"{activity}: minibatch {m + 1}/{num_minibatches}, micro-batch {n + 1}/{num_micro_batches}"
         )
+
+
+def _num_tokens(family: Sequence[Rated]) -> int:
+    """Tokens the decoder reads for samples of one prompt."""
+    completions = [trajectory.completion.token_ids for trajectory, _ in family]
+    return family_of(family[0][0].prompt.token_ids, completions).num_tokens

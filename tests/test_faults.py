@@ -1,0 +1,147 @@
+"""Processes are killed in the middle of real runs: nothing hangs, nothing is lost, nothing is left behind."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tiny_runs import Run, are_gone, assert_exactly_once, make_run
+
+LONG = ("--train.num_steps", "400", "--checkpoint.every_steps", "2", "--eval.every_steps", "1000")
+
+
+def resume_to_the_end(recipe: Path, *, num_steps: int) -> Run:
+    """Resume a run that was cut off and let it finish a little further on."""
+    run = Run(recipe, "--resume", "--train.num_steps", str(num_steps))
+    assert run.wait() == 0, run.output
+    return run
+
+
+def steps_seen(run: Run) -> int:
+    return max((int(step) for step in re.findall(r"step (\d+)/", run.output)), default=0)
+
+
+@pytest.mark.parametrize("victim", ["rollout_worker", "reward.worker"])
+def test_a_killed_worker_is_replaced_and_its_work_done_again(tmp_path: Path, victim: str) -> None:
+    recipe = make_run(tmp_path)
+    run = Run(recipe, "--train.num_steps", "40", "--reward.grader", "tests.lively_grader:slow_score")
+    run.until_step(3)
+    run.workers(victim)[0].kill()
+    assert run.wait() == 0, run.output
+    if victim == "rollout_worker":
+        assert "rollout-0" in run.output
+        assert "SIGKILL" in run.output
+    assert_exactly_once(run, num_steps=40)
+    assert max(t.staleness for v in range(1, 41) for t in run.reader().trajectories(v)) <= 4
+
+
+def test_a_silent_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    run = Run(recipe, "--train.num_steps", "30", "--runtime.silence_seconds", "4")
+    run.until_step(3)
+    run.workers("rollout_worker")[0].send_signal(signal.SIGSTOP)
+    assert run.wait() == 0, run.output
+    assert "rollout-0" in run.output
+    assert_exactly_once(run, num_steps=30)
+
+
+def test_a_killed_trainer_stops_the_run_with_the_reason_and_resume_goes_on(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    run = Run(recipe, *LONG)
+    run.until(lambda: "checkpoint 4 saved" in run.output)
+    workers = run.workers()
+    run.workers("train_worker")[0].kill()
+    assert run.wait() == 1
+    assert "the trainer is gone: trainer" in run.output
+    assert "SIGKILL" in run.output
+    assert "--resume" in run.output
+    assert are_gone(workers)
+    num_steps = steps_seen(run) + 6
+    assert_exactly_once(resume_to_the_end(recipe, num_steps=num_steps), num_steps=num_steps)
+
+
+def test_a_killed_controller_takes_everything_with_it_and_resume_goes_on(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    shared_memory = set(os.listdir("/dev/shm"))
+    run = Run(recipe, *LONG)
+    run.until(lambda: "checkpoint 4 saved" in run.output)
+    run.until_step(7)
+    workers = run.workers()
+    run.kill()
+    assert are_gone(workers)
+    assert set(os.listdir("/dev/shm")) == shared_memory
+    num_steps = steps_seen(run) + 6
+    resumed = resume_to_the_end(recipe, num_steps=num_steps)
+    assert_exactly_once(resumed, num_steps=num_steps)
+    assert [step.version for step in resumed.reader().steps()] == list(range(1, num_steps + 1))
+
+
+def test_a_run_killed_before_its_first_checkpoint_resumes_from_the_start(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    run = Run(recipe, "--train.num_steps", "400", "--checkpoint.every_steps", "300")
+    run.until_step(2)
+    run.kill()
+    assert_exactly_once(resume_to_the_end(recipe, num_steps=5), num_steps=5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_a_checkpoint_and_leaves_no_process(tmp_path: Path, number: int) -> None:
+    recipe = make_run(tmp_path)
+    run = Run(recipe, *LONG, "--checkpoint.every_steps", "300")
+    run.until_step(3)
+    workers = run.workers()
+    run.process.send_signal(number)
+    assert run.wait() == 130, run.output
+    assert are_gone(workers)
+    saved = re.search(r"checkpoint (\d+) saved", run.output)
+    assert saved is not None
+    assert int(saved[1]) == steps_seen(run)
+    num_steps = steps_seen(run) + 3
+    assert_exactly_once(resume_to_the_end(recipe, num_steps=num_steps), num_steps=num_steps)
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), *LONG)
+    run.until_step(2)
+    workers = run.workers()
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.01)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(20) == 130
+    assert are_gone(workers)
+
+
+def test_a_grader_that_always_fails_stops_the_run_with_its_traceback(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), "--reward.grader", "tests.lively_grader:broken")
+    run.until(lambda: bool(run.workers()) or run.process.poll() is not None)
+    workers = run.workers()
+    assert run.wait() == 1
+    assert "16 rollouts in a row failed" in run.output
+    assert "this grader never works" in run.output
+    assert are_gone(workers)
+
+
+def test_an_existing_run_is_neither_overwritten_nor_resumed_as_another(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    assert Run(recipe, "--train.num_steps", "1").wait() == 0
+    again = Run(recipe, "--train.num_steps", "1")
+    assert again.wait() == 2
+    assert "--resume continues it" in again.output
+    other = Run(recipe, "--resume", "--run.seed", "4")
+    assert other.wait() == 2
+    assert "run.seed = 4 differs from the run's own 3" in other.output
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    run = Run(recipe, "--train.num_steps", "6")
+    assert run.wait() == 0, run.output
+    weights = tmp_path / "runs" / "tiny" / "checkpoints" / "step-6" / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    resumed = resume_to_the_end(recipe, num_steps=8)
+    assert [step.version for step in resumed.reader().steps()] == list(range(1, 9))
+    assert_exactly_once(resumed, num_steps=8)
