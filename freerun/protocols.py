@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from freerun.types import (
@@ -47,8 +47,8 @@ class Trainer(Protocol):
         """Make the current version available to generators; holds the trainer for one memory copy."""
         ...
 
-    async def save(self, directory: str) -> None:
-        """Write model and optimizer of the current version; returns when they are on disk."""
+    def save(self, directory: str, *, version: int) -> Awaitable[None]:
+        """Write model and optimizer of the current version: captured by the call, on disk when awaited."""
         ...
 
 

@@ -8,7 +8,6 @@ so that a saved model loads in `transformers` unchanged.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,25 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from freerun.errors import ModelError
+from freerun.model.companions import copy_companions
 from freerun.model.decoder import Decoder, DecoderConfig, RopeScaling
 
 SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000
-
-# Files that describe the model and its text, copied as they are into every saved checkpoint.
-COMPANION_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 def read_config(directory: Path) -> DecoderConfig:
@@ -216,17 +203,6 @@ def save_weights(
     total = sum(tensor.nbytes for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (directory / INDEX_FILE).write_text(json.dumps(index, indent=2))
-
-
-def copy_companions(source: Path, directory: Path) -> None:
-    """Copy config, tokenizer and chat template beside saved weights; the weights are float32."""
-    for name in COMPANION_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, directory / name)
-    config = json.loads((directory / "config.json").read_text())
-    config.pop("torch_dtype", None)
-    config["dtype"] = "float32"
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def save_model(model: Decoder, directory: Path, *, source: Path) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
+from collections.abc import Awaitable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -36,7 +38,7 @@ from freerun.events.store import Store
 from freerun.processes.child import Child
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
-from freerun.runtime.checkpoint import Checkpoint, ControllerState, write_checkpoint
+from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState
 from freerun.runtime.controller import Controller, Stages
 from freerun.runtime.messages import FromRollout, FromTrainer, StartEngine, StartTrainer
 from freerun.runtime.placement import place
@@ -114,7 +116,7 @@ class _Session:
 
     async def _run_stages(self) -> None:
         recipe = self._recipe
-        tokenizer = Tokenizer.load(self._model_directory)
+        tokenizer = Tokenizer.load(self._run.model)
         source = PromptSource(load_problems(recipe.data), tokenizer, config=recipe.data, seed=recipe.run.seed)
         if source.num_too_long:
             self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")
@@ -218,7 +220,7 @@ class _Session:
         return RolloutPool(
             spawn=spawn,
             start_message=StartEngine(
-                model_directory=str(self._model_directory),
+                model_directory=str(self._run.model),
                 engine=recipe.engine,
                 max_sequence_tokens=recipe.max_sequence_tokens,
                 seed=recipe.run.seed,
@@ -235,6 +237,7 @@ class _Session:
     ) -> None:
         start = StartTrainer(
             model_directory=str(self._model_directory),
+            companions_directory=str(self._run.model),
             train=self._recipe.train,
             temperature=self._recipe.sampling.temperature,
             version=self._version,
@@ -254,14 +257,18 @@ class _Session:
 
         await warm_start(trainer, self._recipe, tokenizer, on_step=on_step)
 
-    async def _save(self, trainer: TrainerClient, state: ControllerState) -> None:
-        """Write a checkpoint; the store is synced first, so that it never lacks what the checkpoint has seen."""
+    def _save(self, trainer: TrainerClient, state: ControllerState) -> Coroutine[Any, Any, None]:
+        """Ask the trainer for its files at once; the rest is the coroutine's."""
+        writer = CheckpointWriter(self._run.checkpoints, state)
+        return self._finish_save(writer, trainer.save(str(writer.directory), version=state.version), state.version)
+
+    async def _finish_save(self, writer: CheckpointWriter, saved: Awaitable[None], version: int) -> None:
+        await saved
+        # The store first, so that it never lacks what the checkpoint has seen.
         await asyncio.to_thread(self._store.flush)
-        directory = await write_checkpoint(
-            self._run.checkpoints, state, save=trainer.save, keep=self._recipe.checkpoint.keep
-        )
+        directory = await writer.seal(keep=self._recipe.checkpoint.keep)
         self._saved_model = str(directory / "model")
-        self._emit(CheckpointSaved(seconds=self._seconds(), version=state.version, directory=str(directory)))
+        self._emit(CheckpointSaved(seconds=self._seconds(), version=version, directory=str(directory)))
 
     # ---- what happens ---------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,19 +59,21 @@ class Checkpoint:
         return self.directory / OPTIMIZER_FILE
 
 
-async def write_checkpoint(
-    directory: Path, state: ControllerState, *, save: Callable[[str], Awaitable[None]], keep: int
-) -> Path:
-    """Write `step-<version>` below `directory`; `save` brings the trainer's files, a thread does the rest."""
-    encoded = encode(state)  # now, while the state is that of the version
-    temporary = directory / f".step-{state.version}.writing"
-    final = directory / f"step-{state.version}"
-    if temporary.exists():
-        shutil.rmtree(temporary)
-    temporary.mkdir(parents=True)
-    await save(str(temporary))
-    await asyncio.to_thread(_seal, temporary, final, encoded, keep)
-    return final
+class CheckpointWriter:
+    """One checkpoint being written: opened when the state is captured, sealed when all files are there."""
+
+    def __init__(self, directory: Path, state: ControllerState) -> None:
+        self.directory = directory / f".step-{state.version}.writing"
+        self._final = directory / f"step-{state.version}"
+        self._encoded_state = encode(state)
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
+        self.directory.mkdir(parents=True)
+
+    async def seal(self, *, keep: int) -> Path:
+        """Add state and manifest, sync, rename, and remove all but the newest `keep`, in a thread."""
+        await asyncio.to_thread(_seal, self.directory, self._final, self._encoded_state, keep)
+        return self._final
 
 
 def _seal(temporary: Path, final: Path, encoded_state: bytes, keep: int) -> None:

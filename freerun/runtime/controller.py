@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
@@ -35,7 +35,9 @@ from freerun.protocols import Generator, Grader, Trainer, Workflow
 from freerun.runtime.checkpoint import ControllerState
 from freerun.types import Group, Prompt
 
-SaveCheckpoint = Callable[[ControllerState], Awaitable[None]]
+SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
+"""Called between two steps: the call itself asks the trainer for its weights, awaiting it writes them out."""
+
 R = TypeVar("R")
 
 
@@ -60,8 +62,8 @@ class _Background:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def start(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(_awaited(work))
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._finish)
         return task
@@ -83,10 +85,6 @@ class _Background:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
-
-
 class Controller:
     """Runs the two loops from `version` to `train.num_steps`, or until it is asked to stop."""
 
@@ -97,7 +95,7 @@ class Controller:
         *,
         emit: Listener,
         save_checkpoint: SaveCheckpoint,
-        lost_worker: Awaitable[None],
+        lost_worker: Coroutine[Any, Any, None],
         version: int = 0,
         seconds: float = 0.0,
     ) -> None:
@@ -149,7 +147,9 @@ class Controller:
                     await self._watched(task)
             if not self._stop_requested:
                 await self._watched(self._evaluate_at(self.version))
-            await self._watched(self._save())
+            self._save()
+            if self._saving is not None:
+                await self._watched(self._saving)
         finally:
             await self._groups.cancel()
             await self._side.cancel()
@@ -244,7 +244,7 @@ class Controller:
                 await self._watched(self._loading)
             self._loading = self._side.start(self._publish_and_load())
             if self.version % self._recipe.checkpoint.every_steps == 0 and self._is_idle(self._saving):
-                self._saving = self._side.start(self._save())
+                self._save()
 
     async def _next_batch(self) -> Sequence[Group] | None:
         """The next batch, oldest first; None when a stop was requested."""
@@ -301,19 +301,22 @@ class Controller:
             )
         )
 
-    async def _save(self) -> None:
-        """Checkpoint the version the trainer has now; called between two steps, finishes beside the next."""
+    def _save(self) -> None:
+        """Begin a checkpoint of the version the trainer has now; it is written out beside the next step.
+
+        Not a coroutine: the state and the trainer's weights must be of one version, so both are captured
+        before the training loop goes on.
+        """
         if self._saved_version == self.version:
             return
         self._saved_version = self.version
-        await self._save_checkpoint(
-            ControllerState(
-                version=self.version,
-                cursor=self._stages.source.cursor,
-                buffer=self._stages.buffer.snapshot(),
-                seconds=self.seconds,
-            )
+        state = ControllerState(
+            version=self.version,
+            cursor=self._stages.source.cursor,
+            buffer=self._stages.buffer.snapshot(),
+            seconds=self.seconds,
         )
+        self._saving = self._side.start(self._save_checkpoint(state))
 
     def _is_idle(self, task: asyncio.Task[None] | None) -> bool:
         return task is None or task.done()

@@ -72,6 +72,8 @@ FromRollout = EngineReady | Finished | Refused | Loaded | Report
 
 class StartTrainer(_Message, frozen=True, kw_only=True):
     model_directory: str
+    companions_directory: str
+    """Config and tokenizer that go beside the weights into every checkpoint."""
     train: TrainConfig
     temperature: float
     version: int
@@ -99,6 +101,8 @@ class Save(_Message, frozen=True, kw_only=True):
     """Write model and optimizer as they are now into an existing directory."""
 
     directory: str
+    version: int
+    """The version they must be of: the controller's state in the same checkpoint belongs to it."""
 
 
 class TrainerReady(_Message, frozen=True, kw_only=True):

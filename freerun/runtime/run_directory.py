@@ -15,6 +15,7 @@ from pathlib import Path
 from freerun.config.load import dump_toml, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import CheckpointError, ConfigError
+from freerun.model.companions import copy_companions
 from freerun.runtime.checkpoint import Checkpoint, find_checkpoint
 
 CONFIG_FILE = "config.toml"
@@ -27,6 +28,11 @@ class RunDirectory:
     @property
     def config(self) -> Path:
         return self.path / CONFIG_FILE
+
+    @property
+    def model(self) -> Path:
+        """Config and tokenizer for every process of the run: the directory it started from may go away."""
+        return self.path / "model"
 
     @property
     def checkpoints(self) -> Path:
@@ -49,7 +55,7 @@ def open_run(recipe: Recipe, *, resume: bool) -> tuple[RunDirectory, Checkpoint 
         raise ConfigError(
             f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
         )
-    run.path.mkdir(parents=True, exist_ok=True)
+    copy_companions(Path(recipe.model.path), run.model)
     run.config.write_text(dump_toml(recipe))
     return run, None
 

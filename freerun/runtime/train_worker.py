@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from freerun.errors import WorkerError
-from freerun.model.checkpoint import copy_companions, load_model, save_weights
+from freerun.model.checkpoint import load_model, save_weights
+from freerun.model.companions import copy_companions
 from freerun.processes.parent import Parent, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.runtime.messages import (
@@ -48,8 +49,8 @@ class TrainWorker:
         torch.set_num_threads(start.train.num_threads)
         self._parent = parent
         self._train = start.train
-        self._source = Path(start.model_directory)
-        self._model = load_model(self._source)
+        self._companions = Path(start.companions_directory)
+        self._model = load_model(Path(start.model_directory))
         self._shared = SharedWeights(start.weight_buffers, WeightLayout(self._model))
         self._trainer = PolicyTrainer(
             self._model,
@@ -74,7 +75,9 @@ class TrainWorker:
                     self._parent.send(StepDone(result=self._trainer.step(groups)))
                 case Publish():
                     self._publish()
-                case Save(directory=directory):
+                case Save(directory=directory, version=version):
+                    if version != self._trainer.version:
+                        raise WorkerError(f"asked to save version {version}, but it is at {self._trainer.version}")
                     self._save(Path(directory))
                 case Supervise():
                     self._parent.send(Supervised(loss=self._supervise(message)))
@@ -110,7 +113,7 @@ class TrainWorker:
                 model_directory = directory / MODEL_DIRECTORY
                 model_directory.mkdir(parents=True)
                 save_weights(weights, self._model.config, model_directory)
-                copy_companions(self._source, model_directory)
+                copy_companions(self._companions, model_directory)
                 save_file(optimizer, directory / OPTIMIZER_FILE)
             except (
                 OSError,

@@ -7,8 +7,8 @@ gone, and `--resume` continues from the newest checkpoint.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from freerun.config.recipe import RuntimeConfig
 from freerun.errors import CheckpointError, WorkerError
@@ -71,8 +71,13 @@ class TrainerClient:
     async def publish(self) -> Publication:
         return (await self._ask(Publish(), Published, self._config.stall_seconds)).published
 
-    async def save(self, directory: str) -> None:
-        saved = await self._ask(Save(directory=directory), Saved, self._config.stall_seconds)
+    def save(self, directory: str, *, version: int) -> Awaitable[None]:
+        """The command is sent at once, before any later step; the result is awaited."""
+        answer = self._send(Save(directory=directory, version=version), Saved)
+        return self._finish_save(answer)
+
+    async def _finish_save(self, answer: Awaitable[FromTrainer]) -> None:
+        saved = await self._answer_of("Save", answer, Saved, self._config.stall_seconds)
         if saved.error:
             raise CheckpointError(f"{saved.directory}: the checkpoint could not be written ({saved.error})")
 
@@ -85,16 +90,28 @@ class TrainerClient:
 
     async def _ask(self, message: ToTrainer, answer_type: type[R], patience_seconds: float) -> R:
         """Send a command and wait for its answer, as long as the process lives and makes progress."""
-        if self._error is not None:
-            raise self._error
+        answer = self._send(message, answer_type)
+        return await self._answer_of(type(message).__name__, answer, answer_type, patience_seconds)
+
+    def _send(self, message: ToTrainer, answer_type: type[Any]) -> asyncio.Future[FromTrainer]:
         answer: asyncio.Future[FromTrainer] = asyncio.get_running_loop().create_future()
-        self._answers[answer_type] = answer  # type: ignore[index]
+        if self._error is not None:
+            answer.set_exception(self._error)
+            return answer
+        self._answers[answer_type] = answer
         self._last_progress = asyncio.get_running_loop().time()
         self._child.send(message)
-        while not answer.done():
-            await asyncio.wait({answer}, timeout=WATCH_SECONDS)
-            self._check_progress(type(message).__name__, patience_seconds)
-        received = answer.result()
+        return answer
+
+    async def _answer_of(
+        self, command: str, answer: Awaitable[FromTrainer], answer_type: type[R], patience_seconds: float
+    ) -> R:
+        future = asyncio.ensure_future(answer)
+        while not future.done():
+            await asyncio.wait({future}, timeout=WATCH_SECONDS)
+            if not future.done():
+                self._check_progress(command, patience_seconds)
+        received = future.result()
         assert isinstance(received, answer_type)
         return received
 
