@@ -43,8 +43,11 @@ class Trainer(Protocol):
 
     async def step(self, groups: Sequence[Group]) -> StepResult: ...
 
-    async def publish(self) -> Publication:
-        """Make the current version available to generators; holds the trainer for one memory copy."""
+    def publish(self) -> Awaitable[Publication]:
+        """Make the current version available to generators: fixed by the call, there when awaited.
+
+        Holds the trainer for one memory copy.
+        """
         ...
 
     def save(self, directory: str, *, version: int) -> Awaitable[None]:

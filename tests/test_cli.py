@@ -28,7 +28,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A runtime that writes down what it was asked for instead of running it."""
     calls: list[Any] = []
 
-    def run_training(recipe: Recipe, *, resume: bool) -> int:
+    def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
         calls.append(("train", recipe, resume))
         return 7
 
@@ -37,7 +37,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return 0
 
     fakes: dict[str, dict[str, Any]] = {
-        "build": {"run_training": run_training},
+        "session": {"run_training": run_training},
         "plan": {"describe_plan": lambda recipe: f"the plan of {recipe.run.name}"},
         "evaluate": {"run_eval": run_eval},
     }
@@ -180,10 +180,10 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
 def test_what_stops_a_run_becomes_its_exit_code(
     demo: Path, runtime: list[Any], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
-    def run_training(recipe: Recipe, *, resume: bool) -> int:
+    def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
         raise error
 
-    monkeypatch.setattr(sys.modules["freerun.runtime.build"], "run_training", run_training)
+    monkeypatch.setattr(sys.modules["freerun.runtime.session"], "run_training", run_training)
     assert main(["train", str(demo)]) == code
 
 

@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         print(dump_toml(recipe), plan, sep="\n")
         return 0
 
-    from freerun.runtime.build import run_training
+    from freerun.runtime.session import run_training
 
     return run_training(recipe, resume=args.resume, recipe_name=str(args.recipe))
 

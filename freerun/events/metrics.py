@@ -53,7 +53,8 @@ class EngineTrack:
             self.window.clear()
         self.latest = stats
         point = (seconds, self.total("num_tokens"), self.total("busy_seconds"))
-        self.first = self.first or point
+        if stats.version >= 0:  # before its first weights an engine has nothing to generate with
+            self.first = self.first or point
         self.window.append(point)
         while len(self.window) > 2 and self.window[0][0] < seconds - WINDOW_SECONDS:
             self.window.popleft()
@@ -72,7 +73,7 @@ class EngineTrack:
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the time since its first report that the engine was computing."""
+        """Share of the time since it had weights that the engine was computing."""
         return None if self.first is None else _busy_share((self.first, self.window[-1]))
 
 

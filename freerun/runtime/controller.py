@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
@@ -32,13 +32,13 @@ from freerun.events.events import (
     WeightsLoaded,
 )
 from freerun.protocols import Generator, Grader, Trainer, Workflow
+from freerun.runtime.background import Background
 from freerun.runtime.checkpoint import ControllerState
-from freerun.types import Group, Prompt
+from freerun.runtime.evaluation import evaluate
+from freerun.types import Group, Prompt, Publication
 
 SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
 """Called between two steps: the call itself asks the trainer for its weights, awaiting it writes them out."""
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -53,36 +53,6 @@ class Stages:
     gate: StalenessGate
     buffer: TrajectoryBuffer
     trainer: Trainer
-
-
-@dataclass
-class _Background:
-    """Tasks beside the two loops; a failure in one of them is the run's."""
-
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    failed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._finish)
-        return task
-
-    def _finish(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or task.exception() is None:
-            self.tasks.discard(task)
-        else:
-            self.failed.set()
-
-    def raise_failure(self) -> None:
-        for task in self.tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                raise error
-
-    async def cancel(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 class Controller:
@@ -109,8 +79,8 @@ class Controller:
         self._rollouts_wake = asyncio.Event()
         self._training_wake = asyncio.Event()
         self._stop_requested = False
-        self._groups = _Background()
-        self._side = _Background()
+        self._background = Background()
+        self._groups: set[asyncio.Task[None]] = set()
         self._lost_worker = lost_worker
         """Raises when a worker is lost that cannot be replaced."""
         self._loading: asyncio.Task[None] | None = None
@@ -135,24 +105,22 @@ class Controller:
 
     async def run(self) -> None:
         """Train to the end, or until a stop is requested; leaves a checkpoint of the last version."""
-        self._side.start(self._lost_worker)
+        self._background.start(self._lost_worker)
         try:
-            await self._watched(self._publish_and_load())
-            rollouts = self._side.start(self._run_rollouts())
+            await self._background.watch(self._load(self._stages.trainer.publish()))
+            rollouts = self._background.start(self._run_rollouts())
             await self._run_training()
-            rollouts.cancel()
-            await self._groups.cancel()
+            await self._stop_rollouts(rollouts)
             for task in (self._loading, self._evaluating, self._saving):
                 if task is not None and not (task is self._evaluating and self._stop_requested):
-                    await self._watched(task)
+                    await self._background.watch(task)
             if not self._stop_requested:
-                await self._watched(self._evaluate_at(self.version))
+                await self._background.watch(self._evaluate_at(self.version))
             self._save()
             if self._saving is not None:
-                await self._watched(self._saving)
+                await self._background.watch(self._saving)
         finally:
-            await self._groups.cancel()
-            await self._side.cancel()
+            await self._background.cancel()
 
     # ---- rollouts -------------------------------------------------------------------------------
 
@@ -161,7 +129,9 @@ class Controller:
         while True:
             self._rollouts_wake.clear()
             for prompt in self._admit():
-                self._groups.start(self._run_group(prompt, self._stages.gate.version))
+                group = self._background.start(self._run_group(prompt, self._stages.gate.version))
+                self._groups.add(group)
+                group.add_done_callback(self._groups.discard)
             await self._rollouts_wake.wait()
 
     def _admit(self) -> list[Prompt]:
@@ -216,6 +186,13 @@ class Controller:
             detail = str(error) if isinstance(error, FreerunError) else "".join(traceback.format_exception(error))
             raise RolloutError(f"{limit} rollouts in a row failed; the last, of {prompt.key}: {detail}")
 
+    async def _stop_rollouts(self, rollouts: asyncio.Task[None]) -> None:
+        """Abort what is under way; the buffer still knows it as running, so a checkpoint owes it."""
+        tasks = [rollouts, *self._groups]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     # ---- training -------------------------------------------------------------------------------
 
     async def _run_training(self) -> None:
@@ -227,7 +204,7 @@ class Controller:
                 return
             waited = self._loop.time() - began
             self._act("training")
-            result = await self._watched(self._stages.trainer.step(groups))
+            result = await self._background.watch(self._stages.trainer.step(groups))
             self.version = result.version
             step_seconds = self._loop.time() - began - waited
             self._emit(
@@ -241,8 +218,8 @@ class Controller:
             )
             # The buffer of the version before last is written next: everyone must have left it.
             if self._loading is not None:
-                await self._watched(self._loading)
-            self._loading = self._side.start(self._publish_and_load())
+                await self._background.watch(self._loading)
+            self._loading = self._background.start(self._load(self._stages.trainer.publish()))
             if self.version % self._recipe.checkpoint.every_steps == 0 and self._is_idle(self._saving):
                 self._save()
 
@@ -251,7 +228,6 @@ class Controller:
         buffer = self._stages.buffer
         while not self._stop_requested:
             self._training_wake.clear()
-            self._raise_failures()
             if (batch := buffer.take(self.version)) is not None:
                 self._stages.gate.give_back(len(batch.discarded) * self._recipe.sampling.group_size)
                 for ordinal in batch.discarded:
@@ -260,12 +236,12 @@ class Controller:
                 self._rollouts_wake.set()
                 return batch.groups
             self._act(f"waiting for {buffer.waiting_for()}")
-            await self._watched(self._training_wake.wait())
+            await self._background.watch(self._training_wake.wait())
         return None
 
-    async def _publish_and_load(self) -> None:
+    async def _load(self, publishing: Awaitable[Publication]) -> None:
         """Bring the trainer's version into every engine; the gate opens when all have confirmed it."""
-        published = await self._stages.trainer.publish()
+        published = await publishing
         await self._stages.generator.load(published)
         self._emit(WeightsLoaded(seconds=self.seconds, version=published.version, checksum=published.checksum))
         is_last = published.version == self._recipe.train.num_steps
@@ -273,7 +249,7 @@ class Controller:
             if self.is_synchronous:
                 await self._evaluate_at(published.version)
             elif self._is_idle(self._evaluating):
-                self._evaluating = self._side.start(self._evaluate_at(published.version))
+                self._evaluating = self._background.start(self._evaluate_at(published.version))
         self._stages.gate.advance(published.version)
         self._rollouts_wake.set()
 
@@ -283,21 +259,16 @@ class Controller:
         """Held-out accuracy, sampled like training rollouts and beside them."""
         stages, config = self._stages, self._recipe.eval
         prompts = stages.source.held_out(config.num_prompts)
-        results = await asyncio.gather(
-            *(stages.evaluation_workflow(prompt, stages.generator, stages.grader) for prompt in prompts),
-            return_exceptions=True,
-        )
-        graded = [t for result in results if not isinstance(result, BaseException) for t in result]
-        lengths = [len(trajectory.completion.token_ids) for trajectory in graded]
+        result = await evaluate(prompts, stages.evaluation_workflow, stages.generator, stages.grader)
         self._emit(
             EvalFinished(
                 seconds=self.seconds,
                 version=version,
-                accuracy=sum(t.reward.is_correct for t in graded) / max(1, len(graded)),
+                accuracy=result.accuracy,
                 num_prompts=len(prompts),
                 num_samples=config.num_samples,
-                num_failed=sum(isinstance(result, BaseException) for result in results),
-                mean_length=sum(lengths) / max(1, len(lengths)),
+                num_failed=result.num_failed,
+                mean_length=result.mean_length,
             )
         )
 
@@ -316,30 +287,13 @@ class Controller:
             buffer=self._stages.buffer.snapshot(),
             seconds=self.seconds,
         )
-        self._saving = self._side.start(self._save_checkpoint(state))
+        self._saving = self._background.start(self._save_checkpoint(state))
 
     def _is_idle(self, task: asyncio.Task[None] | None) -> bool:
         return task is None or task.done()
 
     def _act(self, doing: str) -> None:
         self._emit(Activity(seconds=self.seconds, worker="trainer", doing=doing))
-
-    def _raise_failures(self) -> None:
-        self._groups.raise_failure()
-        self._side.raise_failure()
-
-    async def _watched(self, work: Awaitable[R]) -> R:
-        """Wait for `work`, but raise at once if anything that runs beside it fails."""
-        task = asyncio.ensure_future(work)
-        watchers = [asyncio.ensure_future(b.failed.wait()) for b in (self._groups, self._side)]
-        try:
-            await asyncio.wait({task, *watchers}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                self._raise_failures()
-            return await task
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
 
 
 def _describe_group(seconds: float, group: Group, outcome: Outcome) -> GroupFinished:

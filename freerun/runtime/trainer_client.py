@@ -68,11 +68,15 @@ class TrainerClient:
         message = Supervise(sequences=tuple(sequences), lr=lr)
         return (await self._ask(message, Supervised, self._config.stall_seconds)).loss
 
-    async def publish(self) -> Publication:
-        return (await self._ask(Publish(), Published, self._config.stall_seconds)).published
+    # The next two are no coroutines: the command is sent by the call, and so before any later step.
+
+    def publish(self) -> Awaitable[Publication]:
+        return self._finish_publish(self._send(Publish(), Published))
+
+    async def _finish_publish(self, answer: Awaitable[FromTrainer]) -> Publication:
+        return (await self._answer_of("Publish", answer, Published, self._config.stall_seconds)).published
 
     def save(self, directory: str, *, version: int) -> Awaitable[None]:
-        """The command is sent at once, before any later step; the result is awaited."""
         answer = self._send(Save(directory=directory, version=version), Saved)
         return self._finish_save(answer)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 NUM_BUFFERS = 2
 
 
-def create_buffers(name: str) -> list[int]:
+def create_buffers(name: str) -> tuple[int, ...]:
     """Descriptors of two empty buffers, to be inherited by trainer and engines; `name` is for people."""
-    return [os.memfd_create(f"{name}-{index}") for index in range(NUM_BUFFERS)]
+    return tuple(os.memfd_create(f"{name}-{index}") for index in range(NUM_BUFFERS))
 
 
 def close_buffers(descriptors: Sequence[int]) -> None:

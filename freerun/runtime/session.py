@@ -1,0 +1,265 @@
+"""One start of a run: everything between its first process and its last.
+
+    run directory ─► store and view ─► workers ─► warm start ─► controller ─► summary
+
+Whatever happens, no process is left: workers are killed on the way out, and die with this process if it
+is killed itself. The first Ctrl-C or SIGTERM finishes the step and saves; the second stops at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Coroutine
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from freerun.config.recipe import Recipe
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import FreerunError
+from freerun.events.events import (
+    Activity,
+    AnyEvent,
+    CheckpointSaved,
+    EngineReport,
+    RunFinished,
+    RunStarted,
+    WarmStartProgress,
+    WorkerDied,
+)
+from freerun.events.store import Store
+from freerun.reward.pool import GraderPool
+from freerun.runtime.build import (
+    make_gate_and_buffer,
+    make_grader,
+    make_rollout_pool,
+    make_source,
+    make_trainer,
+    make_workflows,
+)
+from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState
+from freerun.runtime.controller import Controller, Stages
+from freerun.runtime.messages import StartTrainer
+from freerun.runtime.rollouts import RolloutPool
+from freerun.runtime.run_directory import RunDirectory, open_run
+from freerun.runtime.summary import describe
+from freerun.runtime.trainer_client import TrainerClient
+from freerun.runtime.view import View, make_view
+from freerun.runtime.warm_start import warm_start
+from freerun.types import EngineStats
+from freerun.weights.buffers import close_buffers, create_buffers
+
+Outcome = Literal["finished", "interrupted", "failed"]
+EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1}
+
+
+def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
+    """Train by the recipe and return the exit code; the summary says where the model is."""
+    run, checkpoint = open_run(recipe, resume=resume)
+    console = Console()
+    view = make_view(console)
+    with Store(run.path) as store:
+        if resume:
+            store.rewind(checkpoint.state.version if checkpoint else 0)
+        with view:
+            outcome = asyncio.run(_run_session(recipe, run, checkpoint, store, view))
+    console.print(describe(view.state, recipe=recipe_name), markup=False, highlight=False, soft_wrap=True)
+    return EXIT_CODES[outcome]
+
+
+async def _run_session(
+    recipe: Recipe, run: RunDirectory, checkpoint: Checkpoint | None, store: Store, view: View
+) -> Outcome:
+    return await Session(recipe, run, checkpoint, store, view).run()
+
+
+class Session:
+    """The lifetime of a run's processes, and everything that happens to it as events."""
+
+    def __init__(
+        self, recipe: Recipe, run: RunDirectory, checkpoint: Checkpoint | None, store: Store, view: View
+    ) -> None:
+        self._recipe = recipe
+        self._run = run
+        self._checkpoint = checkpoint
+        self._store = store
+        self._view = view
+        self._version = checkpoint.state.version if checkpoint else 0
+        self._saved_model = str(checkpoint.model_directory) if checkpoint else ""
+        self._controller: Controller | None = None
+        self._grader: GraderPool | None = None
+        self._is_stopping = False
+        self._doing: dict[str, str] = {}
+        self._main = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._start_time = self._loop.time() - (checkpoint.state.seconds if checkpoint else 0.0)
+
+    async def run(self) -> Outcome:
+        """Run to the end; failures a user can act on are reported as the outcome, ours are raised."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._on_signal)
+        outcome: Outcome = "failed"
+        reason = "an internal error; the traceback follows"
+        self._emit_start()
+        try:
+            await self._run_stages()
+            outcome, reason = "interrupted" if self._is_stopping else "finished", ""
+        except asyncio.CancelledError:
+            outcome, reason = "interrupted", "stopped at once, without a checkpoint of the last steps"
+        except FreerunError as error:
+            reason = str(error)
+        finally:
+            self._emit_end(outcome, reason)
+        return outcome
+
+    async def _run_stages(self) -> None:
+        recipe, logs = self._recipe, self._run.logs
+        tokenizer = Tokenizer.load(self._run.model)
+        source = make_source(recipe, tokenizer, self._checkpoint)
+        if source.num_too_long:
+            self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")
+        gate, buffer = make_gate_and_buffer(recipe, self._checkpoint)
+        workflow, evaluation_workflow = make_workflows(recipe, tokenizer)
+        grader = self._grader = make_grader(recipe, logs)
+        buffers = create_buffers(f"freerun-{recipe.run.name}")
+        pool = make_rollout_pool(
+            recipe,
+            model_directory=self._run.model,
+            logs=logs,
+            weight_buffers=buffers,
+            on_report=self._on_engine_report,
+            on_death=self._on_worker_death,
+        )
+        trainer = await make_trainer(
+            recipe, logs=logs, weight_buffers=buffers, on_progress=lambda doing: self._act("trainer", doing)
+        )
+        try:
+            await self._start_workers(trainer, pool, grader, buffers)
+            if recipe.warm_start.num_steps and self._checkpoint is None:
+                await self._warm_start(trainer, tokenizer)
+            stages = Stages(
+                source=source,
+                workflow=workflow,
+                evaluation_workflow=evaluation_workflow,
+                generator=pool,
+                grader=grader,
+                gate=gate,
+                buffer=buffer,
+                trainer=trainer,
+            )
+            await self._control(stages, trainer, pool)
+        finally:
+            await asyncio.gather(trainer.close(), pool.close(), grader.close())
+            close_buffers(buffers)
+
+    async def _start_workers(
+        self, trainer: TrainerClient, pool: RolloutPool, grader: GraderPool, buffers: tuple[int, ...]
+    ) -> None:
+        self._act("controller", "starting the workers")
+        model_directory = self._checkpoint.model_directory if self._checkpoint else Path(self._recipe.model.path)
+        start = StartTrainer(
+            model_directory=str(model_directory),
+            companions_directory=str(self._run.model),
+            train=self._recipe.train,
+            temperature=self._recipe.sampling.temperature,
+            version=self._version,
+            optimizer_file=str(self._checkpoint.optimizer_file) if self._checkpoint else "",
+            weight_buffers=buffers,
+        )
+        await asyncio.gather(trainer.start(start), pool.start(), grader.start())
+
+    async def _warm_start(self, trainer: TrainerClient, tokenizer: Tokenizer) -> None:
+        num_steps = self._recipe.warm_start.num_steps
+
+        def on_step(step: int, loss: float) -> None:
+            self._emit(WarmStartProgress(seconds=self._seconds(), step=step, num_steps=num_steps, loss=loss))
+
+        self._act("controller", "warming up the model")
+        await warm_start(trainer, self._recipe, tokenizer, on_step=on_step)
+
+    async def _control(self, stages: Stages, trainer: TrainerClient, pool: RolloutPool) -> None:
+        self._controller = Controller(
+            self._recipe,
+            stages,
+            emit=self._emit,
+            save_checkpoint=lambda state: self._save(trainer, state),
+            lost_worker=pool.wait_for_loss(),
+            version=self._version,
+            seconds=self._seconds(),
+        )
+        self._act("controller", "running")
+        await self._controller.run()
+
+    def _save(self, trainer: TrainerClient, state: ControllerState) -> Coroutine[Any, Any, None]:
+        """Ask the trainer for its files at once; the rest is the coroutine's."""
+        writer = CheckpointWriter(self._run.checkpoints, state)
+        saved = trainer.save(str(writer.directory), version=state.version)
+        return self._finish_save(writer, saved, state.version)
+
+    async def _finish_save(self, writer: CheckpointWriter, saved: Awaitable[None], version: int) -> None:
+        await saved
+        # The store first, so that it never lacks what the checkpoint has seen.
+        await asyncio.to_thread(self._store.flush)
+        directory = await writer.seal(keep=self._recipe.checkpoint.keep)
+        self._saved_model = str(directory / "model")
+        self._emit(CheckpointSaved(seconds=self._seconds(), version=version, directory=str(directory)))
+
+    # ---- what happens ---------------------------------------------------------------------------
+
+    def _seconds(self) -> float:
+        return self._loop.time() - self._start_time
+
+    def _emit(self, event: AnyEvent) -> None:
+        self._store(event)
+        self._view(event)
+
+    def _emit_start(self) -> None:
+        self._emit(
+            RunStarted(
+                seconds=self._seconds(),
+                name=self._recipe.run.name,
+                directory=str(self._run.path),
+                num_steps=self._recipe.train.num_steps,
+                version=self._version,
+                max_staleness=self._recipe.buffer.max_staleness,
+            )
+        )
+
+    def _emit_end(self, outcome: Outcome, reason: str) -> None:
+        self._emit(
+            RunFinished(
+                seconds=self._seconds(),
+                outcome=outcome,
+                reason=reason,
+                version=self._controller.version if self._controller else self._version,
+                model_directory=self._saved_model,
+            )
+        )
+
+    def _act(self, worker: str, doing: str) -> None:
+        if self._doing.get(worker) != doing:
+            self._doing[worker] = doing
+            self._emit(Activity(seconds=self._seconds(), worker=worker, doing=doing))
+
+    def _on_engine_report(self, worker: str, stats: EngineStats) -> None:
+        self._emit(EngineReport(seconds=self._seconds(), worker=worker, stats=stats))
+        queued = f", {stats.num_waiting} waiting" if stats.num_waiting else ""
+        is_busy = stats.num_running > 0
+        idle = "waiting for the gate to admit a rollout"
+        self._act(worker, f"generating {stats.num_running} sequences{queued}" if is_busy else idle)
+        for name, doing in self._grader.activities().items() if self._grader else ():
+            self._act(name, doing)
+
+    def _on_worker_death(self, worker: str, reason: str, is_restarted: bool) -> None:
+        self._emit(WorkerDied(seconds=self._seconds(), worker=worker, reason=reason, is_restarted=is_restarted))
+
+    def _on_signal(self) -> None:
+        if self._is_stopping or self._controller is None:
+            if self._main is not None:
+                self._main.cancel()
+            return
+        self._is_stopping = True
+        self._act("controller", "stopping: finishing the step, then saving (Ctrl-C again stops at once)")
+        self._controller.request_stop()
