@@ -1,4 +1,5 @@
 # Every target sets up what it needs in .venv from nothing.
+#   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ models/smollm2/model.safetensors: | $(VENV)/.installed
 	$(BIN)/freerun model smollm2 models/smollm2
 
 demo: $(VENV)/.installed models/smollm2/model.safetensors
-	$(BIN)/freerun train recipes/times-tables.toml
+	$(BIN)/freerun train recipes/times-tables.toml --run.name demo-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 test: $(VENV)/.installed
 	$(BIN)/pytest

@@ -28,7 +28,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A runtime that writes down what it was asked for instead of running it."""
     calls: list[Any] = []
 
-    def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
+    def run_training(recipe: Recipe, *, resume: bool) -> int:
         calls.append(("train", recipe, resume))
         return 7
 
@@ -180,7 +180,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
 def test_what_stops_a_run_becomes_its_exit_code(
     demo: Path, runtime: list[Any], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
-    def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
+    def run_training(recipe: Recipe, *, resume: bool) -> int:
         raise error
 
     monkeypatch.setattr(sys.modules["freerun.runtime.session"], "run_training", run_training)

@@ -37,6 +37,17 @@ def test_a_killed_worker_is_replaced_and_its_work_done_again(tmp_path: Path, vic
     assert max(t.staleness for v in range(1, 41) for t in run.reader().trajectories(v)) <= 4
 
 
+def test_two_workers_share_the_rollouts_and_one_takes_over_from_the_other(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), "--train.num_steps", "40", "--engine.num_workers", "2")
+    run.until_step(5)
+    run.workers("rollout_worker")[1].kill()
+    assert run.wait() == 0, run.output
+    assert_exactly_once(run, num_steps=40)
+    reports = run.reader().events("engine_report")
+    busy = {report.worker for report in reports if report.stats.num_tokens > 0}
+    assert busy == {"rollout-0", "rollout-1"}
+
+
 def test_a_silent_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
     recipe = make_run(tmp_path)
     run = Run(recipe, "--train.num_steps", "30", "--runtime.silence_seconds", "4")
@@ -49,7 +60,8 @@ def test_a_silent_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
 
 def test_a_killed_trainer_stops_the_run_with_the_reason_and_resume_goes_on(tmp_path: Path) -> None:
     recipe = make_run(tmp_path)
-    run = Run(recipe, *LONG)
+    # Slow grades: the trainer is mostly idle, and its death must be noticed all the same.
+    run = Run(recipe, *LONG, "--reward.grader", "tests.lively_grader:slow_score")
     run.until(lambda: "checkpoint 4 saved" in run.output)
     workers = run.workers()
     run.workers("train_worker")[0].kill()

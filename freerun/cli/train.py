@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from freerun.runtime.session import run_training
 
-    return run_training(recipe, resume=args.resume, recipe_name=str(args.recipe))
+    return run_training(recipe, resume=args.resume)
 
 
 def check_files(recipe: Recipe) -> None:

@@ -273,7 +273,12 @@ class RuntimeConfig:
     """Rollout workers restarted before the run gives up."""
 
     def __post_init__(self) -> None:
-        _require_positive("runtime", silence_seconds=self.silence_seconds, start_seconds=self.start_seconds)
+        _require_positive(
+            "runtime",
+            silence_seconds=self.silence_seconds,
+            stall_seconds=self.stall_seconds,
+            start_seconds=self.start_seconds,
+        )
         _require(self.max_worker_restarts >= 0, "runtime.max_worker_restarts must be 0 or more")
 
 

@@ -3,7 +3,7 @@
 The random number of a token is a hash of (seed, prompt ordinal, sample index, position). The same request
 therefore gets the same tokens in any batch mix, after a preemption, and on another worker after a crash.
 Tokens are drawn by inverting the cumulative distribution, which needs one number a row instead of one a
-vocabulary entry (28x cheaper than Gumbel noise at 32 rows of SmolLM2, DESIGN.md 7).
+vocabulary entry (28x cheaper than Gumbel noise at 32 rows of SmolLM2).
 
 Shapes: R rows, V vocabulary.
 """

@@ -9,7 +9,7 @@ A branch attends to the trunk and to itself, never to its siblings, so that the 
 computed once, forward and backward, with exactly the gradients of separate sequences. A plain sequence is
 a family without branches.
 
-One scaled-dot-product call per trunk and branch: on CPU this beats a block mask by a third (DESIGN.md 7),
+One scaled-dot-product call per trunk and branch: on CPU this beats a block mask by a third,
 and there is no padding to get wrong.
 """
 
@@ -43,8 +43,7 @@ class PackedCausalAttention:
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = families
         self._masks = {
-            (family.trunk, branch): torch.arange(family.trunk + branch)
-            <= torch.arange(branch)[:, None] + family.trunk
+            (family.trunk, branch): _branch_mask(family.trunk, branch)
             for family in families
             for branch in family.branches
         }

@@ -30,7 +30,7 @@ LOG_TAIL_BYTES = 4000
 
 
 def _environment(num_threads: int) -> dict[str, str]:
-    # Two OpenMP teams that spin on the same cores collapse (DESIGN.md 7): each child gets its own number
+    # Two OpenMP teams that spin on the same cores collapse, ten times slower: each child gets its own number
     # of threads, and waits passively.
     threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     return os.environ | threads | {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}

@@ -22,7 +22,7 @@ from freerun.buffer.gate import StalenessGate
 from freerun.buffer.groups import Outcome
 from freerun.config.recipe import Recipe
 from freerun.data.source import PromptSource
-from freerun.errors import FreerunError, RolloutError
+from freerun.errors import FreerunError, RolloutError, WorkerError
 from freerun.events.events import (
     Activity,
     EvalFinished,
@@ -65,7 +65,7 @@ class Controller:
         *,
         emit: Listener,
         save_checkpoint: SaveCheckpoint,
-        lost_worker: Coroutine[Any, Any, None],
+        lost_workers: Sequence[Coroutine[Any, Any, None]],
         version: int = 0,
         seconds: float = 0.0,
     ) -> None:
@@ -81,8 +81,8 @@ class Controller:
         self._stop_requested = False
         self._background = Background()
         self._groups: set[asyncio.Task[None]] = set()
-        self._lost_worker = lost_worker
-        """Raises when a worker is lost that cannot be replaced."""
+        self._lost_workers = lost_workers
+        """Each raises when a worker is lost that cannot be replaced."""
         self._loading: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._evaluating: asyncio.Task[None] | None = None
@@ -105,7 +105,8 @@ class Controller:
 
     async def run(self) -> None:
         """Train to the end, or until a stop is requested; leaves a checkpoint of the last version."""
-        self._background.start(self._lost_worker)
+        for lost_worker in self._lost_workers:
+            self._background.start(lost_worker)
         try:
             await self._background.watch(self._load(self._stages.trainer.publish()))
             rollouts = self._background.start(self._run_rollouts())
@@ -236,8 +237,25 @@ class Controller:
                 self._rollouts_wake.set()
                 return batch.groups
             self._act(f"waiting for {buffer.waiting_for()}")
-            await self._background.watch(self._training_wake.wait())
+            await self._background.watch(self._wait_for_rollouts())
         return None
+
+    async def _wait_for_rollouts(self) -> None:
+        """Until a group finishes; if for `stall_seconds` not even a token is generated, say what is missing."""
+        stall_seconds = self._recipe.runtime.stall_seconds
+        num_tokens = -1
+        while True:
+            try:
+                async with asyncio.timeout(stall_seconds):
+                    await self._training_wake.wait()
+                return
+            except TimeoutError:
+                before, num_tokens = num_tokens, sum(s.num_tokens for s in self._stages.generator.stats())
+                if num_tokens == before:
+                    missing = self._stages.buffer.waiting_for()
+                    raise WorkerError(
+                        f"nothing was generated or graded for {stall_seconds:.0f} s; waiting for {missing}"
+                    ) from None
 
     async def _load(self, publishing: Awaitable[Publication]) -> None:
         """Bring the trainer's version into every engine; the gate opens when all have confirmed it."""

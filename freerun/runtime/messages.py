@@ -57,7 +57,7 @@ class Refused(_Message, frozen=True, kw_only=True):
 
 
 class Loaded(_Message, frozen=True, kw_only=True):
-    """The engine generates with these weights from now on; the checksum is the one it computed."""
+    """The engine generates with these weights from now on; it computed the same checksum."""
 
     published: Publication
 

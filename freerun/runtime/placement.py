@@ -1,6 +1,6 @@
 """Which cores each process stays on: its own, as far as there are enough.
 
-Two torch processes on the same cores collapse (DESIGN.md 7), so rollout workers and the trainer are pinned
+Two torch processes on the same cores collapse (OpenMP teams spin), so rollout workers and the trainer are pinned
 to disjoint cores. Graders and the controller are light and float.
 """
 

@@ -55,7 +55,7 @@ Outcome = Literal["finished", "interrupted", "failed"]
 EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1}
 
 
-def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
+def run_training(recipe: Recipe, *, resume: bool) -> int:
     """Train by the recipe and return the exit code; the summary says where the model is."""
     run, checkpoint = open_run(recipe, resume=resume)
     console = Console()
@@ -65,7 +65,7 @@ def run_training(recipe: Recipe, *, resume: bool, recipe_name: str) -> int:
             store.rewind(checkpoint.state.version if checkpoint else 0)
         with view:
             outcome = asyncio.run(_run_session(recipe, run, checkpoint, store, view))
-    console.print(describe(view.state, recipe=recipe_name), markup=False, highlight=False, soft_wrap=True)
+    console.print(describe(view.state), markup=False, highlight=False, soft_wrap=True)
     return EXIT_CODES[outcome]
 
 
@@ -185,7 +185,7 @@ class Session:
             stages,
             emit=self._emit,
             save_checkpoint=lambda state: self._save(trainer, state),
-            lost_worker=pool.wait_for_loss(),
+            lost_workers=(pool.wait_for_loss(), trainer.wait_for_loss()),
             version=self._version,
             seconds=self._seconds(),
         )

@@ -8,7 +8,7 @@ from freerun.events.metrics import RunState
 from freerun.runtime.wording import count, duration, percent, printable_block
 
 
-def describe(state: RunState, *, recipe: str) -> str:
+def describe(state: RunState) -> str:
     """The closing summary of the run that `recipe` (as the user typed it) started; plain text, lines aligned."""
     facts = [
         ("outcome", _outcome(state)),
@@ -22,7 +22,7 @@ def describe(state: RunState, *, recipe: str) -> str:
         ("busy", _busy(state)),
         ("deaths", _deaths(state)),
         ("model", _model(state)),
-        ("next", _next_command(state, recipe)),
+        ("next", _next_command(state)),
     ]
     return "\n".join(f"{name:<11}{printable_block(value)}" for name, value in facts if value)
 
@@ -102,7 +102,9 @@ def _model(state: RunState) -> str:
     return "no checkpoint was written"
 
 
-def _next_command(state: RunState, recipe: str) -> str:
+def _next_command(state: RunState) -> str:
+    directory = shlex.quote(state.directory)
     if state.finished and state.finished.outcome == "finished":
-        return f"freerun eval {shlex.quote(state.directory)}"
-    return f"freerun train {shlex.quote(recipe)} --resume"
+        return f"freerun eval {directory}"
+    # The run's own resolved recipe: it has the name and every override the run was started with.
+    return f"freerun train {directory}/config.toml --resume"

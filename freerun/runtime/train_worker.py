@@ -118,7 +118,7 @@ class TrainWorker:
             except (
                 OSError,
                 SafetensorError,
-            ) as problem:  # a full disk must not end the run; the controller reports it
+            ) as problem:  # a full disk: the controller says so and stops
                 error = str(problem)
             self._parent.send(Saved(directory=str(directory), error=error))
 

@@ -47,101 +47,112 @@ class TrainerClient:
         self._child = child
         self._config = config
         self._on_progress = on_progress
+        self._patience_seconds = config.start_seconds
         self._last_progress = asyncio.get_running_loop().time()
         self._answers: dict[type[FromTrainer], asyncio.Future[FromTrainer]] = {}
-        self._task = asyncio.create_task(self._serve())
-        self._error: WorkerError | None = None
+        self._loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._watch())]
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
+    async def wait_for_loss(self) -> None:
+        """Never returns; raises when the process is gone, whether or not anything was asked of it."""
+        await asyncio.shield(self._loss)
+
     async def start(self, message: StartTrainer) -> int:
         """Load model and optimizer; returns the number of parameters."""
-        return (await self._ask(message, TrainerReady, self._config.start_seconds)).num_parameters
+        ready = await self._received(self._send(message, TrainerReady), TrainerReady)
+        self._patience_seconds = self._config.stall_seconds
+        return ready.num_parameters
 
     async def step(self, groups: Sequence[Group]) -> StepResult:
-        return (await self._ask(TrainStep(groups=tuple(groups)), StepDone, self._config.stall_seconds)).result
+        answer = self._send(TrainStep(groups=tuple(groups)), StepDone)
+        return (await self._received(answer, StepDone)).result
 
     async def supervise(self, sequences: Sequence[tuple[Ints, Ints]], lr: float) -> float:
         """One warm-start update; returns the loss before it."""
-        message = Supervise(sequences=tuple(sequences), lr=lr)
-        return (await self._ask(message, Supervised, self._config.stall_seconds)).loss
+        answer = self._send(Supervise(sequences=tuple(sequences), lr=lr), Supervised)
+        return (await self._received(answer, Supervised)).loss
 
     # The next two are no coroutines: the command is sent by the call, and so before any later step.
 
     def publish(self) -> Awaitable[Publication]:
         return self._finish_publish(self._send(Publish(), Published))
 
-    async def _finish_publish(self, answer: Awaitable[FromTrainer]) -> Publication:
-        return (await self._answer_of("Publish", answer, Published, self._config.stall_seconds)).published
+    async def _finish_publish(self, answer: asyncio.Future[FromTrainer]) -> Publication:
+        return (await self._received(answer, Published)).published
 
     def save(self, directory: str, *, version: int) -> Awaitable[None]:
-        answer = self._send(Save(directory=directory, version=version), Saved)
-        return self._finish_save(answer)
+        return self._finish_save(self._send(Save(directory=directory, version=version), Saved))
 
-    async def _finish_save(self, answer: Awaitable[FromTrainer]) -> None:
-        saved = await self._answer_of("Save", answer, Saved, self._config.stall_seconds)
+    async def _finish_save(self, answer: asyncio.Future[FromTrainer]) -> None:
+        saved = await self._received(answer, Saved)
         if saved.error:
             raise CheckpointError(f"{saved.directory}: the checkpoint could not be written ({saved.error})")
 
     async def close(self) -> None:
         """End the process; returns when it is gone."""
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._child.kill()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._child.wait(timeout_seconds=10)
-
-    async def _ask(self, message: ToTrainer, answer_type: type[R], patience_seconds: float) -> R:
-        """Send a command and wait for its answer, as long as the process lives and makes progress."""
-        answer = self._send(message, answer_type)
-        return await self._answer_of(type(message).__name__, answer, answer_type, patience_seconds)
+        if self._loss.done():
+            self._loss.exception()  # seen, or asyncio complains about it at exit
 
     def _send(self, message: ToTrainer, answer_type: type[Any]) -> asyncio.Future[FromTrainer]:
+        """Send a command; its answer, or the loss of the process, is the future's result."""
         answer: asyncio.Future[FromTrainer] = asyncio.get_running_loop().create_future()
-        if self._error is not None:
-            answer.set_exception(self._error)
-            return answer
         self._answers[answer_type] = answer
         self._last_progress = asyncio.get_running_loop().time()
         self._child.send(message)
         return answer
 
-    async def _answer_of(
-        self, command: str, answer: Awaitable[FromTrainer], answer_type: type[R], patience_seconds: float
-    ) -> R:
-        future = asyncio.ensure_future(answer)
-        while not future.done():
-            await asyncio.wait({future}, timeout=WATCH_SECONDS)
-            if not future.done():
-                self._check_progress(command, patience_seconds)
-        received = future.result()
+    async def _received(self, answer: asyncio.Future[FromTrainer], answer_type: type[R]) -> R:
+        either: set[asyncio.Future[Any]] = {answer, self._loss}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            self._loss.result()
+        received = answer.result()
         assert isinstance(received, answer_type)
         return received
 
-    def _check_progress(self, command: str, patience_seconds: float) -> None:
-        stalled_seconds = asyncio.get_running_loop().time() - self._last_progress
-        if self._child.seconds_silent > self._config.silence_seconds:
-            self._give_up(f"the trainer fell silent for {self._config.silence_seconds:.0f} s during {command}")
-        elif stalled_seconds > patience_seconds:
-            self._give_up(f"the trainer made no progress on {command} for {patience_seconds:.0f} s")
+    async def _serve(self) -> None:
+        """Take in the trainer's messages until it is gone."""
+        try:
+            while (message := await self._child.receive()) is not None:
+                self._take_in(message)
+        except WorkerError as error:
+            self._give_up(f"the trainer sent nonsense ({error})")
+            return
+        await self._child.wait(timeout_seconds=5)
+        self._lose(f"the trainer is gone: {self._child.describe_end()}")
+
+    def _take_in(self, message: FromTrainer) -> None:
+        self._last_progress = asyncio.get_running_loop().time()
+        if isinstance(message, Progress):
+            self._on_progress(message.doing)
+        elif (answer := self._answers.pop(type(message), None)) is not None and not answer.done():
+            answer.set_result(message)
+
+    async def _watch(self) -> None:
+        """Kill a trainer that is silent, or makes no progress on what was asked of it."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            stalled_seconds = asyncio.get_running_loop().time() - self._last_progress
+            has_started = TrainerReady not in self._answers
+            if has_started and self._child.seconds_silent > self._config.silence_seconds:
+                self._give_up(f"the trainer fell silent for {self._config.silence_seconds:.0f} s")
+            elif self._answers and stalled_seconds > self._patience_seconds:
+                asked = ", ".join(answer_type.__name__ for answer_type in self._answers)
+                self._give_up(f"the trainer made no progress on {asked} for {self._patience_seconds:.0f} s")
 
     def _give_up(self, reason: str) -> None:
         self._child.kill()
-        self._fail(WorkerError(f"{reason}; it was killed: {self._child.describe_end()}"))
+        self._lose(f"{reason}; it was killed: {self._child.describe_end()}")
 
-    async def _serve(self) -> None:
-        while (message := await self._child.receive()) is not None:
-            self._last_progress = asyncio.get_running_loop().time()
-            if isinstance(message, Progress):
-                self._on_progress(message.doing)
-            elif (answer := self._answers.pop(type(message), None)) is not None and not answer.done():
-                answer.set_result(message)
-        await self._child.wait(timeout_seconds=5)
-        self._fail(WorkerError(f"the trainer is gone: {self._child.describe_end()}"))
-
-    def _fail(self, error: WorkerError) -> None:
-        self._error = self._error or error
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(self._error)
+    def _lose(self, reason: str) -> None:
+        if not self._loss.done():
+            self._loss.set_exception(WorkerError(reason))

@@ -2,7 +2,7 @@
 
 The same function gives current logprobs (with gradient) and proximal ones (under `torch.no_grad`). They are
 those of the sampling distribution before top-k and top-p: the logits divided by the sampling temperature.
-`F.cross_entropy` on whole logits is the fastest head measured (DESIGN.md, section 7); its memory, some floats
+`F.cross_entropy` on whole logits is the fastest head measured; its memory, some floats
 per vocabulary entry and loss token, is what `train.micro_batch_tokens` bounds.
 
 Shapes: T packed tokens, L loss tokens, C model width, V vocabulary.

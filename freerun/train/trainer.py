@@ -118,11 +118,7 @@ class PolicyTrainer:
             trunk = len(siblings[0][0].prompt.token_ids)
             branches = [len(t.completion.token_ids) - 1 for t, _ in siblings]
             families += [[siblings[i] for i in run] for run in cut_families(trunk, branches, capacity=capacity)]
-        lengths = [
-            family_of(f[0][0].prompt.token_ids, [t.completion.token_ids for t, _ in f]).num_tokens
-            for f in families
-        ]
-        packs = pack_micro_batches(lengths, capacity=capacity)
+        packs = pack_micro_batches([_num_tokens(family) for family in families], capacity=capacity)
         return [pack_trajectories([rated for i in pack for rated in families[i]]) for pack in packs]
 
     def _update_weights(self, minibatches: list[Minibatch], *, divisor: float, meter: StepMeter) -> None:

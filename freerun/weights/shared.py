@@ -40,7 +40,7 @@ class SharedWeights:
             os.ftruncate(descriptor, self._layout.num_bytes)
         elif size != self._layout.num_bytes:
             raise WeightsError(f"the shared buffer has {size} bytes, the model needs {self._layout.num_bytes}")
-        # Populated now: the first touch of a page costs seven times a later one (DESIGN.md 7).
+        # Populated now: the first touch of a page costs seven times a later one.
         memory = mmap.mmap(descriptor, self._layout.num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
