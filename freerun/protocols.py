@@ -35,6 +35,9 @@ class Generator(Protocol):
 class Grader(Protocol):
     """Judges completions, overlapping with generation; a failure is data."""
 
+    num_graded: int
+    """Grades given so far, failures included: while it rises, nothing is stuck."""
+
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade: ...
 
 

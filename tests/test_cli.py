@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from freerun import __version__
+from freerun.buffer.groups import BufferState, LedgerState
 from freerun.cli.arguments import split_overrides
 from freerun.cli.main import VERBS, main
 from freerun.cli.runs import ago, as_table
@@ -21,6 +23,7 @@ from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import FreerunError
 from freerun.events.reader import RunSummary
+from freerun.runtime.checkpoint import CheckpointWriter, ControllerState
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     fakes: dict[str, dict[str, Any]] = {
         "session": {"run_training": run_training},
         "plan": {"describe_plan": lambda recipe: f"the plan of {recipe.run.name}"},
-        "evaluate": {"run_eval": run_eval},
+        "eval_session": {"run_eval": run_eval},
     }
     for name, functions in fakes.items():
         module = ModuleType(name)
@@ -68,7 +71,14 @@ def make_run(directory: Path, steps: tuple[str, ...]) -> Path:
     directory.mkdir(parents=True)
     (directory / "config.toml").write_text('[run]\nname = "kept"\n')
     for step in steps:
-        make_model(directory / "checkpoints" / step / "model")
+        version = int(step.removeprefix("step-"))
+        buffer = BufferState(
+            version=version, ready=(), to_restart=(), done=LedgerState(mark=0, above=()), totals={}
+        )
+        state = ControllerState(version=version, cursor=0, buffer=buffer, seconds=0.0, data_fingerprint="")
+        writer = CheckpointWriter(directory / "checkpoints", state)
+        make_model(writer.directory / "model")
+        asyncio.run(writer.seal(keep=100))
     return directory
 
 
@@ -113,10 +123,22 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_train_passes_the_recipe_with_its_overrides_and_returns_the_exit_code(
     demo: Path, runtime: list[Any]
 ) -> None:
-    assert main(["train", "--train.lr", "1e-6", str(demo), "--resume", "--reward.incorrect", "-1"]) == 7
+    assert main(["train", "--train.lr", "1e-6", str(demo), "--reward.incorrect", "-1"]) == 7
     assert runtime == [
-        ("train", load_recipe(demo, ["--train.lr", "1e-6", "--reward.incorrect", "-1"]), True),
+        ("train", load_recipe(demo, ["--train.lr", "1e-6", "--reward.incorrect", "-1"]), False),
     ]
+
+
+def test_a_run_is_resumed_with_its_own_settings_and_what_the_command_line_changes(
+    demo: Path, runtime: list[Any]
+) -> None:
+    own = load_recipe(demo, ["--train.lr", "5e-6", "--buffer.max_staleness", "0"])
+    Path("runs/demo").mkdir(parents=True)
+    Path("runs/demo/config.toml").write_text(dump_toml(own))
+    main(["train", str(demo), "--resume", "--train.num_steps", "9"])
+    [(_, recipe, is_resumed)] = runtime
+    assert is_resumed
+    assert (recipe.train.lr, recipe.buffer.max_staleness, recipe.train.num_steps) == (5e-6, 0, 9)
 
 
 def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(

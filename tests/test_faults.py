@@ -1,5 +1,6 @@
 """Processes are killed in the middle of real runs: nothing hangs, nothing is lost, nothing is left behind."""
 
+import json
 import os
 import re
 import signal
@@ -12,9 +13,9 @@ from tiny_runs import Run, are_gone, assert_exactly_once, make_run
 LONG = ("--train.num_steps", "400", "--checkpoint.every_steps", "2", "--eval.every_steps", "1000")
 
 
-def resume_to_the_end(recipe: Path, *, num_steps: int) -> Run:
+def resume_to_the_end(recipe: Path, *, num_steps: int, keep: int = 2) -> Run:
     """Resume a run that was cut off and let it finish a little further on."""
-    run = Run(recipe, "--resume", "--train.num_steps", str(num_steps))
+    run = Run(recipe, "--resume", "--train.num_steps", str(num_steps), "--checkpoint.keep", str(keep))
     assert run.wait() == 0, run.output
     return run
 
@@ -154,6 +155,32 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
     content = bytearray(weights.read_bytes())
     content[-5] ^= 1
     weights.write_bytes(content)
-    resumed = resume_to_the_end(recipe, num_steps=8)
-    assert [step.version for step in resumed.reader().steps()] == list(range(1, 9))
-    assert_exactly_once(resumed, num_steps=8)
+    # Fewer steps than the damaged one had, and only one kept: it must not crowd out the new ones.
+    resumed = resume_to_the_end(recipe, num_steps=5, keep=1)
+    assert "step-6.damaged" in resumed.output
+    assert [step.version for step in resumed.reader().steps()] == list(range(1, 6))
+    assert_exactly_once(resumed, num_steps=5)
+    assert_exactly_once(resume_to_the_end(recipe, num_steps=8), num_steps=8)
+
+
+def test_a_start_that_failed_does_not_keep_the_name(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    failed = Run(recipe, "--reward.grader", "tests.lively_grader:no_such_function")
+    assert failed.wait() == 1
+    assert "no_such_function" in failed.output
+    again = Run(recipe, "--train.num_steps", "1")
+    assert again.wait() == 0, again.output
+
+
+def test_data_that_changed_cannot_be_resumed_on(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    rows = [{"question": f"{n},{n + 1}", "answer": str(n)} for n in range(10, 40)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = ("--data.task", "jsonl", "--data.path", str(data), "--data.template", "^{question}>")
+    first = Run(recipe, *source, "--train.num_steps", "2")
+    assert first.wait() == 0, first.output
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows[:-5]))
+    resumed = Run(recipe, "--resume", "--train.num_steps", "4")
+    assert resumed.wait() == 1
+    assert "the training data or the tokenizer has changed" in resumed.output

@@ -28,7 +28,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_leaves_everythi
     # exp(200) overflows: an engine that reports an impossible logprob must not destroy the policy.
     poisoned = replace(make_groups(1), completion=lambda t: {"logprobs": t.completion.logprobs - 200})
     model = tiny_decoder()
-    trainer = make_trainer(model, config(warmup_steps=10))
+    trainer = make_trainer(model, config(warmup_updates=10))
     trainer.step(make_groups())
     weights = weights_of(model)
     state = {name: tensor.clone() for name, tensor in trainer.optimizer_state().items()}
@@ -54,7 +54,7 @@ def test_a_skipped_minibatch_does_not_keep_the_others_from_training():
 
 
 def test_the_learning_rate_rises_over_optimizer_updates_and_stays():
-    trainer = make_trainer(tiny_decoder(), config(warmup_steps=6, num_minibatches=4))
+    trainer = make_trainer(tiny_decoder(), config(warmup_updates=6, num_minibatches=4))
     rates = [trainer.step(make_groups(seed)).metrics["lr"] for seed in range(3)]
     assert rates == pytest.approx([CONFIG.lr * 4 / 6, CONFIG.lr, CONFIG.lr])
 
@@ -79,7 +79,7 @@ def test_weight_decay_shrinks_matrices_and_leaves_norms_and_biases():
 
 
 def test_a_trainer_restored_from_its_state_continues_bit_for_bit():
-    train = config(num_minibatches=2, warmup_steps=7)
+    train = config(num_minibatches=2, warmup_updates=7)
     steps = [make_groups(seed) for seed in range(4)]
     model, resumed_model = tiny_decoder(), tiny_decoder(seed=1)
     trainer = make_trainer(model, train)

@@ -68,6 +68,8 @@ def an_eval(version: int, accuracy: float = 0.5) -> EvalFinished:
     return EvalFinished(
         seconds=1.0,
         version=version,
+        oldest_version=version,
+        newest_version=version,
         accuracy=accuracy,
         num_prompts=8,
         num_samples=4,

@@ -77,7 +77,15 @@ def a_run(num_steps: int = 12, text: str = " 56\n") -> list[AnyEvent]:
         Activity(seconds=0.1, worker="rollout-0", doing="starting"),
         WarmStartProgress(seconds=0.2, step=10, num_steps=50, loss=1.25),
         EvalFinished(
-            seconds=0.5, version=0, accuracy=0.18, num_prompts=64, num_samples=4, num_failed=0, mean_length=7.0
+            seconds=0.5,
+            version=0,
+            oldest_version=0,
+            newest_version=0,
+            accuracy=0.18,
+            num_prompts=64,
+            num_samples=4,
+            num_failed=0,
+            mean_length=7.0,
         ),
     ]
     for version in range(1, num_steps + 1):
@@ -96,7 +104,15 @@ def a_run(num_steps: int = 12, text: str = " 56\n") -> list[AnyEvent]:
     return [
         *events,
         EvalFinished(
-            seconds=end, version=10, accuracy=0.55, num_prompts=64, num_samples=4, num_failed=1, mean_length=5.0
+            seconds=end,
+            version=10,
+            oldest_version=10,
+            newest_version=11,
+            accuracy=0.55,
+            num_prompts=64,
+            num_samples=4,
+            num_failed=1,
+            mean_length=5.0,
         ),
         CheckpointSaved(seconds=end, version=10, directory="runs/times-tables/checkpoints/10"),
         GroupFinished(seconds=end, ordinal=99, outcome="failed", reason="grader-0 timed out after 10 s"),

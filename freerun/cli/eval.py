@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     recipe = load_recipe(args.recipe or _recipe_of(args.target), [*overrides, *unknown])
     check_data_files(recipe)
 
-    from freerun.runtime.evaluate import run_eval
+    from freerun.runtime.eval_session import run_eval
 
     return run_eval(recipe, model)
 
@@ -39,15 +39,12 @@ def find_model(target: Path) -> Path:
             f'"{target}" is neither a model directory (no config.json) nor a run (no config.toml); '
             "name one, such as models/smollm2 or runs/times-tables"
         )
-    # Names are compared as numbers: step-100 is newer than step-20.
-    checkpoints = {
-        int(model.parent.name.removeprefix("step-")): model
-        for model in target.glob("checkpoints/step-*/model")
-        if model.parent.name.removeprefix("step-").isdecimal()
-    }
-    if not checkpoints:
-        raise CheckpointError(f'the run "{target}" has no checkpoint yet (no checkpoints/step-*/model)')
-    return checkpoints[max(checkpoints)]
+    from freerun.runtime.checkpoint import find_checkpoint
+
+    checkpoint = find_checkpoint(target / "checkpoints")
+    if checkpoint is None:
+        raise CheckpointError(f'the run "{target}" has no checkpoint yet (no checkpoints/step-*)')
+    return checkpoint.model_directory
 
 
 def _recipe_of(target: Path) -> Path:

@@ -26,8 +26,13 @@ configuration, as [section] and key = value in the recipe, or as --section.key v
 def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
     args, unknown = _parser(with_keys="-h" in own or "--help" in own).parse_known_args(own)
-    recipe = load_recipe(args.recipe, [*overrides, *unknown])
-    if not args.resume:
+    changes = [*overrides, *unknown]
+    recipe = load_recipe(args.recipe, changes)
+    if args.resume:
+        from freerun.runtime.run_directory import recipe_to_resume
+
+        recipe = recipe_to_resume(recipe, changes)
+    else:
         check_files(recipe)
     if args.dry_run:
         from freerun.runtime.plan import describe_plan
@@ -81,6 +86,8 @@ def _parser(*, with_keys: bool) -> Parser:
         "--dry-run", action="store_true", help="print the resolved configuration and the plan; run nothing"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="continue the run of this name from its newest checkpoint"
+        "--resume",
+        action="store_true",
+        help="continue the run of this name, with the settings it was started with, from its newest checkpoint",
     )
     return parser

@@ -32,6 +32,11 @@ class RunConfig:
     seed: int = 0
     """Seeds the order of prompts, the sampling and the warm start."""
 
+    def __post_init__(self) -> None:
+        _require(0 <= self.seed < 2**63, f"run.seed = {self.seed} must lie between 0 and 2^63 - 1")
+        is_plain = self.name not in (".", "..") and "/" not in self.name and "\0" not in self.name
+        _require(is_plain, f'run.name = "{self.name}" must be the name of one directory, without "/"')
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -188,7 +193,7 @@ class TrainConfig:
     """Half-width of the trust region of the ratio."""
     lr: float = 2e-5
     """AdamW learning rate, constant after the warm-up."""
-    warmup_steps: int = 0
+    warmup_updates: int = 0
     """Optimizer updates over which the learning rate rises from 0."""
     weight_decay: float = 0.05
     """AdamW weight decay, on matrices only."""
@@ -212,10 +217,14 @@ class TrainConfig:
             micro_batch_tokens=self.micro_batch_tokens,
             clip=self.clip,
             lr=self.lr,
+            adam_eps=self.adam_eps,
             max_grad_norm=self.max_grad_norm,
             num_threads=self.num_threads,
         )
-        _require(self.warmup_steps >= 0, f"train.warmup_steps = {self.warmup_steps} must be 0 or more")
+        _require(self.warmup_updates >= 0, f"train.warmup_updates = {self.warmup_updates} must be 0 or more")
+        _require(self.weight_decay >= 0, f"train.weight_decay = {self.weight_decay} must be 0 or more")
+        _require(0 <= self.beta1 < 1, f"train.beta1 = {self.beta1} must lie in [0, 1)")
+        _require(0 <= self.beta2 < 1, f"train.beta2 = {self.beta2} must lie in [0, 1)")
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ ledger of training.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from freerun.config.recipe import DataConfig
 from freerun.data.problem import Problem, Problems
@@ -58,6 +59,16 @@ class PromptSource:
     def epoch_size(self) -> int:
         """Prompts in one epoch: the training problems that are not too long."""
         return len(self._training)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash over the training prompts and answers: the same ordinals mean the same prompts."""
+        digest = hashlib.sha256()
+        for encoded in self._training:
+            problem = encoded.problem
+            for part in (problem.key.encode(), problem.answer.encode(), encoded.token_ids.tobytes()):
+                digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.hexdigest()
 
     def at(self, ordinal: int) -> Prompt:
         """The prompt with this ordinal, whatever was asked before."""

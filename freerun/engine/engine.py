@@ -185,8 +185,8 @@ class Engine:
         stops = sequence.group.request.sampling.stop_strings
         if not stops:
             return False
-        # The text of the last few tokens is enough: a token is rarely less than a character.
-        num_tail = min(sequence.num_sampled, 2 * max(map(len, stops)) + 4)
+        # The text of the last few tokens is enough: a token is at least a byte.
+        num_tail = min(sequence.num_sampled, max(len(stop.encode()) for stop in stops) + 4)
         tail = self._text.decode(np.array(sequence.tokens[-num_tail:], dtype=np.int32))
         return any(stop in tail for stop in stops)
 

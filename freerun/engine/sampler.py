@@ -36,7 +36,8 @@ def counter_uniforms(
 ) -> Tensor:
     """A number in [0, 1) for each row, decided by its counters alone."""
     with np.errstate(over="ignore"):
-        state = np.full(len(ordinals), seed, dtype=np.int64).astype(_UINT64)
+        # Scrambled before anything is added: seed + ordinal alone would make seeds shifted copies of each other.
+        state = _scramble(np.full(len(ordinals), seed, dtype=np.int64).astype(_UINT64) + _GOLDEN)
         for counter in (ordinals, samples, positions):
             state = _scramble(state + _GOLDEN + np.asarray(counter, dtype=np.int64).astype(_UINT64))
             state = state * _GOLDEN + _UINT64(1)

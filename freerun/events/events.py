@@ -77,7 +77,9 @@ class WeightsLoaded(Event, frozen=True, kw_only=True, tag="weights_loaded"):
 
 class EvalFinished(Event, frozen=True, kw_only=True, tag="eval_finished"):
     version: int
-    """Version published when the evaluation began."""
+    """The version that sampled most of its tokens: new weights may arrive while it runs."""
+    oldest_version: int
+    newest_version: int
     accuracy: float
     num_prompts: int
     num_samples: int

@@ -58,6 +58,8 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded evaluation."""
 
     version: int
+    oldest_version: int
+    newest_version: int
     seconds: float
     accuracy: float
     num_prompts: int

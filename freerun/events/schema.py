@@ -51,8 +51,9 @@ CREATE TABLE trajectories (
 );
 CREATE INDEX trajectories_by_version ON trajectories (version);
 CREATE TABLE evals (
-    version INTEGER PRIMARY KEY, seconds REAL NOT NULL, accuracy REAL, num_prompts INTEGER NOT NULL,
-    num_samples INTEGER NOT NULL, num_failed INTEGER NOT NULL, mean_length REAL
+    version INTEGER PRIMARY KEY, oldest_version INTEGER NOT NULL, newest_version INTEGER NOT NULL,
+    seconds REAL NOT NULL, accuracy REAL, num_prompts INTEGER NOT NULL, num_samples INTEGER NOT NULL,
+    num_failed INTEGER NOT NULL, mean_length REAL
 );
 """
 
@@ -164,9 +165,9 @@ def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
         case EvalFinished():
             # A resumed run evaluates its first version again: the newer answer stands.
             db.execute(
-                "INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (event.version, event.seconds, event.accuracy, event.num_prompts, event.num_samples,
-                 event.num_failed, event.mean_length),
+                "INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (event.version, event.oldest_version, event.newest_version, event.seconds, event.accuracy,
+                 event.num_prompts, event.num_samples, event.num_failed, event.mean_length),
             )  # fmt: skip
         case RunStarted():
             db.execute(

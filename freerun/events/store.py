@@ -93,15 +93,15 @@ class Store:
             # Passive: syncs the log and never waits for a reader.
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def rewind(self, version: int) -> int:
-        """Forget every step after `version`, all or nothing; returns how many there were."""
+    def rewind(self, version: int, *, seconds: float = 0.0) -> int:
+        """Forget every step after `version` and all that happened after `seconds`; returns the steps' number."""
         self.flush()
         with self._exclusive() as connection, _transaction(connection) as db:
             [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
             for table in ("steps", "metrics", "trajectories", "evals", "events"):
                 db.execute(f"DELETE FROM {table} WHERE version > ?", (version,))
+            db.execute("DELETE FROM events WHERE seconds > ?", (seconds,))
             if num_steps:
-                [seconds] = db.execute("SELECT coalesce(max(seconds), 0) FROM events").fetchone()
                 insert_event(db, Rewound(seconds=seconds, version=version, num_steps=num_steps))
         return int(num_steps)
 

@@ -79,7 +79,7 @@ class Parent(Generic[M]):
                 self._inbox.put(message)
         except BaseException:
             # A thread that merely died would leave a worker that waits for ever.
-            _exit_with_traceback()
+            exit_with_traceback()
         os._exit(0)
 
     def _beat(self) -> None:
@@ -96,7 +96,8 @@ class Parent(Generic[M]):
                 os._exit(0)
 
 
-def _exit_with_traceback() -> NoReturn:
+def exit_with_traceback() -> NoReturn:
+    """End the process with the exception under way."""
     # Into the log, whose tail the parent quotes when it reports the death.
     traceback.print_exc()
     sys.stderr.flush()
@@ -119,6 +120,6 @@ def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
     try:
         serve(parent)
     except BaseException:
-        _exit_with_traceback()
+        exit_with_traceback()
     parent.finish()
     os._exit(0)

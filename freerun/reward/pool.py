@@ -50,6 +50,7 @@ class GraderPool:
     ) -> None:
         check_grader(config)
         self.num_failed = 0
+        self.num_graded = 0
         self._config = config
         self._processes = [
             GraderProcess(
@@ -101,6 +102,7 @@ class GraderPool:
         waiting = _Waiting(job, prompt.key)
         self._queue.put_nowait(waiting)
         grade = await waiting.grade
+        self.num_graded += 1
         self.num_failed += isinstance(grade, GradeFailed)
         return grade
 

@@ -26,11 +26,15 @@ class Background:
         """Wait for `work`, or raise what a background task raised in the meantime."""
         task: asyncio.Future[R] = asyncio.ensure_future(work)
         either: set[asyncio.Future[Any]] = {task, self._failure}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if self._failure.done():
-            task.cancel()
-            self._failure.result()
-        return await task
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+            return await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def cancel(self) -> None:
         """End all tasks; returns when they have ended."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from freerun.config.recipe import Recipe
 from freerun.data.source import PromptSource
 from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
+from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.processes.child import Child
 from freerun.protocols import Workflow
 from freerun.reward.pool import GraderPool
@@ -31,8 +33,29 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
     """The stream of prompts, at the checkpoint's place in it."""
     source = PromptSource(load_problems(recipe.data), tokenizer, config=recipe.data, seed=recipe.run.seed)
     if checkpoint is not None:
+        if source.fingerprint != checkpoint.state.data_fingerprint:
+            raise CheckpointError(
+                f"{checkpoint.directory}: the training data or the tokenizer has changed since it was saved, so "
+                "its place in the data means other prompts; restore them, or start a new run with --run.name NAME"
+            )
         source.cursor = checkpoint.state.cursor
     return source
+
+
+def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
+    """Refuse sequences longer than the model's positions, and a tokenizer that is not the model's."""
+    config = json.loads((directory / "config.json").read_text())
+    longest, positions = recipe.max_sequence_tokens, config["max_position_embeddings"]
+    if longest > positions:
+        raise ConfigError(
+            f"config: data.max_prompt_tokens + sampling.max_completion_tokens = {longest} exceeds the {positions} "
+            f"positions of the model in {directory}; lower one of them"
+        )
+    if tokenizer.vocab_size > config["vocab_size"]:
+        raise ModelError(
+            f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
+            f"{config['vocab_size']} rows; the directory mixes two models"
+        )
 
 
 def make_gate_and_buffer(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[StalenessGate, TrajectoryBuffer]:

@@ -41,6 +41,8 @@ class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     buffer: BufferState
     seconds: float
     """The run's clock."""
+    data_fingerprint: str
+    """Of the training prompts in their order: the ordinals above mean these prompts and no others."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,31 @@ def _seal(temporary: Path, final: Path, encoded_state: bytes, keep: int) -> None
     (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2))
     for path in (*files, temporary / MANIFEST_FILE, temporary / MODEL_DIRECTORY, temporary):
         _sync(path)
-    if final.exists():  # made before, by a run that went further and was rewound
-        shutil.rmtree(final)
+    replaced = final.with_name(f".{final.name}.replaced")
+    if final.exists():  # of a session that was rewound; it goes only when the new one is there
+        final.rename(replaced)
     temporary.rename(final)
     _sync(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
     for _, old in _by_version(final.parent)[:-keep]:
         shutil.rmtree(old)
+
+
+def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
+    """Set aside what is newer than the chosen checkpoint, so that it is neither kept nor found in its place.
+
+    Returns the damaged directories under their new names; half-written ones are removed.
+    """
+    for leftover in [*directory.glob(".step-*.writing"), *directory.glob(".step-*.replaced")]:
+        shutil.rmtree(leftover, ignore_errors=True)
+    version = chosen.state.version if chosen else -1
+    set_aside = []
+    for newer, path in _by_version(directory):
+        if newer > version:
+            damaged = path.with_name(f"{path.name}.damaged")
+            shutil.rmtree(damaged, ignore_errors=True)
+            set_aside.append(path.rename(damaged))
+    return set_aside
 
 
 def find_checkpoint(directory: Path) -> Checkpoint | None:

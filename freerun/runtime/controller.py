@@ -78,7 +78,7 @@ class Controller:
         self._start_time = self._loop.time() - seconds
         self._rollouts_wake = asyncio.Event()
         self._training_wake = asyncio.Event()
-        self._stop_requested = False
+        self._stop = asyncio.Event()
         self._background = Background()
         self._groups: set[asyncio.Task[None]] = set()
         self._lost_workers = lost_workers
@@ -86,7 +86,7 @@ class Controller:
         self._loading: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._evaluating: asyncio.Task[None] | None = None
-        self._saved_version = version if version > 0 else -1
+        self._saved_version = version
         self._num_failures_in_row = 0
 
     @property
@@ -100,7 +100,7 @@ class Controller:
 
     def request_stop(self) -> None:
         """Finish the step under way, save, and return from `run`."""
-        self._stop_requested = True
+        self._stop.set()
         self._training_wake.set()
 
     async def run(self) -> None:
@@ -109,19 +109,48 @@ class Controller:
             self._background.start(lost_worker)
         try:
             await self._background.watch(self._load(self._stages.trainer.publish()))
+            if self.version == 0 and self._recipe.warm_start.num_steps:
+                self._save()  # so that the warm start is never done twice
             rollouts = self._background.start(self._run_rollouts())
             await self._run_training()
             await self._stop_rollouts(rollouts)
-            for task in (self._loading, self._evaluating, self._saving):
-                if task is not None and not (task is self._evaluating and self._stop_requested):
-                    await self._background.watch(task)
-            if not self._stop_requested:
-                await self._background.watch(self._evaluate_at(self.version))
-            self._save()
-            if self._saving is not None:
-                await self._background.watch(self._saving)
+            await self._background.watch(self._finish())
+        except FreerunError:
+            await self._save_what_is_left()
+            raise
         finally:
             await self._background.cancel()
+
+    async def _finish(self) -> None:
+        """Save first, evaluate the last version while the files are written."""
+        await self._save_last()
+        if self._loading is not None:
+            await self._loading
+        evaluation = self._background.start(self._evaluate_last())
+        stop = self._background.start(_wait(self._stop))
+        await asyncio.wait({evaluation, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if self._saving is not None:
+            await self._saving
+
+    async def _evaluate_last(self) -> None:
+        if self._evaluating is not None:
+            await self._evaluating
+        await self._evaluate_at(self.version)
+
+    async def _save_last(self) -> None:
+        if self._saving is not None:
+            await self._saving
+        if self._saved_version != self.version:
+            self._save()
+
+    async def _save_what_is_left(self) -> None:
+        """When rollouts fail for good the trainer is still whole: keep the steps since the last checkpoint."""
+        try:
+            await self._save_last()
+            if self._saving is not None:
+                await self._saving
+        except FreerunError:
+            pass  # it is the trainer that is gone; the newest checkpoint stands
 
     # ---- rollouts -------------------------------------------------------------------------------
 
@@ -205,7 +234,8 @@ class Controller:
                 return
             waited = self._loop.time() - began
             self._act("training")
-            result = await self._background.watch(self._stages.trainer.step(groups))
+            # Not watched: a step is always brought to its end, so that trainer and buffer are of one version.
+            result = await self._stages.trainer.step(groups)
             self.version = result.version
             step_seconds = self._loop.time() - began - waited
             self._emit(
@@ -221,13 +251,14 @@ class Controller:
             if self._loading is not None:
                 await self._background.watch(self._loading)
             self._loading = self._background.start(self._load(self._stages.trainer.publish()))
-            if self.version % self._recipe.checkpoint.every_steps == 0 and self._is_idle(self._saving):
+            is_due = self.version - self._saved_version >= self._recipe.checkpoint.every_steps
+            if is_due and self._is_idle(self._saving):
                 self._save()
 
     async def _next_batch(self) -> Sequence[Group] | None:
         """The next batch, oldest first; None when a stop was requested."""
         buffer = self._stages.buffer
-        while not self._stop_requested:
+        while not self._stop.is_set():
             self._training_wake.clear()
             if (batch := buffer.take(self.version)) is not None:
                 self._stages.gate.give_back(len(batch.discarded) * self._recipe.sampling.group_size)
@@ -241,21 +272,25 @@ class Controller:
         return None
 
     async def _wait_for_rollouts(self) -> None:
-        """Until a group finishes; if for `stall_seconds` not even a token is generated, say what is missing."""
+        """Until a group finishes; if for `stall_seconds` no token and no grade comes, say what is missing."""
         stall_seconds = self._recipe.runtime.stall_seconds
-        num_tokens = -1
+        progress = -1
         while True:
             try:
                 async with asyncio.timeout(stall_seconds):
                     await self._training_wake.wait()
                 return
             except TimeoutError:
-                before, num_tokens = num_tokens, sum(s.num_tokens for s in self._stages.generator.stats())
-                if num_tokens == before:
+                before, progress = progress, self._progress()
+                if progress == before:
                     missing = self._stages.buffer.waiting_for()
                     raise WorkerError(
                         f"nothing was generated or graded for {stall_seconds:.0f} s; waiting for {missing}"
                     ) from None
+
+    def _progress(self) -> int:
+        """A number that rises while anything is generated or graded."""
+        return self._stages.grader.num_graded + sum(s.num_tokens for s in self._stages.generator.stats())
 
     async def _load(self, publishing: Awaitable[Publication]) -> None:
         """Bring the trainer's version into every engine; the gate opens when all have confirmed it."""
@@ -281,7 +316,9 @@ class Controller:
         self._emit(
             EvalFinished(
                 seconds=self.seconds,
-                version=version,
+                version=result.most_used_version(default=version),
+                oldest_version=min(result.token_versions, default=version),
+                newest_version=max(result.token_versions, default=version),
                 accuracy=result.accuracy,
                 num_prompts=len(prompts),
                 num_samples=config.num_samples,
@@ -296,14 +333,13 @@ class Controller:
         Not a coroutine: the state and the trainer's weights must be of one version, so both are captured
         before the training loop goes on.
         """
-        if self._saved_version == self.version:
-            return
         self._saved_version = self.version
         state = ControllerState(
             version=self.version,
             cursor=self._stages.source.cursor,
             buffer=self._stages.buffer.snapshot(),
             seconds=self.seconds,
+            data_fingerprint=self._stages.source.fingerprint,
         )
         self._saving = self._background.start(self._save_checkpoint(state))
 
@@ -323,3 +359,7 @@ def _describe_group(seconds: float, group: Group, outcome: Outcome) -> GroupFini
         num_tokens=sum(len(trajectory.completion.token_ids) for trajectory in group.trajectories),
         mean_reward=sum(rewards) / len(rewards),
     )
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

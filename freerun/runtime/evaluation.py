@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from freerun.errors import RolloutError
 from freerun.protocols import Generator, Grader, Workflow
 from freerun.types import Prompt, Trajectory
 
@@ -35,6 +35,19 @@ class Evaluation:
         return math.sqrt(variance / len(means))
 
     @property
+    def token_versions(self) -> Counter[int]:
+        """How many tokens each version sampled: weights may be loaded while an evaluation runs."""
+        versions: Counter[int] = Counter()
+        for trajectory in [t for group in self.groups for t in group]:
+            for span in trajectory.completion.spans:
+                versions[span.version] += span.num_tokens
+        return versions
+
+    def most_used_version(self, *, default: int) -> int:
+        """The version that sampled most of the tokens."""
+        return max(self.token_versions.items(), key=lambda item: item[1], default=(default, 0))[0]
+
+    @property
     def mean_length(self) -> float:
         lengths = [len(trajectory.completion.token_ids) for group in self.groups for trajectory in group]
         return sum(lengths) / len(lengths) if lengths else math.nan
@@ -56,7 +69,7 @@ async def evaluate(
     async def attempt(prompt: Prompt) -> tuple[Trajectory, ...] | None:
         try:
             return await workflow(prompt, generator, grader)
-        except RolloutError:
+        except Exception:  # the edge of user code, as in training: a failure is counted
             return None
         finally:
             on_prompt()

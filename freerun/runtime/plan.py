@@ -7,9 +7,9 @@ from pathlib import Path
 
 from freerun.config.recipe import Recipe
 from freerun.data.source import PromptSource
-from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
 from freerun.reward.graders import check_grader
+from freerun.runtime.build import check_model, make_source
 from freerun.runtime.placement import place
 
 BYTES_PER_NUMBER = 4
@@ -20,7 +20,8 @@ def describe_plan(recipe: Recipe) -> str:
     check_grader(recipe.reward)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
-    source = PromptSource(load_problems(recipe.data), tokenizer, config=recipe.data, seed=recipe.run.seed)
+    check_model(recipe, tokenizer, directory)
+    source = make_source(recipe, tokenizer)
     lines = [*_data_lines(recipe, source), *_stage_lines(recipe), *_memory_lines(recipe, directory)]
     return "\n".join(["plan", *(f"  {line}" for line in lines)])
 

@@ -102,10 +102,6 @@ class RolloutPool:
     def stats(self) -> Sequence[EngineStats]:
         return [worker.stats for worker in self._workers]
 
-    @property
-    def pids(self) -> dict[str, int]:
-        return {worker.name: worker.child.pid for worker in self._workers}
-
     async def generate(self, request: Request) -> tuple[Completion, ...]:
         """All samples of the request; cancelling the call aborts it in the engine."""
         finished: asyncio.Future[tuple[Completion, ...]] = asyncio.get_running_loop().create_future()
@@ -164,9 +160,9 @@ class RolloutPool:
                     await self._replace(worker)
                 else:
                     self._take_in(worker, message)
-        except WorkerError as error:
+        except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
             if not self._failure.done():
-                self._failure.set_exception(error)
+                self._failure.set_exception(WorkerError(f"{worker.name} is lost: {error}"))
 
     def _take_in(self, worker: _Worker, message: FromRollout) -> None:
         worker.last_progress = asyncio.get_running_loop().time()
@@ -206,7 +202,7 @@ class RolloutPool:
         self._on_death(worker.name, reason, is_restarted)
         if not is_restarted:
             why = "it never became ready" if not worker.is_ready else "no restarts are left"
-            raise WorkerError(f"a rollout worker is lost ({why}): {reason}")
+            raise WorkerError(f"{why}: {reason}")
         self._num_restarts_left -= 1
         orphans = list(worker.requests.values())
         worker.is_ready, worker.loaded_version = False, -1

@@ -9,14 +9,19 @@ runs/<name>/
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from freerun.config.load import dump_toml, load_recipe
 from freerun.config.recipe import Recipe
-from freerun.errors import CheckpointError, ConfigError
+from freerun.errors import CheckpointError, ConfigError, FreerunError
+from freerun.events.reader import RunReader
+from freerun.events.schema import STORE_NAME
 from freerun.model.companions import copy_companions
-from freerun.runtime.checkpoint import Checkpoint, find_checkpoint
+from freerun.runtime.checkpoint import Checkpoint, find_checkpoint, tidy_for_resume
 
 CONFIG_FILE = "config.toml"
 
@@ -47,20 +52,46 @@ def open_run(recipe: Recipe, *, resume: bool) -> tuple[RunDirectory, Checkpoint 
     """The run's directory and, to resume, its newest checkpoint (None: it was cut off before the first)."""
     run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
     if resume:
-        if not run.config.is_file():
-            raise CheckpointError(f'there is no run "{run.path}" to resume; leave out --resume to start it')
-        check_same_run(recipe, load_recipe(run.config, []), run)
-        return run, find_checkpoint(run.checkpoints)
-    if run.config.is_file():
+        return run, _resume(run, recipe)
+    if run.config.is_file() and not _is_unused(run):
         raise ConfigError(
             f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
         )
+    shutil.rmtree(run.path, ignore_errors=True)
     copy_companions(Path(recipe.model.path), run.model)
     run.config.write_text(dump_toml(recipe))
     return run, None
 
 
-def check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
+def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
+    _check_same_run(recipe, load_recipe(run.config, []), run)
+    checkpoint = find_checkpoint(run.checkpoints)
+    for damaged in tidy_for_resume(run.checkpoints, checkpoint):
+        print(f"freerun: a damaged checkpoint was set aside as {damaged}", file=sys.stderr)
+    run.config.write_text(dump_toml(recipe))
+    return checkpoint
+
+
+def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The run's own recipe with this command's overrides: the file it was started from may have changed."""
+    run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
+    if not run.config.is_file():
+        raise CheckpointError(f'there is no run "{run.path}" to resume; leave out --resume to start it')
+    return load_recipe(run.config, overrides)
+
+
+def _is_unused(run: RunDirectory) -> bool:
+    """Whether a run failed before its first step, so that its name is free to be used again."""
+    if run.checkpoints.exists():
+        return False
+    try:
+        with RunReader(run.path) as reader:
+            return not reader.steps() and reader.status().state != "running"
+    except FreerunError:  # no store, or a damaged one: nothing that says it was never used
+        return not (run.path / STORE_NAME).exists()
+
+
+def _check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
     """Refuse to resume with settings that decide which prompt an ordinal is, or how large a batch is."""
     identity = {
         "run.seed": (recipe.run.seed, saved.run.seed),

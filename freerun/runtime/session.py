@@ -26,12 +26,14 @@ from freerun.events.events import (
     EngineReport,
     RunFinished,
     RunStarted,
+    StepFinished,
     WarmStartProgress,
     WorkerDied,
 )
 from freerun.events.store import Store
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
+    check_model,
     make_gate_and_buffer,
     make_grader,
     make_rollout_pool,
@@ -62,7 +64,10 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
     view = make_view(console)
     with Store(run.path) as store:
         if resume:
-            store.rewind(checkpoint.state.version if checkpoint else 0)
+            if checkpoint is not None:
+                store.rewind(checkpoint.state.version, seconds=checkpoint.state.seconds)
+            else:
+                store.rewind(0)
         with view:
             outcome = asyncio.run(_run_session(recipe, run, checkpoint, store, view))
     console.print(describe(view.state), markup=False, highlight=False, soft_wrap=True)
@@ -117,6 +122,7 @@ class Session:
     async def _run_stages(self) -> None:
         recipe, logs = self._recipe, self._run.logs
         tokenizer = Tokenizer.load(self._run.model)
+        check_model(recipe, tokenizer, self._run.model)
         source = make_source(recipe, tokenizer, self._checkpoint)
         if source.num_too_long:
             self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")
@@ -212,6 +218,8 @@ class Session:
         return self._loop.time() - self._start_time
 
     def _emit(self, event: AnyEvent) -> None:
+        if isinstance(event, StepFinished):
+            self._store.check()  # a store that cannot write must not go unnoticed for more than a step
         self._store(event)
         self._view(event)
 

@@ -9,7 +9,7 @@ from freerun.runtime.wording import count, duration, percent, printable_block
 
 
 def describe(state: RunState) -> str:
-    """The closing summary of the run that `recipe` (as the user typed it) started; plain text, lines aligned."""
+    """The closing summary of a run; plain text, lines aligned."""
     facts = [
         ("outcome", _outcome(state)),
         ("steps", _steps(state)),

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from freerun.errors import WorkerError
 from freerun.model.checkpoint import load_model, save_weights
 from freerun.model.companions import copy_companions
-from freerun.processes.parent import Parent, run_worker
+from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.runtime.messages import (
     Progress,
@@ -100,7 +100,7 @@ class TrainWorker:
             published = Publication(version=version, checksum=self._shared.checksum(version))
             self._parent.send(Published(published=published))
 
-        threading.Thread(target=confirm, daemon=True).start()
+        _in_background(confirm)
 
     def _save(self, directory: Path) -> None:
         """Snapshot now, write in the background: the next step may start before the files are on disk."""
@@ -115,14 +115,11 @@ class TrainWorker:
                 save_weights(weights, self._model.config, model_directory)
                 copy_companions(self._companions, model_directory)
                 save_file(optimizer, directory / OPTIMIZER_FILE)
-            except (
-                OSError,
-                SafetensorError,
-            ) as problem:  # a full disk: the controller says so and stops
-                error = str(problem)
+            except Exception as problem:  # the thread's edge: the controller says so and stops
+                error = repr(problem)
             self._parent.send(Saved(directory=str(directory), error=error))
 
-        threading.Thread(target=write, daemon=True).start()
+        _in_background(write)
 
     def _supervise(self, message: Supervise) -> float:
         if self._supervised is None:
@@ -137,6 +134,18 @@ class TrainWorker:
             self._supervised = None
             os.sched_setaffinity(0, self._cores)
             torch.set_num_threads(self._train.num_threads)
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    """Run beside the trainer; an exception ends the process, as it would in the main thread."""
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException:
+            exit_with_traceback()
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 def serve(parent: Parent[ToTrainer]) -> None:

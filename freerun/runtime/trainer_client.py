@@ -48,14 +48,11 @@ class TrainerClient:
         self._config = config
         self._on_progress = on_progress
         self._patience_seconds = config.start_seconds
-        self._last_progress = asyncio.get_running_loop().time()
         self._answers: dict[type[FromTrainer], asyncio.Future[FromTrainer]] = {}
+        """Commands under way, by the kind of their answer: there is at most one of each."""
+        self._last_progress: dict[type[FromTrainer], float] = {}
         self._loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._watch())]
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     async def wait_for_loss(self) -> None:
         """Never returns; raises when the process is gone, whether or not anything was asked of it."""
@@ -105,8 +102,9 @@ class TrainerClient:
     def _send(self, message: ToTrainer, answer_type: type[Any]) -> asyncio.Future[FromTrainer]:
         """Send a command; its answer, or the loss of the process, is the future's result."""
         answer: asyncio.Future[FromTrainer] = asyncio.get_running_loop().create_future()
+        assert answer_type not in self._answers, f"a second command is sent before its {answer_type.__name__}"
         self._answers[answer_type] = answer
-        self._last_progress = asyncio.get_running_loop().time()
+        self._last_progress[answer_type] = asyncio.get_running_loop().time()
         self._child.send(message)
         return answer
 
@@ -131,8 +129,10 @@ class TrainerClient:
         self._lose(f"the trainer is gone: {self._child.describe_end()}")
 
     def _take_in(self, message: FromTrainer) -> None:
-        self._last_progress = asyncio.get_running_loop().time()
         if isinstance(message, Progress):
+            # Of a step or a supervised update; a checkpoint that is being written has its own clock.
+            for answer_type in (StepDone, Supervised):
+                self._last_progress[answer_type] = asyncio.get_running_loop().time()
             self._on_progress(message.doing)
         elif (answer := self._answers.pop(type(message), None)) is not None and not answer.done():
             answer.set_result(message)
@@ -141,13 +141,13 @@ class TrainerClient:
         """Kill a trainer that is silent, or makes no progress on what was asked of it."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            stalled_seconds = asyncio.get_running_loop().time() - self._last_progress
             has_started = TrainerReady not in self._answers
             if has_started and self._child.seconds_silent > self._config.silence_seconds:
                 self._give_up(f"the trainer fell silent for {self._config.silence_seconds:.0f} s")
-            elif self._answers and stalled_seconds > self._patience_seconds:
-                asked = ", ".join(answer_type.__name__ for answer_type in self._answers)
-                self._give_up(f"the trainer made no progress on {asked} for {self._patience_seconds:.0f} s")
+            before = asyncio.get_running_loop().time() - self._patience_seconds
+            for asked in [kind for kind in self._answers if self._last_progress[kind] < before]:
+                seconds = self._patience_seconds
+                self._give_up(f"the trainer made no progress towards {asked.__name__} for {seconds:.0f} s")
 
     def _give_up(self, reason: str) -> None:
         self._child.kill()

@@ -127,7 +127,9 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
         case EvalFinished():
             failed = f"  {event.num_failed} failed" if event.num_failed else ""
             size = f"{event.num_prompts} prompts x {event.num_samples}"
-            return f"held-out {event.accuracy:.2f} at version {event.version}  ({size}){failed}"
+            is_mixed = event.oldest_version != event.newest_version
+            mixed = f", sampled by {event.oldest_version} to {event.newest_version}" if is_mixed else ""
+            return f"held-out {event.accuracy:.2f} at version {event.version}  ({size}{mixed}){failed}"
         case CheckpointSaved():
             return f"checkpoint {event.version} saved  {event.directory}"
         case WorkerDied():

@@ -37,11 +37,11 @@ class Update:
     """False when the norm was not finite."""
 
 
-def warmed_up(lr: float, *, num_updates: int, warmup_steps: int) -> float:
-    """The learning rate of the update after `num_updates`: linear from lr / warmup_steps, then constant."""
-    if num_updates >= warmup_steps:
+def warmed_up(lr: float, *, num_updates: int, warmup_updates: int) -> float:
+    """The learning rate of the update after `num_updates`: linear from lr / warmup_updates, then constant."""
+    if num_updates >= warmup_updates:
         return lr
-    return lr * (num_updates + 1) / warmup_steps
+    return lr * (num_updates + 1) / warmup_updates
 
 
 class Optimizer:

@@ -4,7 +4,7 @@
               one per        dealt, one     packed by        no grad, weights     forward, loss, backward
               trajectory     update each    Algorithm 1      before any update    per micro-batch; update
 
-Normalisation: a minibatch's sum over tokens is divided by (completion tokens of the step / num_minibatches).
+Normalisation: a minibatch's sum over tokens is divided by (completion tokens of the step / minibatches).
 Every token of the step weighs the same, whatever minibatch and micro-batch it fell into, and the average over
 the minibatches is the mean over the step's tokens.
 
@@ -80,11 +80,10 @@ class PolicyTrainer:
             check_trajectory(trajectory, version=self.version)
         num_loss_tokens = sum(len(t.completion.token_ids) for t in trajectories)
         meter = StepMeter(version=self.version, num_loss_tokens=num_loss_tokens)
-        self._update_weights(
-            self._form_minibatches(trajectories, compute_advantages(groups, self._config.advantage)),
-            divisor=num_loss_tokens / self._config.num_minibatches,
-            meter=meter,
-        )
+        advantages = compute_advantages(groups, self._config.advantage)
+        minibatches = self._form_minibatches(trajectories, advantages)
+        divisor = num_loss_tokens / max(1, len(minibatches))
+        self._update_weights(minibatches, divisor=divisor, meter=meter)
         metrics = batch_metrics(trajectories, self.version)
         metrics |= meter.metrics(seconds=time.perf_counter() - started)
         staleness_counts = count_staleness(trajectories, self.version)
@@ -169,7 +168,7 @@ class PolicyTrainer:
 
     def _next_lr(self) -> float:
         return warmed_up(
-            self._config.lr, num_updates=self._optimizer.num_updates, warmup_steps=self._config.warmup_steps
+            self._config.lr, num_updates=self._optimizer.num_updates, warmup_updates=self._config.warmup_updates
         )
 
     def _report(self, activity: str, m: int, num_minibatches: int, n: int, num_micro_batches: int) -> None:

@@ -1,0 +1,315 @@
+"""The real controller, gate and buffer against simulated workers, in virtual time.
+
+Rollouts of long-tailed duration, failures, filters, slow loads, stops and kills at any moment: whatever
+happens, each prompt is trained on once or still owed, and no staleness exceeds its bound.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from virtual_time import run_in_virtual_time
+
+from freerun.buffer.buffer import TrajectoryBuffer
+from freerun.buffer.gate import StalenessGate
+from freerun.config.recipe import (
+    BufferConfig,
+    CheckpointConfig,
+    EngineConfig,
+    EvalConfig,
+    Recipe,
+    RewardConfig,
+    RuntimeConfig,
+    SamplingConfig,
+    TrainConfig,
+)
+from freerun.errors import RolloutError, WorkerError
+from freerun.events.events import AnyEvent, EvalFinished, StepFinished
+from freerun.runtime.checkpoint import ControllerState
+from freerun.runtime.controller import Controller, Stages
+from freerun.types import (
+    Completion,
+    EngineStats,
+    Grade,
+    Group,
+    Prompt,
+    Publication,
+    Request,
+    Reward,
+    Span,
+    StepResult,
+    Trajectory,
+)
+
+
+class CountingSource:
+    """Prompts that are nothing but their ordinal."""
+
+    fingerprint = "same data"
+
+    def __init__(self) -> None:
+        self.cursor = 0
+
+    def at(self, ordinal: int) -> Prompt:
+        ids = np.array([1], dtype=np.int32)
+        return Prompt(ordinal=ordinal, key=str(ordinal), text="", answer="", token_ids=ids)
+
+    def take(self) -> Prompt:
+        self.cursor += 1
+        return self.at(self.cursor - 1)
+
+    def held_out(self, limit: int) -> list[Prompt]:
+        return [self.at(-1 - i) for i in range(2)]
+
+
+class SimulatedEngines:
+    """Loads take a while, and some tokens are sampled before and some after."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.version = -1
+        self.rng = rng
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        raise NotImplementedError("the simulated workflow makes its completions itself")
+
+    async def load(self, published: Publication) -> None:
+        await asyncio.sleep(self.rng.random() * 0.5)
+        self.version = published.version
+        await asyncio.sleep(self.rng.random())
+
+    def stats(self) -> Sequence[EngineStats]:
+        return []
+
+
+class SimulatedGraders:
+    num_graded = 0
+
+    async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
+        raise NotImplementedError("the simulated workflow grades by itself")
+
+
+@dataclass
+class SimulatedTrainer:
+    """Checks on every step what the whole system promises."""
+
+    rng: random.Random
+    version: int
+    max_staleness: int
+    trained: dict[int, int]
+    """Version that each ordinal was trained into."""
+    is_busy: bool = False
+    published: list[int] = field(default_factory=list)
+
+    async def step(self, groups: Sequence[Group]) -> StepResult:
+        assert not self.is_busy
+        self.is_busy = True
+        for group in groups:
+            assert group.ordinal not in self.trained, "trained on twice"
+            assert 0 <= self.version - group.oldest_version <= self.max_staleness
+        await asyncio.sleep(self.rng.random() * 2)
+        self.is_busy = False
+        self.version += 1
+        self.trained |= {group.ordinal: self.version for group in groups}
+        return StepResult(version=self.version, metrics={}, staleness_counts={})
+
+    def publish(self) -> Awaitable[Publication]:
+        async def later(version: int) -> Publication:
+            await asyncio.sleep(self.rng.random())
+            return Publication(version=version, checksum="")
+
+        assert not self.is_busy
+        self.published.append(self.version)
+        return later(self.version)
+
+    def save(self, directory: str, *, version: int) -> Awaitable[None]:
+        raise NotImplementedError("checkpoints are captured by the world")
+
+
+class World:
+    """One run over several sessions: what survives a stop or a kill is the last checkpoint, nothing else."""
+
+    def __init__(self, recipe: Recipe, rng: random.Random, *, failure_rate: float, tail: float) -> None:
+        self.recipe = recipe
+        self.rng = rng
+        self.failure_rate = failure_rate
+        self.tail = tail
+        self.trained: dict[int, int] = {}
+        self.saved: ControllerState | None = None
+        self.events: list[AnyEvent] = []
+
+    def emit(self, event: AnyEvent) -> None:
+        self.events.append(event)
+
+    async def workflow(self, prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        versions = []
+        for _ in range(self.rng.randint(1, 3)):
+            versions.append(generator.version)
+            await asyncio.sleep(self.rng.random() * (self.tail if self.rng.random() < 0.1 else 1))
+        if self.rng.random() < self.failure_rate:
+            raise RolloutError("as the dice fell")
+        completion = Completion(
+            token_ids=np.zeros(len(versions), np.int32),
+            logprobs=np.zeros(len(versions), np.float32),
+            spans=tuple(Span(version, 1) for version in versions),
+            finish_reason="stop",
+            text="",
+        )
+        return tuple(
+            Trajectory(
+                prompt=prompt, sample=i, completion=completion, reward=Reward(float(self.rng.random() < 0.5), True)
+            )
+            for i in range(self.recipe.sampling.group_size)
+        )
+
+    async def session(self, ending: str) -> int:
+        """Run until the end, a stop or a kill; returns the version that was reached."""
+        recipe, source = self.recipe, CountingSource()
+        buffer = TrajectoryBuffer(
+            groups_per_batch=recipe.train.prompts_per_step,
+            max_staleness=recipe.buffer.max_staleness,
+            policy=recipe.buffer.policy,
+            filter_zero_variance=recipe.buffer.filter_zero_variance,
+        )
+        if self.saved is not None:
+            source.cursor = self.saved.cursor
+            buffer.restore(self.saved.buffer)
+        gate = StalenessGate(
+            batch_size=recipe.batch_size,
+            max_staleness=recipe.buffer.max_staleness,
+            version=buffer.version,
+            num_buffered=buffer.counts.ready * recipe.sampling.group_size,
+        )
+        trainer = SimulatedTrainer(self.rng, buffer.version, recipe.buffer.max_staleness, self.trained)
+        stages = Stages(
+            source=source,  # type: ignore[arg-type]
+            workflow=self.workflow,
+            evaluation_workflow=self.workflow,
+            generator=SimulatedEngines(self.rng),
+            grader=SimulatedGraders(),
+            gate=gate,
+            buffer=buffer,
+            trainer=trainer,
+        )
+
+        def save(state: ControllerState) -> Coroutine[Any, Any, None]:
+            assert state.version == trainer.version == state.buffer.version
+            assert not trainer.is_busy
+            return self.write(state)
+
+        controller = Controller(
+            recipe, stages, emit=self.emit, save_checkpoint=save, lost_workers=(), version=buffer.version
+        )
+        running = asyncio.ensure_future(controller.run())
+        if ending != "end":
+            await asyncio.wait({running}, timeout=self.rng.random() * 25)
+            running.cancel() if ending == "kill" else controller.request_stop()
+        await asyncio.wait({running}, timeout=100_000)
+        assert running.done(), f"stuck: waiting for {buffer.waiting_for()}"
+        if not running.cancelled():
+            running.result()
+            live = buffer.counts.ready + buffer.counts.running
+            assert gate.started == buffer.version * recipe.batch_size + live * recipe.sampling.group_size
+        return controller.version
+
+    async def write(self, state: ControllerState) -> None:
+        await asyncio.sleep(self.rng.random() * 4)
+        self.saved = state
+
+    def check_ledger(self) -> None:
+        """Every prompt taken up to the checkpoint is trained on, owed, or lost by name."""
+        version = self.saved.version if self.saved else 0
+        self.trained = {ordinal: into for ordinal, into in self.trained.items() if into <= version}
+        assert len(self.trained) == version * self.recipe.train.prompts_per_step
+        if self.saved is not None:
+            state = self.saved.buffer
+            owed = [*(group.ordinal for group in state.ready), *state.to_restart]
+            num_lost = sum(state.totals.get(fate, 0) for fate in ("failed", "filtered", "dropped"))
+            assert len({*owed, *self.trained}) == len(owed) + len(self.trained)
+            assert len(owed) + len(self.trained) + num_lost == self.saved.cursor
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_each_prompt_is_trained_on_once_and_none_too_late(seed: int) -> None:
+    rng = random.Random(seed)
+    group_size = rng.choice([1, 2, 4])
+    recipe = Recipe(
+        sampling=SamplingConfig(group_size=group_size),
+        engine=EngineConfig(num_slots=rng.choice([1, 4, 64])),
+        reward=RewardConfig(max_failures_in_row=1000),
+        buffer=BufferConfig(
+            max_staleness=rng.choice([0, 1, 2, 4]),
+            policy=rng.choice(["wait", "wait", "drop", "requeue"]),
+            filter_zero_variance=group_size > 1 and rng.random() < 0.5,
+        ),
+        train=TrainConfig(num_steps=25, prompts_per_step=rng.choice([1, 2, 3]), num_minibatches=1),
+        eval=EvalConfig(every_steps=rng.choice([1, 3, 7])),
+        checkpoint=CheckpointConfig(every_steps=rng.choice([1, 2, 5])),
+    )
+    world = World(recipe, rng, failure_rate=rng.choice([0, 0.1, 0.4]), tail=rng.choice([1, 5, 30]))
+    for ending in [rng.choice(["stop", "kill", "end"]) for _ in range(6)] + ["end"]:
+        version = run_in_virtual_time(world.session(ending))
+        world.check_ledger()
+        if version == 25 and ending == "end":
+            break
+    assert world.saved is not None
+    assert world.saved.version == 25
+
+
+def small_world(**settings: Any) -> World:
+    recipe = Recipe(
+        sampling=SamplingConfig(group_size=2),
+        train=TrainConfig(num_steps=12, prompts_per_step=2, num_minibatches=1),
+        **settings,
+    )
+    return World(recipe, random.Random(0), failure_rate=0.0, tail=1.0)
+
+
+def test_generation_goes_on_while_the_trainer_trains_and_checkpoints_are_written() -> None:
+    world = small_world(checkpoint=CheckpointConfig(every_steps=1))
+    run_in_virtual_time(world.session("end"))
+    steps = [event for event in world.events if isinstance(event, StepFinished)]
+    finished = [event.seconds for event in world.events if type(event).__name__ == "GroupFinished"]
+    overlapping = [
+        step
+        for step in steps
+        if any(step.seconds - step.step_seconds < seconds < step.seconds for seconds in finished)
+    ]
+    assert len(overlapping) > len(steps) / 2
+
+
+def test_an_evaluation_says_which_versions_sampled_it() -> None:
+    world = small_world(eval=EvalConfig(every_steps=3))
+    run_in_virtual_time(world.session("end"))
+    evaluations = [event for event in world.events if isinstance(event, EvalFinished)]
+    assert evaluations[-1].version == evaluations[-1].oldest_version == evaluations[-1].newest_version == 12
+    assert all(e.oldest_version <= e.version <= e.newest_version for e in evaluations)
+
+
+def test_rollouts_that_always_fail_stop_the_run_and_keep_the_steps_made() -> None:
+    world = small_world(reward=RewardConfig(max_failures_in_row=5), checkpoint=CheckpointConfig(every_steps=1000))
+
+    def break_down(event: AnyEvent) -> None:
+        if isinstance(event, StepFinished) and event.result.version == 4:
+            world.failure_rate = 1.0
+
+    world.emit = break_down  # type: ignore[method-assign]
+    with pytest.raises(RolloutError, match="5 rollouts in a row failed"):
+        run_in_virtual_time(world.session("end"))
+    assert world.saved is not None
+    assert world.saved.version >= 4
+
+
+def test_rollouts_that_never_finish_end_in_an_error_that_names_them() -> None:
+    world = small_world(runtime=RuntimeConfig(stall_seconds=50))
+
+    async def hang(prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    world.workflow = hang  # type: ignore[method-assign]
+    with pytest.raises(WorkerError, match=r"nothing was generated or graded for 50 s; waiting for 0 of 2 groups"):
+        run_in_virtual_time(world.session("end"))
