@@ -162,11 +162,12 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
 
 
 texts = st.text()
+names = st.text(min_size=1).filter(lambda name: name not in (".", "..") and not {"/", "\0"} & set(name))
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(
-    run=st.builds(RunConfig, name=texts.filter(bool), directory=texts, seed=st.integers()),
+    run=st.builds(RunConfig, name=names, directory=texts, seed=st.integers(0, 2**63 - 1)),
     data=st.builds(DataConfig, path=texts.filter(bool), template=texts, use_chat_template=st.booleans()),
     sampling=st.builds(
         SamplingConfig,

@@ -163,9 +163,11 @@ def test_several_threads_may_read_while_the_run_writes(tmp_path: Path) -> None:
 
 def test_rewind_forgets_the_steps_after_the_checkpoint_and_says_so(tmp_path: Path) -> None:
     checkpoint = CheckpointSaved(seconds=4.5, version=2, directory="d")
-    write(tmp_path, a_start(), *(make_step(v) for v in (1, 2)), checkpoint, make_step(3), make_step(4), an_eval(4))
+    early, late = (GroupFinished(seconds=s, ordinal=1, outcome="filtered") for s in (4.0, 5.0))
+    steps = [make_step(version) for version in (1, 2, 3, 4)]
+    write(tmp_path, a_start(), *steps[:2], early, checkpoint, late, *steps[2:], an_eval(4), an_end())
     with Store(tmp_path) as store:
-        assert store.rewind(2) == 2
+        assert store.rewind(2, seconds=4.2) == 2
         store(a_start(version=2))
         store(make_step(3))
     with RunReader(tmp_path) as reader:
@@ -177,6 +179,8 @@ def test_rewind_forgets_the_steps_after_the_checkpoint_and_says_so(tmp_path: Pat
         assert isinstance(rewound, Rewound)
         assert (rewound.version, rewound.num_steps) == (2, 2)
         assert len(list(reader.events("checkpoint_saved"))) == 1
+        assert [event.seconds for event in reader.events("group_finished")] == [4.0]
+        assert len(list(reader.events("run_finished"))) == 1
         assert len(list(reader.events("step_finished"))) == 3
 
 

@@ -140,7 +140,7 @@ def test_an_interrupted_and_resumed_synchronous_run_is_the_uninterrupted_one(tmp
     parts = make_run(tmp_path / "parts")
     first = Run(parts, *SYNCHRONOUS, "--train.num_steps", "5")
     assert first.wait() == 0, first.output
-    second = Run(parts, *SYNCHRONOUS, "--resume")
+    second = Run(parts, "--resume", "--train.num_steps", "8")
     assert second.wait() == 0, second.output
 
     assert_exactly_once(second, num_steps=8)

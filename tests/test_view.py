@@ -239,7 +239,7 @@ def test_the_log_has_one_line_per_step_and_nothing_that_is_not_known() -> None:
         "step 12/60  reward 0.80  held-out 0.18  length 5.1  staleness 1.0/3 (bound 4)  gen 512 tok/s  "
         "train 632 tok/s  waited 0.4 s\n"
     ) in log
-    assert "held-out 0.55 at version 10  (64 prompts x 4)  1 failed\n" in log
+    assert "held-out 0.55 at version 10  (64 prompts x 4, sampled by 10 to 11)  1 failed\n" in log
     assert "checkpoint 10 saved  runs/times-tables/checkpoints/10\n" in log
     assert "group 99 failed: grader-0 timed out after 10 s\n" in log
     assert "step 13/60  held-out 0.55" in log

@@ -100,7 +100,12 @@ class Store:
             [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
             for table in ("steps", "metrics", "trajectories", "evals", "events"):
                 db.execute(f"DELETE FROM {table} WHERE version > ?", (version,))
-            db.execute("DELETE FROM events WHERE seconds > ?", (seconds,))
+            # What belongs to no version but came after the checkpoint will happen again too; a session's
+            # start and end stay.
+            kept = "('run_started', 'run_finished', 'rewound')"
+            db.execute(
+                f"DELETE FROM events WHERE seconds > ? AND version IS NULL AND kind NOT IN {kept}", (seconds,)
+            )
             if num_steps:
                 insert_event(db, Rewound(seconds=seconds, version=version, num_steps=num_steps))
         return int(num_steps)
