@@ -19,8 +19,9 @@ from training_batches import (
     weights_of,
 )
 
+from freerun.config.recipe import TrainConfig
 from freerun.errors import CheckpointError
-from freerun.train.optimizer import Optimizer
+from freerun.train.optimizer import Optimizer, learning_rate
 from freerun.train.trainer import PolicyTrainer
 
 
@@ -118,3 +119,11 @@ def test_the_state_of_another_model_or_half_a_state_is_refused(damage):
         del state["num_updates"]
     with pytest.raises(CheckpointError, match="num_updates" if damage == "count" else "down.weight"):
         make_trainer(tiny_decoder()).load_optimizer_state(state)
+
+
+def test_a_linear_schedule_falls_evenly_to_nothing() -> None:
+    config = TrainConfig(lr=0.1, lr_schedule="linear", num_steps=4, warmup_updates=2)
+    rates = [learning_rate(config, version=version, num_updates=10) for version in range(5)]
+    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])
+    assert learning_rate(config, version=0, num_updates=0) == pytest.approx(0.05)
+    assert learning_rate(config, version=9, num_updates=10) == 0.0

@@ -192,7 +192,9 @@ class TrainConfig:
     clip: float = 0.2
     """Half-width of the trust region of the ratio."""
     lr: float = 2e-5
-    """AdamW learning rate, constant after the warm-up."""
+    """AdamW learning rate, reached after the warm-up."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """constant after the warm-up (the paper); linear falls to 0 towards the last of train.num_steps."""
     warmup_updates: int = 0
     """Optimizer updates over which the learning rate rises from 0."""
     weight_decay: float = 0.05

@@ -37,11 +37,18 @@ class Update:
     """False when the norm was not finite."""
 
 
-def warmed_up(lr: float, *, num_updates: int, warmup_updates: int) -> float:
-    """The learning rate of the update after `num_updates`: linear from lr / warmup_updates, then constant."""
-    if num_updates >= warmup_updates:
+def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> float:
+    """The learning rate of the update after `num_updates`, in the step from `version`.
+
+    Linear from lr / warmup_updates during the warm-up; then constant, or falling so that the step after the
+    last would have 0.
+    """
+    lr = config.lr
+    if config.lr_schedule == "linear":
+        lr *= max(0.0, 1 - version / config.num_steps)
+    if num_updates >= config.warmup_updates:
         return lr
-    return lr * (num_updates + 1) / warmup_updates
+    return lr * (num_updates + 1) / config.warmup_updates
 
 
 class Optimizer:

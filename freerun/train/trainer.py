@@ -37,7 +37,7 @@ from freerun.train.batch import MicroBatch, check_trajectory, family_of, pack_tr
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.loss import PolicyLoss, decoupled_ppo_loss, naive_ppo_loss
 from freerun.train.metrics import StepMeter, batch_metrics, count_staleness
-from freerun.train.optimizer import Optimizer, warmed_up
+from freerun.train.optimizer import Optimizer, learning_rate
 from freerun.train.packing import cut_families, deal_minibatches, pack_micro_batches
 from freerun.types import Group, StepResult, Trajectory
 
@@ -167,9 +167,7 @@ class PolicyTrainer:
         )
 
     def _next_lr(self) -> float:
-        return warmed_up(
-            self._config.lr, num_updates=self._optimizer.num_updates, warmup_updates=self._config.warmup_updates
-        )
+        return learning_rate(self._config, version=self.version, num_updates=self._optimizer.num_updates)
 
     def _report(self, activity: str, m: int, num_minibatches: int, n: int, num_micro_batches: int) -> None:
         self._on_progress(
