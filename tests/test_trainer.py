@@ -334,3 +334,11 @@ def test_reinforcing_tokens_makes_them_likelier():
         trainer.step([Group(ordinal=0, start_version=trainer.version, trajectories=trajectories)])
     assert before < 0.5
     assert probabilities()[20:].sum() > 0.9
+
+
+def test_engine_and_trainer_are_not_compared_on_truncated_distributions():
+    fresh = [
+        make_trainer(tiny_decoder(), is_truncated=value).step(make_groups()).metrics for value in (False, True)
+    ]
+    assert "engine_trainer_kl" in fresh[0]
+    assert "engine_trainer_kl" not in fresh[1]

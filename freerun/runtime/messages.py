@@ -76,6 +76,8 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """Config and tokenizer that go beside the weights into every checkpoint."""
     train: TrainConfig
     temperature: float
+    is_truncated: bool
+    """Whether sampling uses top-k or top-p."""
     version: int
     optimizer_file: str
     """Optimizer state of a checkpoint; empty for a new run."""

@@ -170,6 +170,7 @@ class Session:
             companions_directory=str(self._run.model),
             train=self._recipe.train,
             temperature=self._recipe.sampling.temperature,
+            is_truncated=self._recipe.sampling.top_k > 0 or self._recipe.sampling.top_p < 1,
             version=self._version,
             optimizer_file=str(self._checkpoint.optimizer_file) if self._checkpoint else "",
             weight_buffers=buffers,

@@ -56,6 +56,7 @@ class TrainWorker:
             self._model,
             start.train,
             temperature=start.temperature,
+            is_truncated=start.is_truncated,
             version=start.version,
             on_progress=self._progress,
         )

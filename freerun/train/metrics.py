@@ -83,8 +83,9 @@ def behaviour_metrics(log_weights: NDArray[np.float64], is_fresh: NDArray[np.boo
 class StepMeter:
     """Collects what the passes and updates of one step computed."""
 
-    def __init__(self, *, version: int, num_loss_tokens: int) -> None:
+    def __init__(self, *, version: int, num_loss_tokens: int, is_truncated: bool = False) -> None:
         self._version = version
+        self._is_truncated = is_truncated
         self._num_loss_tokens = num_loss_tokens
         self._loss = 0.0
         self._num_clipped = 0
@@ -102,7 +103,9 @@ class StepMeter:
 
     def add_proximal(self, micro_batch: MicroBatch, proximal_logprobs_L: Tensor) -> None:
         self._log_weights.append(_as_array(proximal_logprobs_L - micro_batch.behaviour_logprobs_L))
-        self._is_fresh.append((micro_batch.versions_L == self._version).numpy())
+        # Behaviour logprobs after top-k or top-p are of another distribution: comparing them says nothing.
+        is_fresh_L = (micro_batch.versions_L == self._version) & (not self._is_truncated)
+        self._is_fresh.append(is_fresh_L.numpy())
 
     def add_update(self, update: Update) -> None:
         self._updates.append(update)

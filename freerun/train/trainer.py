@@ -59,6 +59,7 @@ class PolicyTrainer:
         config: TrainConfig,
         *,
         temperature: float,
+        is_truncated: bool = False,
         version: int = 0,
         on_progress: Callable[[str], None] = ignore_progress,
     ) -> None:
@@ -66,6 +67,8 @@ class PolicyTrainer:
         self.version = version
         self._config = config
         self._temperature = temperature
+        self._is_truncated = is_truncated
+        """Whether tokens were drawn after top-k or top-p, which the trainer's logprobs do not know of."""
         self._on_progress = on_progress
         self._optimizer = Optimizer(model, config)
 
@@ -79,7 +82,7 @@ class PolicyTrainer:
         for trajectory in trajectories:
             check_trajectory(trajectory, version=self.version)
         num_loss_tokens = sum(len(t.completion.token_ids) for t in trajectories)
-        meter = StepMeter(version=self.version, num_loss_tokens=num_loss_tokens)
+        meter = StepMeter(version=self.version, num_loss_tokens=num_loss_tokens, is_truncated=self._is_truncated)
         advantages = compute_advantages(groups, self._config.advantage)
         minibatches = self._form_minibatches(trajectories, advantages)
         divisor = num_loss_tokens / max(1, len(minibatches))
