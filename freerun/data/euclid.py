@@ -18,7 +18,7 @@ ALPHABET = "0123456789^,>=$"
 Pair = tuple[int, int]
 
 _SLIPS = (-10, -2, -1, 1, 2, 10)
-"""How far off a wrong number is: the errors of arithmetic by hand."""
+"""How far off a wrong last step is: the errors of arithmetic by hand."""
 
 
 def problems(max_number: int) -> Iterator[Problem]:
@@ -30,7 +30,7 @@ def problems(max_number: int) -> Iterator[Problem]:
 
 
 def demonstration(problem: Problem, rng: random.Random, error_rate: float) -> str:
-    """A derivation whose steps go wrong with probability `error_rate` and go on correctly from there.
+    """A derivation whose steps go wrong with probability `error_rate`; most of them jump to the conclusion.
 
     It ends for certain: no number grows beyond the larger of its step, and steps beyond the length of
     the right derivation never err.
@@ -53,8 +53,15 @@ def _step(pair: Pair) -> Pair:
 
 
 def _wrong_step(pair: Pair, rng: random.Random) -> Pair:
-    """The step with one of its numbers off; one above the right number is always a candidate."""
-    numbers = list(_step(pair))
+    """Haste: the new number is said to equal the other one, which ends the derivation; a slip in its last step.
+
+    A derivation that breaks off at its error says where it went wrong: all tokens before it were right and
+    hardly any follow. Slips anywhere, after which the derivation went on, were reinforced half as fast.
+    """
+    a, b = _step(pair)
+    if a != b:
+        return (b, b) if pair[0] > pair[1] else (a, a)
+    numbers = [a, b]
     place = rng.randrange(2)
     numbers[place] = rng.choice([n for s in _SLIPS if 1 <= (n := numbers[place] + s) <= max(pair)])
     return numbers[0], numbers[1]

@@ -129,6 +129,7 @@ class Controller:
         evaluation = self._background.start(self._evaluate_last())
         stop = self._background.start(_wait(self._stop))
         await asyncio.wait({evaluation, stop}, return_when=asyncio.FIRST_COMPLETED)
+        evaluation.cancel()
         if self._saving is not None:
             await self._saving
 
