@@ -137,7 +137,7 @@ class RolloutPool:
             self._failure.exception()  # seen, or asyncio complains about it at exit
 
     def _dispatch(self, request: Request) -> None:
-        worker = min(self._workers, key=lambda w: (w.num_samples, w.index))
+        worker = min(self._workers, key=lambda w: (not w.is_ready, w.num_samples, w.index))
         worker.requests[request.request_id] = request
         if worker.is_ready:
             if not worker.unsent:
