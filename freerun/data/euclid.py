@@ -55,8 +55,8 @@ def _step(pair: Pair) -> Pair:
 def _wrong_step(pair: Pair, rng: random.Random) -> Pair:
     """Haste: the new number is said to equal the other one, which ends the derivation; a slip in its last step.
 
-    A derivation that breaks off at its error says where it went wrong: all tokens before it were right and
-    hardly any follow. Slips anywhere, after which the derivation went on, were reinforced half as fast.
+    Hardly a token follows such an error. What follows one cannot change the reward any more, and to be
+    trained on it all the same is noise.
     """
     a, b = _step(pair)
     if a != b:
