@@ -188,8 +188,8 @@ class RunState:
 
     @property
     def trained_tokens_per_second(self) -> float | None:
-        """Over the last steps, while training."""
-        seconds = sum(step.step_seconds for step in self.steps)
+        """Completion tokens consumed over the last steps, waiting included: a step may have little to compute."""
+        seconds = self.steps[-1].seconds - self.steps[0].begin if self.steps else 0.0
         tokens = sum(step.num_tokens for step in self.steps)
         if tokens and seconds > 0:
             return tokens / seconds
