@@ -37,11 +37,12 @@ def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
 
 def measure(reader: RunReader) -> dict[str, float]:
     """Shares of the training phase: from the moment version 0 was in the engine to the last step."""
+    steps = reader.steps()
     state = RunState()
     for event in reader.events():
-        state(event)
+        if event.seconds <= steps[-1].seconds:  # not the last evaluation, which has the machine to itself
+            state(event)
     begin = min(event.seconds for event in reader.events("weights_loaded"))
-    steps = reader.steps()
     seconds = steps[-1].seconds - begin
     num_tokens = sum(step.metrics["num_tokens"] for step in steps)
     (engine,) = state.engines.values()
@@ -61,13 +62,16 @@ def main() -> None:
     parser.add_argument("--recipe", type=Path, default=Path("recipes/euclid.toml"))
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--model", type=Path, help="a warm-started model; without it the warm start comes first")
     parser.add_argument("--output", type=Path, default=Path("docs/results/overlap.json"))
     args = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="freerun-overlap-"))
     rows: list[dict[str, object]] = []
     try:
-        train(args.recipe, scratch, "warm", "--train.num_steps", "1")
-        start = ["--model.path", str(scratch / "warm/checkpoints/step-1/model"), "--warm_start.num_steps", "0"]
+        if args.model is None:
+            train(args.recipe, scratch, "warm", "--train.num_steps", "1")
+        model = args.model or scratch / "warm/checkpoints/step-1/model"
+        start = ["--model.path", str(model), "--warm_start.num_steps", "0"]
         start += ["--train.num_steps", str(args.steps), "--checkpoint.every_steps", "100000"]
         start += ["--eval.every_steps", "100000"]
         for repeat in range(args.repeats):
