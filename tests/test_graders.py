@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.config.recipe import RewardConfig
+from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
 from freerun.reward.graders import check_grader, grader_named, to_reward
 from freerun.reward.last_number import _NUMBER, _to_ratio, last_number

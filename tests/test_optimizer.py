@@ -19,7 +19,7 @@ from training_batches import (
     weights_of,
 )
 
-from freerun.config.recipe import TrainConfig
+from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
 from freerun.train.optimizer import Optimizer, learning_rate
 from freerun.train.trainer import PolicyTrainer

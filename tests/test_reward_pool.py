@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freerun.config.recipe import RewardConfig
+from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
 from freerun.protocols import Grader
 from freerun.reward.pool import GraderPool

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.config.recipe import DataConfig
+from freerun.config.data import DataConfig
 from freerun.data import euclid
 from freerun.data.tasks import Problem, alphabet_of, demonstrations_of, load_problems
 from freerun.errors import ConfigError, DataError, ModelError

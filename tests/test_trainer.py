@@ -21,7 +21,7 @@ from training_batches import (
     weights_of,
 )
 
-from freerun.config.recipe import TrainConfig
+from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
 from freerun.train.batch import pack_trajectories

@@ -10,7 +10,7 @@ import torch
 from tiny_models import TINY, random_model
 from torch import Tensor
 
-from freerun.config.recipe import TrainConfig
+from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.train.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory

@@ -1,6 +1,6 @@
 """The text of `--help`: every key of a recipe with its default, and the docstring written under its field.
 
-Python throws those strings away, so they are read from the source of `recipe`; nothing is declared twice.
+Python throws those strings away, so they are read from the stages' sources; nothing is declared twice.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ import inspect
 import textwrap
 from typing import Any, Literal, get_args, get_origin
 
-from freerun.config import recipe
 from freerun.config.load import as_toml, key_types, stages
 
 
 def field_docs() -> dict[str, str]:
     """The string literal under each field that has one, by dotted key."""
-    tree = ast.parse(inspect.getsource(recipe))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     return {
-        f"{section}.{name}": doc
-        for section, stage in stages().items()
-        for name, doc in _docs_of(classes[stage.__name__]).items()
+        f"{section}.{name}": doc for section, stage in stages().items() for name, doc in _docs_of(stage).items()
     }
 
 
@@ -40,9 +35,11 @@ def describe_keys(width: int = 100) -> str:
     return "\n\n".join(blocks)
 
 
-def _docs_of(stage: ast.ClassDef) -> dict[str, str]:
+def _docs_of(stage: type[Any]) -> dict[str, str]:
+    definition = ast.parse(inspect.getsource(stage)).body[0]
+    assert isinstance(definition, ast.ClassDef)
     docs = {}
-    for field, below in zip(stage.body, stage.body[1:], strict=False):
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
                 docs[name] = inspect.cleandoc(doc)

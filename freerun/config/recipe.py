@@ -10,17 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from freerun.errors import ConfigError
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(f"config: {message}")
-
-
-def _require_positive(section: str, **values: float) -> None:
-    for name, value in values.items():
-        _require(value > 0, f"{section}.{name} = {value} must be greater than 0")
+from freerun.config.checks import require, require_positive
+from freerun.config.data import DataConfig
+from freerun.config.eval import EvalConfig
+from freerun.config.reward import RewardConfig
+from freerun.config.train import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -33,49 +27,15 @@ class RunConfig:
     """Seeds the order of prompts, the sampling and the warm start."""
 
     def __post_init__(self) -> None:
-        _require(0 <= self.seed < 2**63, f"run.seed = {self.seed} must lie between 0 and 2^63 - 1")
+        require(0 <= self.seed < 2**63, f"run.seed = {self.seed} must lie between 0 and 2^63 - 1")
         is_plain = self.name not in (".", "..") and "/" not in self.name and "\0" not in self.name
-        _require(is_plain, f'run.name = "{self.name}" must be the name of one directory, without "/"')
+        require(is_plain, f'run.name = "{self.name}" must be the name of one directory, without "/"')
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     path: str = ""
     """Hugging Face model directory to start from (config.json, safetensors, tokenizer.json)."""
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    task: Literal["jsonl", "times-tables", "euclid"] = "jsonl"
-    """Where prompts come from: a JSONL file, or a built-in procedural task."""
-    path: str = ""
-    """JSONL file of the training prompts (task = "jsonl")."""
-    held_out_path: str = ""
-    """JSONL file of the held-out prompts; empty holds out a fraction of the training file."""
-    held_out_fraction: float = 0.2
-    """Share of the problems kept out of training and used for evaluation."""
-    template: str = "Question: {question}\nAnswer:"
-    """Prompt text; {field} is replaced by the row's field."""
-    use_chat_template: bool = False
-    """Wrap the prompt text as a user message with the model's chat template."""
-    answer_field: str = "answer"
-    """Field of the row that holds the reference answer."""
-    answer_after: str = ""
-    """Take the reference answer after the last occurrence of this mark (GSM8K: "####")."""
-    max_number: int = 30
-    """Largest number in the problems of the euclid task."""
-    max_prompt_tokens: int = 1024
-    """Longer prompts are left out, counted and reported."""
-
-    def __post_init__(self) -> None:
-        _require_positive("data", max_prompt_tokens=self.max_prompt_tokens)
-        _require(self.max_number >= 5, f"data.max_number = {self.max_number} must be at least 5")
-        _require(
-            0 < self.held_out_fraction < 1,
-            f"data.held_out_fraction = {self.held_out_fraction} must lie between 0 and 1",
-        )
-        if self.task == "jsonl":
-            _require(self.path != "", 'data.path is empty; name a JSONL file, or set data.task = "times-tables"')
 
 
 @dataclass(frozen=True)
@@ -94,15 +54,15 @@ class SamplingConfig:
     """A completion ends as soon as its text contains one of these strings (or the end-of-sequence token)."""
 
     def __post_init__(self) -> None:
-        _require_positive(
+        require_positive(
             "sampling",
             group_size=self.group_size,
             max_completion_tokens=self.max_completion_tokens,
             temperature=self.temperature,
         )
-        _require(self.top_k >= 0, f"sampling.top_k = {self.top_k} must be 0 (all tokens) or more")
-        _require(0 < self.top_p <= 1, f"sampling.top_p = {self.top_p} must lie in (0, 1]")
-        _require(all(self.stop), "sampling.stop holds an empty string, which would end every completion")
+        require(self.top_k >= 0, f"sampling.top_k = {self.top_k} must be 0 (all tokens) or more")
+        require(0 < self.top_p <= 1, f"sampling.top_p = {self.top_p} must lie in (0, 1]")
+        require(all(self.stop), "sampling.stop holds an empty string, which would end every completion")
 
 
 @dataclass(frozen=True)
@@ -121,7 +81,7 @@ class EngineConfig:
     """When new weights arrive: recompute the KV cache under them (the paper), or keep it (PipelineRL)."""
 
     def __post_init__(self) -> None:
-        _require_positive(
+        require_positive(
             "engine",
             num_workers=self.num_workers,
             num_threads=self.num_threads,
@@ -129,37 +89,6 @@ class EngineConfig:
             cache_tokens=self.cache_tokens,
             prefill_chunk_tokens=self.prefill_chunk_tokens,
         )
-
-
-@dataclass(frozen=True)
-class RewardConfig:
-    grader: str = "number"
-    """number, exact, regex, math, or your own function as "module:function"."""
-    pattern: str = ""
-    """For grader = "regex": the first group of this pattern is compared with the answer."""
-    requires_stop: bool = False
-    """A completion that was cut off at the length limit counts as wrong."""
-    correct: float = 5.0
-    """Reward of a right completion (the paper's +5)."""
-    incorrect: float = -5.0
-    """Reward of a wrong completion (the paper's -5)."""
-    num_workers: int = 1
-    """Grader processes."""
-    timeout_seconds: float = 10.0
-    """A grade that takes longer is a failure: its process is killed and replaced."""
-    max_failures_in_row: int = 16
-    """This many failed groups without a success between them stop the run."""
-
-    def __post_init__(self) -> None:
-        _require_positive(
-            "reward",
-            num_workers=self.num_workers,
-            timeout_seconds=self.timeout_seconds,
-            max_failures_in_row=self.max_failures_in_row,
-        )
-        _require(self.correct > self.incorrect, "reward.correct must be greater than reward.incorrect")
-        if self.grader == "regex":
-            _require(self.pattern != "", 'reward.pattern is empty; reward.grader = "regex" needs one')
 
 
 @dataclass(frozen=True)
@@ -172,61 +101,7 @@ class BufferConfig:
     """Leave out groups whose rewards are all equal: they carry no group advantage."""
 
     def __post_init__(self) -> None:
-        _require(self.max_staleness >= 0, f"buffer.max_staleness = {self.max_staleness} must be 0 or more")
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    num_steps: int = 100
-    """Training steps; each consumes one batch and makes one new version."""
-    prompts_per_step: int = 8
-    """Groups in a batch; the batch size in trajectories is prompts_per_step x sampling.group_size."""
-    num_minibatches: int = 4
-    """Optimizer updates per step."""
-    micro_batch_tokens: int = 2048
-    """Capacity of a packed micro-batch; sets the trainer's peak memory."""
-    objective: Literal["decoupled", "naive"] = "decoupled"
-    """decoupled clips around the proximal policy and weighs by the behaviour (Eq. 5); naive clips around that."""
-    advantage: Literal["global", "group"] = "global"
-    """global: normalised over the batch (the paper); group: within each group (GRPO)."""
-    clip: float = 0.2
-    """Half-width of the trust region of the ratio."""
-    lr: float = 2e-5
-    """AdamW learning rate, reached after the warm-up."""
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    """constant after the warm-up (the paper); linear falls to 0 towards the last of train.num_steps."""
-    warmup_updates: int = 0
-    """Optimizer updates over which the learning rate rises from 0."""
-    weight_decay: float = 0.05
-    """AdamW weight decay, on matrices only."""
-    beta1: float = 0.9
-    """AdamW first-moment decay."""
-    beta2: float = 0.95
-    """AdamW second-moment decay."""
-    adam_eps: float = 1e-5
-    """AdamW epsilon."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
-    num_threads: int = 1
-    """Torch threads and cores of the trainer."""
-
-    def __post_init__(self) -> None:
-        _require_positive(
-            "train",
-            num_steps=self.num_steps,
-            prompts_per_step=self.prompts_per_step,
-            num_minibatches=self.num_minibatches,
-            micro_batch_tokens=self.micro_batch_tokens,
-            clip=self.clip,
-            lr=self.lr,
-            adam_eps=self.adam_eps,
-            max_grad_norm=self.max_grad_norm,
-            num_threads=self.num_threads,
-        )
-        _require(self.warmup_updates >= 0, f"train.warmup_updates = {self.warmup_updates} must be 0 or more")
-        _require(self.weight_decay >= 0, f"train.weight_decay = {self.weight_decay} must be 0 or more")
-        _require(0 <= self.beta1 < 1, f"train.beta1 = {self.beta1} must lie in [0, 1)")
-        _require(0 <= self.beta2 < 1, f"train.beta2 = {self.beta2} must lie in [0, 1)")
+        require(self.max_staleness >= 0, f"buffer.max_staleness = {self.max_staleness} must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -241,24 +116,9 @@ class WarmStartConfig:
     """Share of the demonstrations' steps that are wrong on purpose, so that there is something to reinforce."""
 
     def __post_init__(self) -> None:
-        _require(self.num_steps >= 0, f"warm_start.num_steps = {self.num_steps} must be 0 or more")
-        _require_positive("warm_start", batch_size=self.batch_size, lr=self.lr)
-        _require(0 <= self.error_rate < 1, f"warm_start.error_rate = {self.error_rate} must lie in [0, 1)")
-
-
-@dataclass(frozen=True)
-class EvalConfig:
-    every_steps: int = 10
-    """Held-out evaluation after this many steps, beside training rollouts; the first and last version always."""
-    num_prompts: int = 64
-    """Held-out prompts used, at most."""
-    num_samples: int = 4
-    """Completions per held-out prompt, sampled like training rollouts."""
-
-    def __post_init__(self) -> None:
-        _require_positive(
-            "eval", every_steps=self.every_steps, num_prompts=self.num_prompts, num_samples=self.num_samples
-        )
+        require(self.num_steps >= 0, f"warm_start.num_steps = {self.num_steps} must be 0 or more")
+        require_positive("warm_start", batch_size=self.batch_size, lr=self.lr)
+        require(0 <= self.error_rate < 1, f"warm_start.error_rate = {self.error_rate} must lie in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -269,7 +129,7 @@ class CheckpointConfig:
     """Newest checkpoints kept."""
 
     def __post_init__(self) -> None:
-        _require_positive("checkpoint", every_steps=self.every_steps, keep=self.keep)
+        require_positive("checkpoint", every_steps=self.every_steps, keep=self.keep)
 
 
 @dataclass(frozen=True)
@@ -284,13 +144,13 @@ class RuntimeConfig:
     """Rollout workers restarted before the run gives up."""
 
     def __post_init__(self) -> None:
-        _require_positive(
+        require_positive(
             "runtime",
             silence_seconds=self.silence_seconds,
             stall_seconds=self.stall_seconds,
             start_seconds=self.start_seconds,
         )
-        _require(self.max_worker_restarts >= 0, "runtime.max_worker_restarts must be 0 or more")
+        require(self.max_worker_restarts >= 0, "runtime.max_worker_restarts must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -312,24 +172,24 @@ class Recipe:
 
     def __post_init__(self) -> None:
         longest = self.data.max_prompt_tokens + self.sampling.max_completion_tokens
-        _require(
+        require(
             self.engine.cache_tokens >= longest,
             f"engine.cache_tokens = {self.engine.cache_tokens} cannot hold one sequence of data.max_prompt_tokens "
             f"+ sampling.max_completion_tokens = {longest} tokens; raise it or shorten the sequences",
         )
-        _require(
+        require(
             self.train.num_minibatches <= self.batch_size,
             f"train.num_minibatches = {self.train.num_minibatches} exceeds the {self.batch_size} trajectories "
             "of a batch (train.prompts_per_step x sampling.group_size)",
         )
         if self.train.advantage == "group" or self.buffer.filter_zero_variance:
-            _require(
+            require(
                 self.sampling.group_size > 1,
                 "sampling.group_size = 1 leaves nothing to compare within a group; raise it, or set "
                 'train.advantage = "global" and buffer.filter_zero_variance = false',
             )
         if self.warm_start.num_steps > 0:
-            _require(
+            require(
                 self.data.task == "euclid",
                 f'warm_start needs a task with demonstrations; data.task = "{self.data.task}" has none '
                 '("euclid" has)',

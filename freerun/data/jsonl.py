@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from freerun.config.recipe import DataConfig
+from freerun.config.data import DataConfig
 from freerun.data.problem import Problem
 from freerun.errors import ConfigError, DataError
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from freerun.config.recipe import DataConfig
+from freerun.config.data import DataConfig
 from freerun.data.problem import Problem, Problems
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from freerun.config.recipe import DataConfig
+from freerun.config.data import DataConfig
 from freerun.data import euclid, jsonl, times_tables
 from freerun.data.problem import Problem, Problems, in_hash_order, split
 from freerun.errors import ConfigError, ModelError

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from freerun.config.recipe import RewardConfig
+from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.child import Child
 from freerun.reward.messages import Begin, FromWorker, Job, Ready, Refused

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from freerun.config.recipe import RewardConfig
+from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
 from freerun.reward.last_number import last_number
 from freerun.reward.user_function import import_function, split_name

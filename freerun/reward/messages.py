@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from freerun.config.recipe import RewardConfig
+from freerun.config.reward import RewardConfig
 from freerun.types import GradeFailed, Reward
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from freerun.config.recipe import RewardConfig
+from freerun.config.reward import RewardConfig
 from freerun.errors import WorkerError
 from freerun.reward.grader_process import GraderProcess
 from freerun.reward.graders import check_grader

@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 
-from freerun.config.recipe import RewardConfig
+from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
 from freerun.processes.parent import Parent, run_worker
 from freerun.reward.graders import GraderFunction, grader_named, to_reward

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
-from freerun.config.recipe import EngineConfig, TrainConfig
+from freerun.config.recipe import EngineConfig
+from freerun.config.train import TrainConfig
 from freerun.types import Completion, EngineStats, Group, Ints, Publication, Request, StepResult
 
 

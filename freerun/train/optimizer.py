@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from freerun.config.recipe import TrainConfig
+from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
 
 NUM_UPDATES = "num_updates"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from freerun.config.recipe import TrainConfig
+from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.train.batch import family_of, pack_sequences
 from freerun.train.logprobs import completion_logprobs

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from freerun.config.recipe import TrainConfig
+from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.train.advantage import compute_advantages
 from freerun.train.batch import MicroBatch, check_trajectory, family_of, pack_trajectories

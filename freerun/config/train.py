@@ -1,0 +1,62 @@
+"""How a batch of trajectories becomes new weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from freerun.config.checks import require, require_positive
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    num_steps: int = 100
+    """Training steps; each consumes one batch and makes one new version."""
+    prompts_per_step: int = 8
+    """Groups in a batch; the batch size in trajectories is prompts_per_step x sampling.group_size."""
+    num_minibatches: int = 4
+    """Optimizer updates per step."""
+    micro_batch_tokens: int = 2048
+    """Capacity of a packed micro-batch; sets the trainer's peak memory."""
+    objective: Literal["decoupled", "naive"] = "decoupled"
+    """decoupled clips around the proximal policy and weighs by the behaviour (Eq. 5); naive clips around that."""
+    advantage: Literal["global", "group"] = "global"
+    """global: normalised over the batch (the paper); group: within each group (GRPO)."""
+    clip: float = 0.2
+    """Half-width of the trust region of the ratio."""
+    lr: float = 2e-5
+    """AdamW learning rate, reached after the warm-up."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """constant after the warm-up (the paper); linear falls to 0 towards the last of train.num_steps."""
+    warmup_updates: int = 0
+    """Optimizer updates over which the learning rate rises from 0."""
+    weight_decay: float = 0.05
+    """AdamW weight decay, on matrices only."""
+    beta1: float = 0.9
+    """AdamW first-moment decay."""
+    beta2: float = 0.95
+    """AdamW second-moment decay."""
+    adam_eps: float = 1e-5
+    """AdamW epsilon."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    num_threads: int = 1
+    """Torch threads and cores of the trainer."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            "train",
+            num_steps=self.num_steps,
+            prompts_per_step=self.prompts_per_step,
+            num_minibatches=self.num_minibatches,
+            micro_batch_tokens=self.micro_batch_tokens,
+            clip=self.clip,
+            lr=self.lr,
+            adam_eps=self.adam_eps,
+            max_grad_norm=self.max_grad_norm,
+            num_threads=self.num_threads,
+        )
+        require(self.warmup_updates >= 0, f"train.warmup_updates = {self.warmup_updates} must be 0 or more")
+        require(self.weight_decay >= 0, f"train.weight_decay = {self.weight_decay} must be 0 or more")
+        require(0 <= self.beta1 < 1, f"train.beta1 = {self.beta1} must lie in [0, 1)")
+        require(0 <= self.beta2 < 1, f"train.beta2 = {self.beta2} must lie in [0, 1)")
