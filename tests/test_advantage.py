@@ -26,7 +26,7 @@ def make_group(*rewards: float) -> Group:
 
 
 def test_group_advantages_compare_within_each_group():
-    advantages = compute_advantages([make_group(5, -5), make_group(3, 1, 1, 3)], "group")
+    advantages = compute_advantages([make_group(5, -5), make_group(3, 1, 1, 3)], "grpo")
     assert advantages == pytest.approx([1, -1, 1, -1, -1, 1], rel=1e-5)
 
 
@@ -44,7 +44,7 @@ def test_global_advantages_have_mean_zero_and_deviation_one():
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 9))
 def test_a_group_of_equal_rewards_has_advantages_of_exactly_zero(reward, size):
-    advantages = compute_advantages([make_group(*[reward] * size), make_group(1, 2)], "group")
+    advantages = compute_advantages([make_group(*[reward] * size), make_group(1, 2)], "grpo")
     assert (advantages[:size] == 0).all()
     assert (advantages[size:] != 0).all()
 
@@ -52,3 +52,41 @@ def test_a_group_of_equal_rewards_has_advantages_of_exactly_zero(reward, size):
 @given(st.floats(-1e6, 1e6), st.integers(1, 9))
 def test_a_batch_of_equal_rewards_has_advantages_of_exactly_zero(reward, size):
     assert (compute_advantages([make_group(*[reward] * size)] * 2, "global") == 0).all()
+
+
+GROUPS = [make_group(3, 1, 1, 3), make_group(5, -5, 2, 0), make_group(1, 1, 1, 1)]
+ESTIMATORS = ["global", "grpo", "dr_grpo", "rloo", "reinforce++"]
+
+
+def test_dr_grpo_subtracts_the_mean_of_the_group_and_scales_nothing():
+    expected = [1, -1, -1, 1, 4.5, -5.5, 1.5, -0.5, 0, 0, 0, 0]
+    assert compute_advantages(GROUPS, "dr_grpo") == pytest.approx(expected)
+
+
+def test_rloo_compares_each_reward_with_the_mean_of_the_others():
+    expected = [
+        t.reward.value - np.mean([other.reward.value for other in group.trajectories if other is not t])
+        for group in GROUPS
+        for t in group.trajectories
+    ]
+    assert compute_advantages(GROUPS, "rloo") == pytest.approx(expected)
+    assert compute_advantages(GROUPS, "rloo") == pytest.approx(compute_advantages(GROUPS, "dr_grpo") * 4 / 3)
+
+
+def test_reinforce_plus_plus_is_dr_grpo_scaled_to_deviation_one_over_the_batch():
+    advantages, centred = compute_advantages(GROUPS, "reinforce++"), compute_advantages(GROUPS, "dr_grpo")
+    assert advantages == pytest.approx(centred / centred.std(), rel=1e-5)
+    assert advantages.std() == pytest.approx(1, rel=1e-5)
+
+
+@given(st.floats(-1e6, 1e6), st.integers(2, 9))
+@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce++"])
+def test_equal_rewards_in_a_group_have_advantages_of_exactly_zero_beside_others(estimator, reward, size):
+    advantages = compute_advantages([make_group(*[reward] * size), make_group(1, 2)], estimator)
+    assert (advantages[:size] == 0).all()
+    assert (advantages[size:] != 0).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_advantages_of_a_batch_sum_to_zero(estimator):
+    assert compute_advantages(GROUPS, estimator).sum() == pytest.approx(0, abs=1e-9)

@@ -4,7 +4,7 @@ import numpy as np
 from training_batches import make_groups, trajectories_of
 
 from freerun.model.attention import Family
-from freerun.train.batch import pack_sequences, pack_trajectories
+from freerun.train.batch import Rated, pack_sequences, pack_trajectories
 
 
 def test_sequences_are_laid_end_to_end_without_their_last_tokens():
@@ -22,19 +22,23 @@ def test_a_sampled_pad_or_end_token_is_trained_on_like_any_other():
     assert packed.predictors_L.tolist() == [1, 2, 3, 4]
 
 
-def test_every_loss_token_carries_its_own_logprob_version_and_advantage():
+def test_every_loss_token_carries_its_own_logprob_version_advantage_and_weight():
     trajectories = trajectories_of(make_groups())[:3]
-    micro_batch = pack_trajectories(list(zip(trajectories, [1.0, -2.0, 0.5], strict=True)))
+    advantages, weights = [1.0, -2.0, 0.5], [0.25, 0.5, 0.125]
+    micro_batch = pack_trajectories([Rated(*row) for row in zip(trajectories, advantages, weights, strict=True)])
+    assert micro_batch.lengths_N.tolist() == [len(t.completion.token_ids) for t in trajectories]
+    assert micro_batch.rewards_N.tolist() == [t.reward.value for t in trajectories]
     rows = zip(
         micro_batch.packed.targets_L.tolist(),
         micro_batch.behaviour_logprobs_L.tolist(),
         micro_batch.versions_L.tolist(),
         micro_batch.advantages_L.tolist(),
+        micro_batch.token_weights_L.tolist(),
         strict=True,
     )
     expected = [
-        (token, logprob, version, advantage)
-        for t, advantage in zip(trajectories, [1.0, -2.0, 0.5], strict=True)
+        (token, logprob, version, advantage, weight)
+        for t, advantage, weight in zip(trajectories, advantages, weights, strict=True)
         for token, logprob, version in zip(
             t.completion.token_ids.tolist(),
             t.completion.logprobs.tolist(),

@@ -80,9 +80,9 @@ def test_stop_strings_are_comma_separated_or_repeated_and_replace_the_recipe(
 
 
 def test_booleans_are_written_as_in_toml(demo: Path) -> None:
-    assert load_recipe(demo, ["--buffer.filter_zero_variance", "true"]).buffer.filter_zero_variance
-    assert error_of(demo, "--buffer.filter_zero_variance", "yes") == (
-        'config: buffer.filter_zero_variance = "yes" on the command line must be true or false'
+    assert load_recipe(demo, ["--objective.dynamic_sampling", "true"]).objective.dynamic_sampling
+    assert error_of(demo, "--objective.dynamic_sampling", "yes") == (
+        'config: objective.dynamic_sampling = "yes" on the command line must be true or false'
     )
 
 

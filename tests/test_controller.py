@@ -17,6 +17,7 @@ from virtual_time import run_in_virtual_time
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.eval import EvalConfig
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.recipe import (
     BufferConfig,
     CheckpointConfig,
@@ -172,7 +173,7 @@ class World:
             groups_per_batch=recipe.train.prompts_per_step,
             max_staleness=recipe.buffer.max_staleness,
             policy=recipe.buffer.policy,
-            filter_zero_variance=recipe.buffer.filter_zero_variance,
+            filter_zero_variance=recipe.objective.dynamic_sampling,
         )
         if self.saved is not None:
             source.cursor = self.saved.cursor
@@ -243,8 +244,8 @@ def test_whatever_happens_each_prompt_is_trained_on_once_and_none_too_late(seed:
         buffer=BufferConfig(
             max_staleness=rng.choice([0, 1, 2, 4]),
             policy=rng.choice(["wait", "wait", "drop", "requeue"]),
-            filter_zero_variance=group_size > 1 and rng.random() < 0.5,
         ),
+        objective=ObjectiveConfig(dynamic_sampling=group_size > 1 and rng.random() < 0.5),
         train=TrainConfig(num_steps=25, prompts_per_step=rng.choice([1, 2, 3]), num_minibatches=1),
         eval=EvalConfig(every_steps=rng.choice([1, 3, 7])),
         checkpoint=CheckpointConfig(every_steps=rng.choice([1, 2, 5])),

@@ -1,14 +1,18 @@
-"""The objectives against loops over single tokens in plain Python, and the facts that tell them apart."""
+"""Equation 5 and PPO against loops over single tokens in plain Python, and the facts that tell them apart."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from freerun.train.loss import decoupled_ppo_loss, naive_ppo_loss
+from freerun.config.objective import ObjectiveConfig
+from freerun.train.batch import MicroBatch, pack_sequences
+from freerun.train.logprobs import PolicyOutputs
+from freerun.train.loss import Loss, compute_loss
 
 torch.set_num_threads(1)
 
@@ -26,20 +30,28 @@ def clipped_term(ratio: float, advantage: float) -> float:
     return min(ratio * advantage, min(max(ratio, 1 - CLIP), 1 + CLIP) * advantage)
 
 
-def decoupled(current: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor):
-    return decoupled_ppo_loss(
-        current_logprobs_L=current,
-        proximal_logprobs_L=proximal,
+def loss_of(current: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor, correction: str) -> Loss:
+    """The loss of one completion whose tokens each weigh 1."""
+    num_tokens = len(current)
+    micro_batch = MicroBatch(
+        packed=pack_sequences([(np.array([1]), np.arange(num_tokens))]),
+        lengths_N=torch.tensor([num_tokens]),
+        rewards_N=torch.zeros(1),
         behaviour_logprobs_L=behaviour,
+        versions_L=torch.zeros(num_tokens),
         advantages_L=advantages,
-        clip=CLIP,
+        token_weights_L=torch.ones(num_tokens),
     )
+    objective = ObjectiveConfig(correction=correction, clip_low=CLIP, clip_high=CLIP)
+    return compute_loss(PolicyOutputs(current), micro_batch, proximal_logprobs_L=proximal, objective=objective)
 
 
-def naive(current: Tensor, behaviour: Tensor, advantages: Tensor):
-    return naive_ppo_loss(
-        current_logprobs_L=current, behaviour_logprobs_L=behaviour, advantages_L=advantages, clip=CLIP
-    )
+def decoupled(current: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor) -> Loss:
+    return loss_of(current, proximal, behaviour, advantages, "decoupled")
+
+
+def naive(current: Tensor, behaviour: Tensor, advantages: Tensor) -> Loss:
+    return loss_of(current, torch.full_like(current, torch.nan), behaviour, advantages, "none")
 
 
 @given(TOKENS)
@@ -61,7 +73,7 @@ def test_naive_and_decoupled_agree_when_the_behaviour_is_the_proximal_policy(tok
     current.requires_grad_()
     ours, theirs = decoupled(current, proximal, proximal, advantages), naive(current, proximal, advantages)
     assert torch.equal(ours.total, theirs.total)
-    assert torch.equal(ours.num_clipped, theirs.num_clipped)
+    assert ours.num_clipped == theirs.num_clipped
     assert torch.equal(torch.autograd.grad(ours.total, current)[0], torch.autograd.grad(theirs.total, current)[0])
 
 
@@ -73,7 +85,7 @@ def test_the_behaviour_weight_scales_the_gradient_but_does_not_move_the_trust_re
     ours, theirs = decoupled(current, proximal, behaviour, advantage), naive(current, behaviour, advantage)
     assert torch.autograd.grad(ours.total, current)[0].item() == pytest.approx(-10)
     assert torch.autograd.grad(theirs.total, current)[0].item() == 0
-    assert (int(ours.num_clipped), int(theirs.num_clipped)) == (0, 1)
+    assert (ours.num_clipped, theirs.num_clipped) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -92,5 +104,5 @@ def test_only_a_token_that_already_moved_the_right_way_is_clipped(ratio, advanta
     current.requires_grad_()
     loss = decoupled(current, proximal, behaviour, advantages)
     gradient = torch.autograd.grad(loss.total, current)[0].item()
-    assert int(loss.num_clipped) == is_clipped
+    assert loss.num_clipped == is_clipped
     assert (gradient == 0) == (is_clipped or advantage == 0)

@@ -6,7 +6,6 @@ import safetensors.torch
 import torch
 from training_batches import (
     CONFIG,
-    TEMPERATURE,
     VERSION,
     config,
     first_gradients,
@@ -22,7 +21,6 @@ from training_batches import (
 from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
 from freerun.train.optimizer import Optimizer, learning_rate
-from freerun.train.trainer import PolicyTrainer
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted_and_leaves_everything_alone():
@@ -88,7 +86,7 @@ def test_a_trainer_restored_from_its_state_continues_bit_for_bit():
         trainer.step(groups)
 
     resumed_model.load_state_dict(model.state_dict())
-    resumed = PolicyTrainer(resumed_model, train, temperature=TEMPERATURE, version=trainer.version)
+    resumed = make_trainer(resumed_model, train, version=trainer.version)
     resumed.load_optimizer_state(safetensors.torch.load(safetensors.torch.save(trainer.optimizer_state())))
     for groups in steps[2:]:
         first, second = trainer.step(groups), resumed.step(groups)

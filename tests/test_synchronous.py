@@ -43,7 +43,13 @@ class PlainLoop:
             max_sequence_tokens=recipe.max_sequence_tokens,
             seed=recipe.run.seed,
         )
-        self.trainer = PolicyTrainer(load_model(directory), recipe.train, temperature=recipe.sampling.temperature)
+        self.trainer = PolicyTrainer(
+            load_model(directory),
+            recipe.train,
+            recipe.objective,
+            temperature=recipe.sampling.temperature,
+            max_completion_tokens=recipe.sampling.max_completion_tokens,
+        )
 
     def run(self) -> list[Group]:
         trained: list[Group] = []
@@ -62,7 +68,7 @@ class PlainLoop:
             prompts = [self.source.take() for _ in range(num_missing)]
             for group in self.generate(prompts, version):
                 rewards = {trajectory.reward.value for trajectory in group.trajectories}
-                if len(rewards) > 1 or not self.recipe.buffer.filter_zero_variance:
+                if len(rewards) > 1 or not self.recipe.objective.dynamic_sampling:
                     groups.append(group)
         return groups
 
@@ -107,7 +113,7 @@ def final_weights(recipe: Recipe) -> dict[str, Tensor]:
 def test_a_run_with_max_staleness_zero_is_the_plain_synchronous_loop(tmp_path: Path, filters: str) -> None:
     # Short completions in small groups, so that groups without variance do occur.
     overrides = (*SYNCHRONOUS, "--sampling.group_size=2", "--sampling.max_completion_tokens=5")
-    overrides += ("--buffer.filter_zero_variance", filters)
+    overrides += ("--objective.dynamic_sampling", filters)
     path = make_run(tmp_path)
     recipe = recipe_of(path, *overrides)
     run = Run(path, *overrides)

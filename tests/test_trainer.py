@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from training_batches import (
     CONFIG,
+    NAIVE,
+    OBJECTIVE,
     TEMPERATURE,
     VERSION,
     VOCABULARY,
@@ -21,14 +23,14 @@ from training_batches import (
     weights_of,
 )
 
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
-from freerun.train.batch import pack_trajectories
-from freerun.train.logprobs import completion_logprobs
-from freerun.train.loss import decoupled_ppo_loss
+from freerun.train.batch import Rated, pack_trajectories
+from freerun.train.logprobs import completion_logprobs, policy_outputs
+from freerun.train.loss import compute_loss
 from freerun.train.packing import deal_minibatches
-from freerun.train.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Reward, Span, StepResult, Trajectory, decoder_for, encode
 
 # The reference: written without the package's batch, logprobs, loss, advantage and optimizer modules.
@@ -41,13 +43,13 @@ def reference_logprobs(model: Decoder, t: Trajectory) -> list[Tensor]:
 
 
 def reference_loss(
-    model: Decoder, t: Trajectory, advantage: float, proximal: list[float], objective: str
+    model: Decoder, t: Trajectory, advantage: float, proximal: list[float], correction: str
 ) -> Tensor:
     total = torch.zeros(())
     for current, prox, behaviour in zip(
         reference_logprobs(model, t), proximal, t.completion.logprobs.tolist(), strict=True
     ):
-        centre, weight = (prox, np.exp(prox - behaviour)) if objective == "decoupled" else (behaviour, 1.0)
+        centre, weight = (prox, np.exp(prox - behaviour)) if correction == "decoupled" else (behaviour, 1.0)
         ratio = torch.exp(current - centre)
         clipped = min(max(ratio, torch.tensor(0.8)), torch.tensor(1.2))
         total = total - weight * min(ratio * advantage, clipped * advantage)
@@ -61,16 +63,16 @@ def reference_advantages(groups: list[Group], scope: str) -> list[float]:
         float((r - np.mean(peers)) / (np.std(peers) + 1e-6))
         for group in rewards
         for r in group
-        for peers in [group if scope == "group" else everything]
+        for peers in [group if scope == "grpo" else everything]
     ]
 
 
 def reference_step(
-    model: Decoder, groups: list[Group], train: TrainConfig
+    model: Decoder, groups: list[Group], train: TrainConfig, objective: ObjectiveConfig = OBJECTIVE
 ) -> tuple[float, list[dict[str, Tensor]]]:
     """Train `model` on the groups; returns the step's loss per token and the gradients of each update."""
     trajectories = trajectories_of(groups)
-    advantages = reference_advantages(groups, train.advantage)
+    advantages = reference_advantages(groups, objective.advantage)
     with torch.no_grad():
         proximal = [[float(p) for p in reference_logprobs(model, t)] for t in trajectories]
     lengths = [len(t.prompt.token_ids) + len(t.completion.token_ids) - 1 for t in trajectories]
@@ -88,7 +90,7 @@ def reference_step(
     mean_loss, gradients = 0.0, []
     for part in deal_minibatches(lengths, train.num_minibatches):
         losses = [
-            reference_loss(model, trajectories[i], advantages[i], proximal[i], train.objective) for i in part
+            reference_loss(model, trajectories[i], advantages[i], proximal[i], objective.correction) for i in part
         ]
         total = torch.stack(losses).sum()
         adamw.zero_grad()
@@ -99,27 +101,27 @@ def reference_step(
     return mean_loss, gradients
 
 
-@pytest.mark.parametrize("objective", ["decoupled", "naive"])
-@pytest.mark.parametrize("advantage", ["global", "group"])
-def test_loss_and_gradients_are_those_of_a_loop_over_single_sequences(objective, advantage):
-    train = config(objective=objective, advantage=advantage)
+@pytest.mark.parametrize("correction", ["decoupled", "none"])
+@pytest.mark.parametrize("advantage", ["global", "grpo"])
+def test_loss_and_gradients_are_those_of_a_loop_over_single_sequences(correction, advantage):
+    objective = ObjectiveConfig(correction=correction, advantage=advantage)
     model, groups = tiny_decoder(), make_groups()
-    trainer = make_trainer(model, train)
+    trainer = make_trainer(model, objective=objective)
     result = trainer.step(groups)
-    loss, gradients = reference_step(tiny_decoder(), groups, train)
+    loss, gradients = reference_step(tiny_decoder(), groups, CONFIG, objective)
     assert result.metrics["loss"] == pytest.approx(loss, abs=1e-6)
     assert_close(first_gradients(trainer), gradients[0])
     norm = float(torch.stack([g.square().sum() for g in gradients[0].values()]).sum().sqrt())
     assert result.metrics["grad_norm"] == pytest.approx(norm, rel=1e-4)
 
 
-@pytest.mark.parametrize("objective", ["decoupled", "naive"])
+@pytest.mark.parametrize("objective", [OBJECTIVE, NAIVE], ids=["decoupled", "none"])
 @pytest.mark.parametrize("num_minibatches", [2, 4])
 def test_several_minibatches_make_the_updates_of_a_loop_over_single_sequences(objective, num_minibatches):
-    train = config(objective=objective, num_minibatches=num_minibatches)
+    train = config(num_minibatches=num_minibatches)
     model, reference, groups = tiny_decoder(), tiny_decoder(), make_groups()
-    result = make_trainer(model, train).step(groups)
-    loss, _ = reference_step(reference, groups, train)
+    result = make_trainer(model, train, objective).step(groups)
+    loss, _ = reference_step(reference, groups, train, objective)
     assert result.metrics["loss"] == pytest.approx(loss, abs=1e-5)
     # Without clipped tokens in the later minibatches this would prove little.
     assert result.metrics["clip_fraction"] > 0.05
@@ -138,38 +140,38 @@ def test_the_size_of_micro_batches_does_not_change_the_gradients(micro_batch_tok
 
 def test_the_first_minibatch_needs_no_proximal_forward_because_its_own_has_the_same_bits():
     model, groups = tiny_decoder(), make_groups()
-    micro_batch = pack_trajectories([(t, 1.0 - t.sample) for t in trajectories_of(groups)])
+    micro_batch = pack_trajectories([Rated(t, 1.0 - t.sample, 0.1) for t in trajectories_of(groups)])
     with torch.no_grad():
         explicit = completion_logprobs(model, micro_batch.packed, temperature=TEMPERATURE)
     outcomes = []
     for proximal in (explicit, None):
-        current = completion_logprobs(model, micro_batch.packed, temperature=TEMPERATURE)
-        loss = decoupled_ppo_loss(
-            current_logprobs_L=current,
-            proximal_logprobs_L=current.detach() if proximal is None else proximal,
-            behaviour_logprobs_L=micro_batch.behaviour_logprobs_L,
-            advantages_L=micro_batch.advantages_L,
-            clip=0.2,
+        outputs = policy_outputs(model, micro_batch.packed, temperature=TEMPERATURE)
+        loss = compute_loss(
+            outputs,
+            micro_batch,
+            proximal_logprobs_L=outputs.logprobs_L.detach() if proximal is None else proximal,
+            objective=OBJECTIVE,
         )
         gradients = torch.autograd.grad(loss.total, list(model.parameters()))
         outcomes.append({"loss": loss.total, **{str(i): g for i, g in enumerate(gradients)}})
     assert same_bits(*outcomes)
 
 
-@pytest.mark.parametrize(("objective", "num_proximal"), [("decoupled", 3), ("naive", 0)])
-def test_proximal_forwards_are_made_for_all_minibatches_but_the_first_and_never_for_naive(objective, num_proximal):
+@pytest.mark.parametrize(("correction", "num_proximal"), [("decoupled", 3), ("none", 0), ("m2po", 4)])
+def test_proximal_forwards_are_made_only_where_the_objective_needs_them(correction, num_proximal):
     reports: list[str] = []
     forwards: list[int] = []
     model = tiny_decoder()
     model.register_forward_hook(lambda *_: forwards.append(1))
-    train = config(objective=objective, num_minibatches=4, micro_batch_tokens=10_000)
-    make_trainer(model, train, on_progress=reports.append).step(make_groups())
+    train = config(num_minibatches=4, micro_batch_tokens=10_000)
+    objective = ObjectiveConfig(correction=correction)
+    make_trainer(model, train, objective, on_progress=reports.append).step(make_groups())
     assert len(forwards) == len(reports) == num_proximal + 4
     assert sum(report.startswith("proximal") for report in reports) == num_proximal
     assert reports[-1] == "train: minibatch 4/4, micro-batch 1/1"
 
 
-def test_naive_and_decoupled_train_alike_when_the_behaviour_is_the_proximal_policy():
+def test_decoupled_and_no_correction_train_alike_when_the_behaviour_is_the_proximal_policy():
     with torch.no_grad():
         model = tiny_decoder()
         groups = replace(
@@ -177,24 +179,24 @@ def test_naive_and_decoupled_train_alike_when_the_behaviour_is_the_proximal_poli
             completion=lambda t: {"logprobs": np.array(reference_logprobs(model, t), np.float32)},
         )
     models = [tiny_decoder(), tiny_decoder()]
-    for model, objective in zip(models, ["decoupled", "naive"], strict=True):
-        make_trainer(model, config(objective=objective, num_minibatches=4)).step(groups)
+    for model, objective in zip(models, [OBJECTIVE, NAIVE], strict=True):
+        make_trainer(model, config(num_minibatches=4), objective).step(groups)
     assert_close(*map(weights_of, models))
 
 
 def test_trajectories_without_advantage_are_not_computed_and_change_nothing_but_the_divisor():
-    train = config(advantage="group")
+    objective = ObjectiveConfig(advantage="grpo")
     groups = make_groups()
     flat = replace(make_groups(seed=1, num_groups=2), reward=lambda _: Reward(0.1, False))
     model, seen = tiny_decoder(), []
     model.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
-    trainer = make_trainer(model, train)
+    trainer = make_trainer(model, objective=objective)
     trainer.step([*groups, *flat])
-    _, gradients = reference_step(tiny_decoder(), [*groups, *flat], train)
+    _, gradients = reference_step(tiny_decoder(), [*groups, *flat], CONFIG, objective)
     assert_close(first_gradients(trainer), gradients[0])
     num_computed = sum(seen)
     seen.clear()
-    make_trainer(model, train).step(groups)
+    make_trainer(model, objective=objective).step(groups)
     assert num_computed == sum(seen)
 
 
@@ -222,14 +224,13 @@ def test_a_batch_of_equal_rewards_makes_a_version_of_unchanged_weights():
 
 
 def step_at(version: int, groups: list[Group], **changes) -> StepResult:
-    model = tiny_decoder()
-    return PolicyTrainer(model, config(**changes), temperature=TEMPERATURE, version=version).step(groups)
+    return make_trainer(tiny_decoder(), config(**changes), version=version).step(groups)
 
 
 def test_tokens_newer_than_the_trainer_are_refused_before_anything_changes():
     model = tiny_decoder()
     before = weights_of(model)
-    trainer = PolicyTrainer(model, CONFIG, temperature=TEMPERATURE, version=VERSION - 1)
+    trainer = make_trainer(model, version=VERSION - 1)
     with pytest.raises(ValueError, match=r"tokens of version 5, but the trainer is at version 4"):
         trainer.step(make_groups())
     assert trainer.version == VERSION - 1
@@ -308,7 +309,7 @@ def test_a_batch_that_came_over_a_socket_trains_like_the_original():
 
 def test_reinforcing_tokens_makes_them_likelier():
     model = tiny_decoder()
-    trainer = PolicyTrainer(model, config(lr=0.01, num_minibatches=2), temperature=1.0)
+    trainer = make_trainer(model, config(lr=0.01, num_minibatches=2), temperature=1.0, version=0)
     rng = np.random.default_rng(0)
     prompt = Prompt(ordinal=0, key="", text="", answer="", token_ids=np.array([1, 2], np.int32))
 

@@ -36,12 +36,13 @@ num_slots = 16
 cache_tokens = 640
 [reward]
 grader = "tests.lively_grader:score"
+[objective]
+advantage = "grpo"
 [train]
 num_steps = 8
 prompts_per_step = 3
 num_minibatches = 2
 lr = 1e-2
-advantage = "group"
 [eval]
 every_steps = 4
 num_prompts = 4

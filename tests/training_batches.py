@@ -10,6 +10,7 @@ import torch
 from tiny_models import TINY, random_model
 from torch import Tensor
 
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.train.trainer import PolicyTrainer
@@ -21,6 +22,9 @@ SHAPE = dataclasses.replace(TINY, has_qkv_bias=True)
 VOCABULARY = SHAPE.vocab_size
 VERSION = 5
 TEMPERATURE = 0.7
+MAX_COMPLETION_TOKENS = 12
+OBJECTIVE = ObjectiveConfig()
+NAIVE = ObjectiveConfig(correction="none")
 # A large Adam epsilon keeps the updates smooth in the gradient, so that weights can be compared closely; a
 # large norm limit keeps clipping out of the way, and a wide step makes the minibatches really differ.
 CONFIG = TrainConfig(
@@ -37,8 +41,8 @@ def tiny_decoder(seed: int = 0) -> Decoder:
 
 
 def make_trajectory(rng: np.random.Generator, prompt: Prompt, sample: int, reward: float) -> Trajectory:
-    """One to twelve tokens in one to three spans that end at some version up to the trainer's."""
-    num_tokens = int(rng.integers(1, 13))
+    """One to MAX_COMPLETION_TOKENS tokens in one to three spans that end at some version up to the trainer's."""
+    num_tokens = int(rng.integers(1, MAX_COMPLETION_TOKENS + 1))
     num_spans = int(rng.integers(1, min(3, num_tokens) + 1))
     cuts = [0, *sorted(rng.choice(np.arange(1, num_tokens), num_spans - 1, replace=False)), num_tokens]
     newest = VERSION - int(rng.integers(0, 2))
@@ -90,8 +94,15 @@ def trajectories_of(groups: list[Group]) -> list[Trajectory]:
     return [t for g in groups for t in g.trajectories]
 
 
-def make_trainer(model: Decoder, train: TrainConfig = CONFIG, **options: Any) -> PolicyTrainer:
-    return PolicyTrainer(model, train, temperature=TEMPERATURE, version=VERSION, **options)
+def make_trainer(
+    model: Decoder, train: TrainConfig = CONFIG, objective: ObjectiveConfig = OBJECTIVE, **options: Any
+) -> PolicyTrainer:
+    settings: dict[str, Any] = {
+        "temperature": TEMPERATURE,
+        "max_completion_tokens": MAX_COMPLETION_TOKENS,
+        "version": VERSION,
+    }
+    return PolicyTrainer(model, train, objective, **(settings | options))
 
 
 def weights_of(model: Decoder) -> dict[str, Tensor]:

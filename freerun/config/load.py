@@ -7,6 +7,9 @@
 Nothing is guessed: a key that no stage declares, or a value of another type, is an error that names the key,
 the value, where it was written and what would be right. A section that is written anywhere takes its stage's
 defaults; one that is not takes `Recipe`'s. What values make sense is known to the stages, not here.
+
+Only `[objective]` starts from a named preset instead. One named on the command line replaces the whole section of
+the file: what the file says was meant for another algorithm, and a resolved file says everything.
 """
 
 from __future__ import annotations
@@ -22,22 +25,34 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError
 
 COMMAND_LINE = "on the command line"
+PRESET_KEY = "objective.preset"
 
 
 def load_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
     """The recipe in `path`, with overrides such as `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`."""
     overridden = _read_overrides(overrides)
-    values = _read_toml(path) | overridden
+    values = _read_toml(path)
+    if PRESET_KEY in overridden:
+        values = {key: value for key, value in values.items() if not key.startswith("objective.")}
+    values |= overridden
     values["run.name"] = values.get("run.name") or path.stem
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
         sections.setdefault(section, {})[name] = value
-    return Recipe(**{section: stages()[section](**values) for section, values in sections.items()})
+    return Recipe(**{section: _build(section, values) for section, values in sections.items()})
+
+
+def _build(section: str, values: dict[str, Any]) -> Any:
+    """The stage of a section, from what was written in it."""
+    if section == "objective":
+        return dataclasses.replace(PRESETS[values.get("preset", ObjectiveConfig.preset)], **values)
+    return stages()[section](**values)
 
 
 def dump_toml(recipe: Recipe) -> str:

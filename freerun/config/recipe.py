@@ -13,6 +13,7 @@ from typing import Literal
 from freerun.config.checks import require, require_positive
 from freerun.config.data import DataConfig
 from freerun.config.eval import EvalConfig
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.reward import RewardConfig
 from freerun.config.train import TrainConfig
 
@@ -97,8 +98,6 @@ class BufferConfig:
     """Largest staleness a trajectory may have when it is trained on (the paper's eta); 0 is synchronous."""
     policy: Literal["wait", "drop", "requeue"] = "wait"
     """Trajectories that would become too old are waited for, dropped, or generated again."""
-    filter_zero_variance: bool = False
-    """Leave out groups whose rewards are all equal: they carry no group advantage."""
 
     def __post_init__(self) -> None:
         require(self.max_staleness >= 0, f"buffer.max_staleness = {self.max_staleness} must be 0 or more")
@@ -164,6 +163,7 @@ class Recipe:
     engine: EngineConfig = field(default_factory=EngineConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     buffer: BufferConfig = field(default_factory=BufferConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -182,11 +182,11 @@ class Recipe:
             f"train.num_minibatches = {self.train.num_minibatches} exceeds the {self.batch_size} trajectories "
             "of a batch (train.prompts_per_step x sampling.group_size)",
         )
-        if self.train.advantage == "group" or self.buffer.filter_zero_variance:
+        if self.objective.compares_within_groups:
             require(
                 self.sampling.group_size > 1,
                 "sampling.group_size = 1 leaves nothing to compare within a group; raise it, or set "
-                'train.advantage = "global" and buffer.filter_zero_variance = false',
+                'objective.advantage = "global" and objective.dynamic_sampling = false',
             )
         if self.warm_start.num_steps > 0:
             require(

@@ -18,12 +18,6 @@ class TrainConfig:
     """Optimizer updates per step."""
     micro_batch_tokens: int = 2048
     """Capacity of a packed micro-batch; sets the trainer's peak memory."""
-    objective: Literal["decoupled", "naive"] = "decoupled"
-    """decoupled clips around the proximal policy and weighs by the behaviour (Eq. 5); naive clips around that."""
-    advantage: Literal["global", "group"] = "global"
-    """global: normalised over the batch (the paper); group: within each group (GRPO)."""
-    clip: float = 0.2
-    """Half-width of the trust region of the ratio."""
     lr: float = 2e-5
     """AdamW learning rate, reached after the warm-up."""
     lr_schedule: Literal["constant", "linear"] = "constant"
@@ -50,7 +44,6 @@ class TrainConfig:
             prompts_per_step=self.prompts_per_step,
             num_minibatches=self.num_minibatches,
             micro_batch_tokens=self.micro_batch_tokens,
-            clip=self.clip,
             lr=self.lr,
             adam_eps=self.adam_eps,
             max_grad_norm=self.max_grad_norm,

@@ -64,7 +64,7 @@ def make_gate_and_buffer(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple
         groups_per_batch=recipe.train.prompts_per_step,
         max_staleness=recipe.buffer.max_staleness,
         policy=recipe.buffer.policy,
-        filter_zero_variance=recipe.buffer.filter_zero_variance,
+        filter_zero_variance=recipe.objective.dynamic_sampling,
     )
     if checkpoint is not None:
         buffer.restore(checkpoint.state.buffer)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.recipe import EngineConfig
 from freerun.config.train import TrainConfig
 from freerun.types import Completion, EngineStats, Group, Ints, Publication, Request, StepResult
@@ -76,12 +77,16 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     companions_directory: str
     """Config and tokenizer that go beside the weights into every checkpoint."""
     train: TrainConfig
+    objective: ObjectiveConfig
     temperature: float
+    max_completion_tokens: int
     is_truncated: bool
     """Whether sampling uses top-k or top-p."""
     version: int
     optimizer_file: str
     """Optimizer state of a checkpoint; empty for a new run."""
+    reference_directory: str
+    """Where the policy of version 0 is kept for a KL term; empty without one."""
     weight_buffers: tuple[int, ...]
 
 

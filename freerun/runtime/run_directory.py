@@ -5,6 +5,7 @@ runs/<name>/
     store.sqlite    everything that happened
     checkpoints/    whole states of the run
     logs/           what each process printed
+    reference/      the model of version 0, with objective.kl_coefficient > 0
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class RunDirectory:
         return self.path / "model"
 
     @property
+    def reference(self) -> Path:
+        """The policy of version 0, kept only where the objective has a KL term."""
+        return self.path / "reference"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -66,10 +72,20 @@ def open_run(recipe: Recipe, *, resume: bool) -> tuple[RunDirectory, Checkpoint 
 def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
     _check_same_run(recipe, load_recipe(run.config, []), run)
     checkpoint = find_checkpoint(run.checkpoints)
+    if recipe.objective.kl_coefficient > 0 and checkpoint and checkpoint.state.version > 0:
+        _check_reference(run)
     for damaged in tidy_for_resume(run.checkpoints, checkpoint):
         print(f"freerun: a damaged checkpoint was set aside as {damaged}", file=sys.stderr)
     run.config.write_text(dump_toml(recipe))
     return checkpoint
+
+
+def _check_reference(run: RunDirectory) -> None:
+    if not (run.reference / "config.json").is_file():
+        raise ConfigError(
+            f'config: objective.kl_coefficient > 0 needs the policy of version 0, and "{run.reference}" is not '
+            "there: the run was started without a KL term; resume it without one, or start another run"
+        )
 
 
 def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:

@@ -169,10 +169,13 @@ class Session:
             model_directory=str(model_directory),
             companions_directory=str(self._run.model),
             train=self._recipe.train,
+            objective=self._recipe.objective,
             temperature=self._recipe.sampling.temperature,
+            max_completion_tokens=self._recipe.sampling.max_completion_tokens,
             is_truncated=self._recipe.sampling.top_k > 0 or self._recipe.sampling.top_p < 1,
             version=self._version,
             optimizer_file=str(self._checkpoint.optimizer_file) if self._checkpoint else "",
+            reference_directory=str(self._run.reference) if self._recipe.objective.kl_coefficient > 0 else "",
             weight_buffers=buffers,
         )
         await asyncio.gather(trainer.start(start), pool.start(), grader.start())

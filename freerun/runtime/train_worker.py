@@ -35,6 +35,7 @@ from freerun.runtime.messages import (
     TrainerReady,
     TrainStep,
 )
+from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
 from freerun.train.trainer import PolicyTrainer
 from freerun.types import Publication
@@ -55,13 +56,16 @@ class TrainWorker:
         self._trainer = PolicyTrainer(
             self._model,
             start.train,
+            start.objective,
             temperature=start.temperature,
+            max_completion_tokens=start.max_completion_tokens,
             is_truncated=start.is_truncated,
             version=start.version,
             on_progress=self._progress,
         )
         if start.optimizer_file:
             self._trainer.load_optimizer_state(load_file(start.optimizer_file))
+        self._reference_directory = start.reference_directory
         self._supervised: SupervisedTrainer | None = None
         self._cores = os.sched_getaffinity(0)
 
@@ -73,6 +77,7 @@ class TrainWorker:
             match message:
                 case TrainStep(groups=groups):
                     self._end_warm_start()
+                    self._need_reference()
                     self._parent.send(StepDone(result=self._trainer.step(groups)))
                 case Publish():
                     self._publish()
@@ -135,6 +140,15 @@ class TrainWorker:
             self._supervised = None
             os.sched_setaffinity(0, self._cores)
             torch.set_num_threads(self._train.num_threads)
+
+    def _need_reference(self) -> None:
+        """Before the first step: version 0, whether it is what was loaded or what the warm start made of it."""
+        if not self._reference_directory or self._trainer.reference is not None:
+            return
+        directory = Path(self._reference_directory)
+        if self._trainer.version == 0:
+            keep_reference(self._state(), self._model.config, directory, companions=self._companions)
+        self._trainer.reference = load_reference(directory)
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -1,13 +1,17 @@
-"""Advantages: one number per trajectory, from the rewards of a batch; it knows no tokens and no model.
+"""Advantages without a critic: one number per trajectory, from rewards alone; it knows no tokens and no model.
 
-There is no critic, and gamma = lambda = 1 with the reward on the last token (AReaL, section 7.1), so every
-token of a completion has the advantage of its trajectory:
+With gamma = lambda = 1 and the reward on the last token (AReaL, section 7.1) every token of a completion has the
+advantage of its trajectory:
 
-    global   (reward - mean of the batch) / (std of the batch + 1e-6)      the paper
-    group    (reward - mean of the group) / (std of the group + 1e-6)      GRPO
+    global        (reward - mean of the batch) / (std of the batch + 1e-6)          AReaL
+    grpo          (reward - mean of the group) / (std of the group + 1e-6)          GRPO
+    dr_grpo        reward - mean of the group                                       Dr. GRPO
+    rloo           reward - mean of the others in the group                         RLOO
+    reinforce++   (reward - mean of the group) / (std of these over the batch + 1e-6)   REINFORCE++-baseline
 
 The standard deviation is the population's. Where all rewards are equal the advantages are exactly 0, not
-rounding noise over 1e-6: the trainer relies on it to leave out what cannot move the weights.
+rounding noise over 1e-6: the trainer relies on it to leave out what cannot move the weights. `critic.py` has the
+advantages that differ from token to token.
 """
 
 from __future__ import annotations
@@ -20,22 +24,48 @@ from numpy.typing import NDArray
 
 from freerun.types import Group
 
+Estimator = Literal["global", "grpo", "dr_grpo", "rloo", "reinforce++"]
+Floats64 = NDArray[np.float64]
+
 EPSILON = 1e-6
 
 
-def compute_advantages(groups: Sequence[Group], scope: Literal["global", "group"]) -> NDArray[np.float64]:
+def compute_advantages(groups: Sequence[Group], estimator: Estimator) -> Floats64:
     """The advantages of all trajectories, group after group, in the order they stand in."""
     rewards = [np.array([t.reward.value for t in group.trajectories], dtype=np.float64) for group in groups]
-    if scope == "global":
-        return normalise(np.concatenate(rewards))
-    return np.concatenate([normalise(rewards_of_group) for rewards_of_group in rewards])
+    match estimator:
+        case "global":
+            return normalise(np.concatenate(rewards))
+        case "grpo":
+            return np.concatenate([normalise(of_group) for of_group in rewards])
+        case "dr_grpo":
+            return np.concatenate([centre(of_group) for of_group in rewards])
+        case "rloo":
+            # r - (sum of the others) / (G - 1) = (r - mean) G / (G - 1), and exactly 0 where it should be.
+            return np.concatenate(
+                [centre(of_group) * (of_group.size / (of_group.size - 1)) for of_group in rewards]
+            )
+        case "reinforce++":
+            # The mean of centred groups is 0 already; subtracting its rounding error would unmake exact zeros.
+            centred = np.concatenate([centre(of_group) for of_group in rewards])
+            return scale(centred)
 
 
-def normalise(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalise(values: Floats64) -> Floats64:
     """Centre and scale; exactly 0 where there is nothing to compare."""
-    # Not `std == 0`: the mean of equal numbers can be off by one bit, and its rounding error divided by
+    return scale(centre(values))
+
+
+def centre(values: Floats64) -> Floats64:
+    # Not by the mean alone: that of equal numbers can be off by one bit, and its rounding error divided by
     # EPSILON would be taken for an advantage.
-    if rewards.max() == rewards.min():
-        return np.zeros_like(rewards)
-    advantages: NDArray[np.float64] = (rewards - rewards.mean()) / (rewards.std() + EPSILON)
-    return advantages
+    if values.max() == values.min():
+        return np.zeros_like(values)
+    centred: Floats64 = values - values.mean()
+    return centred
+
+
+def scale(centred: Floats64) -> Floats64:
+    """Divide by the deviation; EPSILON keeps zeros zero."""
+    scaled: Floats64 = centred / (centred.std() + EPSILON)
+    return scaled

@@ -11,7 +11,8 @@ token of a sequence is never read: nothing would look at its hidden state. Sampl
 next to each other share it: its last hidden state predicts the first token of each. Which tokens are trained
 on follows from lengths alone; a policy may well sample the pad or end-of-sequence id.
 
-Shapes: T packed tokens read by the decoder, L loss tokens (all completion tokens, in the same order).
+Shapes: T packed tokens read by the decoder, L loss tokens (all completion tokens, in the same order), N
+trajectories.
 """
 
 # ruff: noqa: N815  (the fields are tensors, and tensors carry their shape in the name)
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,14 +49,41 @@ class PackedSequences:
         return self.targets_L.numel()
 
 
+class Rated(NamedTuple):
+    """A trajectory and its part in the step."""
+
+    trajectory: Trajectory
+    advantage: float
+    """0 where a critic will give one to each token."""
+    token_weight: float
+    """Of each of its completion tokens in the step's loss (`aggregation.py`)."""
+
+
 @dataclass(frozen=True)
 class MicroBatch:
-    """Packed trajectories and, for each completion token, all a policy loss needs beside the forward."""
+    """Packed trajectories and, for each completion token, all a loss needs beside the forward.
+
+    The fields that default to None are filled in at the start of the step where the objective needs them
+    (`preparation.py`).
+    """
 
     packed: PackedSequences
+    lengths_N: Tensor
+    """Completion tokens of each trajectory: how L divides."""
+    rewards_N: Tensor
     behaviour_logprobs_L: Tensor
     versions_L: Tensor
     advantages_L: Tensor
+    token_weights_L: Tensor
+    proximal_logprobs_L: Tensor | None = None
+    """None as well where the forward of the training pass is itself the proximal one."""
+    reference_logprobs_L: Tensor | None = None
+    values_L: Tensor | None = None
+    """The critic's, at the start of the step."""
+    returns_L: Tensor | None = None
+    """What the critic is trained towards."""
+    is_kept_L: Tensor | None = None
+    """Whether M2PO trains on the token."""
 
 
 def family_of(prompt_ids: Ints, completions: Sequence[Ints]) -> Family:
@@ -95,14 +124,19 @@ def _unzip(members: Iterable[tuple[Ints, Ints]]) -> tuple[Ints, list[Ints]]:
     return prompts[0], list(completions)
 
 
-def pack_trajectories(rated: Sequence[tuple[Trajectory, float]]) -> MicroBatch:
+def pack_trajectories(rated: Sequence[Rated]) -> MicroBatch:
     """One micro-batch of whole trajectories, each with its advantage on every token of its completion."""
-    completions = [t.completion for t, _ in rated]
+    trajectories = [r.trajectory for r in rated]
+    completions = [t.completion for t in trajectories]
+    lengths = [len(c.token_ids) for c in completions]
     return MicroBatch(
-        packed=pack_sequences([(t.prompt.token_ids, t.completion.token_ids) for t, _ in rated]),
+        packed=pack_sequences([(t.prompt.token_ids, t.completion.token_ids) for t in trajectories]),
+        lengths_N=torch.tensor(lengths),
+        rewards_N=torch.tensor([t.reward.value for t in trajectories], dtype=torch.float64),
         behaviour_logprobs_L=_flat([c.logprobs for c in completions], np.float32),
         versions_L=_flat([c.versions for c in completions], np.int64),
-        advantages_L=_flat([np.full(len(t.completion.token_ids), a) for t, a in rated], np.float32),
+        advantages_L=_spread([r.advantage for r in rated], lengths),
+        token_weights_L=_spread([r.token_weight for r in rated], lengths),
     )
 
 
@@ -124,6 +158,11 @@ def check_trajectory(trajectory: Trajectory, *, version: int) -> None:
             f"{name} has tokens of version {newest}, but the trainer is at version {version}; "
             "the trainer was restored to an older version than the generators"
         )
+
+
+def _spread(values: Sequence[float], lengths: Sequence[int]) -> Tensor:
+    """Each trajectory's number on every token of its completion."""
+    return _flat([np.repeat(values, lengths)], np.float32)
 
 
 def _flat(arrays: Sequence[Ints], dtype: type[np.generic]) -> Tensor:

@@ -1,16 +1,21 @@
-"""The trainer's logprobs of completion tokens: one packed forward, logits only where a loss needs them.
+"""What the trainer computes of a policy: one packed forward, logits only where a loss needs them.
 
-The same function gives current logprobs (with gradient) and proximal ones (under `torch.no_grad`). They are
-those of the sampling distribution before top-k and top-p: the logits divided by the sampling temperature.
-`F.cross_entropy` on whole logits is the fastest head measured; its memory, some floats
+The same function gives current outputs (with gradient), proximal and reference ones (under `torch.no_grad`). The
+logprobs are those of the sampling distribution before top-k and top-p: the logits divided by the sampling
+temperature. `F.cross_entropy` on whole logits is the fastest head measured; its memory, some floats
 per vocabulary entry and loss token, is what `train.micro_batch_tokens` bounds.
 
 Shapes: T packed tokens, L loss tokens, C model width, V vocabulary.
 """
 
+# ruff: noqa: N815  (the fields are tensors, and tensors carry their shape in the name)
+
 from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from freerun.model.attention import PackedCausalAttention
@@ -18,10 +23,44 @@ from freerun.model.decoder import Decoder
 from freerun.train.batch import PackedSequences
 
 
-def completion_logprobs(model: Decoder, packed: PackedSequences, *, temperature: float) -> Tensor:
-    """Log-probability of each completion token given all before it, in the order of `packed.targets_L`."""
+@dataclass(frozen=True)
+class PolicyOutputs:
+    """For each completion token, in the order of `PackedSequences.targets_L`."""
+
+    logprobs_L: Tensor
+    """Log-probability of the token given all before it."""
+    entropies_L: Tensor | None = None
+    """Exact entropy of the distribution it was drawn from, if asked for."""
+    values_L: Tensor | None = None
+    """The critic's value of the state before it, if there is a critic."""
+
+
+def policy_outputs(
+    model: Decoder,
+    packed: PackedSequences,
+    *,
+    temperature: float,
+    critic: nn.Linear | None = None,
+    with_entropies: bool = False,
+) -> PolicyOutputs:
+    """One forward over packed sequences."""
     hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
-    logits_LV = model.logits(hidden_TC[packed.predictors_L]).float()
+    hidden_LC = hidden_TC[packed.predictors_L]
+    logits_LV = model.logits(hidden_LC).float()
     if temperature != 1:
         logits_LV = logits_LV / temperature
-    return -F.cross_entropy(logits_LV, packed.targets_L, reduction="none")
+    return PolicyOutputs(
+        logprobs_L=-F.cross_entropy(logits_LV, packed.targets_L, reduction="none"),
+        entropies_L=_entropies(logits_LV) if with_entropies else None,
+        values_L=critic(hidden_LC).float().squeeze(-1) if critic is not None else None,
+    )
+
+
+def completion_logprobs(model: Decoder, packed: PackedSequences, *, temperature: float) -> Tensor:
+    """The logprobs alone."""
+    return policy_outputs(model, packed, temperature=temperature).logprobs_L
+
+
+def _entropies(logits_LV: Tensor) -> Tensor:
+    log_probabilities_LV = torch.log_softmax(logits_LV, dim=-1)
+    return -(log_probabilities_LV.exp() * log_probabilities_LV).sum(dim=-1)

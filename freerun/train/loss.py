@@ -1,12 +1,15 @@
-"""The objectives, on log-probabilities of completion tokens; they know neither model nor packing.
+"""The one loss that all objectives are rows of; it knows neither model nor packing.
 
-    decoupled (AReaL, Eq. 5)   - sum  pi_proximal / pi_behaviour * min(u A, clip(u, 1 - eps, 1 + eps) A)
-                                      u = pi_current / pi_proximal
-    naive (PPO)                - sum  min(u A, clip(u, 1 - eps, 1 + eps) A)
-                                      u = pi_current / pi_behaviour
+    - sum  token weight x behaviour weight x gain(ratio, advantage)        aggregation, correction, clip
+    + sum  token weight x kl_coefficient x k3(reference, current)
+    - sum  token weight x entropy_coefficient x entropy
+    + sum  token weight x value_coefficient x (value - return)^2 / 2
 
-Both are sums over tokens: the caller divides by the token count of the step, not of the micro-batch. There is
-no mask, because only completion tokens get here. The behaviour weight is neither truncated nor dropped.
+It is a sum over the tokens of a micro-batch, whose weights were fixed for the whole step (`aggregation.py`): the
+sum over all micro-batches is the step's loss, however they were packed. The ratio is current / proximal and the
+behaviour weight proximal / behaviour; without a correction the ratio is current / behaviour.
+
+Only the first term is corrected for staleness: the others do not depend on how likely the tokens were sampled.
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
@@ -18,44 +21,80 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from freerun.config.objective import ObjectiveConfig
+from freerun.train.batch import MicroBatch
+from freerun.train.clip import gains
+from freerun.train.correction import behaviour_weights
+from freerun.train.critic import squared_error
+from freerun.train.logprobs import PolicyOutputs
+from freerun.train.ratio import at_level
+
 
 @dataclass(frozen=True)
-class PolicyLoss:
-    """A micro-batch's share of the loss, and how much of it the trust region held back."""
+class Loss:
+    """A micro-batch's share of the step's loss, and what its parts were."""
 
     total: Tensor
-    """Sum over tokens, differentiable."""
-    num_clipped: Tensor
-    """Tokens whose clipped term is the smaller one, so that they push no further."""
+    """Weighted sum over tokens, differentiable."""
+    num_clipped: int
+    """Tokens trained on that a hard clip holds back."""
+    num_masked: int
+    """Tokens left out by the correction."""
+    reference_kl: float = 0.0
+    """Sum over tokens, not weighted."""
+    value_loss: float = 0.0
+    """Weighted sum over tokens, without its coefficient."""
 
 
-def decoupled_ppo_loss(
+def compute_loss(
+    outputs: PolicyOutputs,
+    micro_batch: MicroBatch,
     *,
-    current_logprobs_L: Tensor,
-    proximal_logprobs_L: Tensor,
-    behaviour_logprobs_L: Tensor,
-    advantages_L: Tensor,
-    clip: float,
-) -> PolicyLoss:
-    """Clip around the proximal policy and weigh each token by what the behaviour missed (Eq. 5)."""
-    ratio_L = torch.exp(current_logprobs_L - proximal_logprobs_L)
-    surrogate_L, num_clipped = _clipped_surrogate(ratio_L, advantages_L, clip)
+    proximal_logprobs_L: Tensor | None,
+    objective: ObjectiveConfig,
+) -> Loss:
+    """The loss of what the policy says now about a micro-batch."""
+    policy_L, num_clipped, num_masked = _policy_terms(outputs, micro_batch, proximal_logprobs_L, objective)
+    terms_L = policy_L
+    reference_kl = value_loss = 0.0
+    if objective.kl_coefficient > 0:
+        assert micro_batch.reference_logprobs_L is not None
+        kl_L = k3(outputs.logprobs_L, micro_batch.reference_logprobs_L)
+        terms_L = terms_L + objective.kl_coefficient * kl_L
+        reference_kl = float(kl_L.detach().sum())
+    if objective.entropy_coefficient > 0:
+        assert outputs.entropies_L is not None
+        terms_L = terms_L - objective.entropy_coefficient * outputs.entropies_L
+    if objective.has_critic:
+        assert outputs.values_L is not None
+        assert micro_batch.returns_L is not None
+        errors_L = squared_error(outputs.values_L, micro_batch.returns_L)
+        terms_L = terms_L + objective.value_coefficient * errors_L
+        value_loss = float((micro_batch.token_weights_L * errors_L.detach()).sum())
+    total = (micro_batch.token_weights_L * terms_L).sum()
+    return Loss(total, num_clipped, num_masked, reference_kl, value_loss)
 
+
+def _policy_terms(
+    outputs: PolicyOutputs, micro_batch: MicroBatch, proximal_L: Tensor | None, objective: ObjectiveConfig
+) -> tuple[Tensor, int, int]:
+    """Each token's negative gain with its behaviour weight; how many are clipped, how many left out."""
+    behaviour_L, lengths_N = micro_batch.behaviour_logprobs_L, micro_batch.lengths_N
+    if objective.uses_proximal:
+        assert proximal_L is not None
+        anchor_L = proximal_L
+    else:
+        anchor_L = behaviour_L
+    ratios_L = torch.exp(at_level(outputs.logprobs_L - anchor_L, lengths_N, objective.ratio))
+    gains_L, is_clipped_L = gains(ratios_L, outputs.logprobs_L, micro_batch.advantages_L, objective)
     # Off-policy correction is outside the clip: it weighs the token, it does not move the trust region.
-    weight_L = torch.exp(proximal_logprobs_L - behaviour_logprobs_L)
-    return PolicyLoss(total=-(weight_L * surrogate_L).sum(), num_clipped=num_clipped)
+    log_weights_L = at_level(anchor_L - behaviour_L, lengths_N, objective.ratio)
+    weights_L = behaviour_weights(log_weights_L, micro_batch.is_kept_L, objective)
+    is_trained_L = weights_L > 0
+    return -(weights_L * gains_L), int((is_clipped_L & is_trained_L).sum()), int((~is_trained_L).sum())
 
 
-def naive_ppo_loss(
-    *, current_logprobs_L: Tensor, behaviour_logprobs_L: Tensor, advantages_L: Tensor, clip: float
-) -> PolicyLoss:
-    """Clip around the behaviour policy itself: a stale behaviour drags the trust region back to it."""
-    ratio_L = torch.exp(current_logprobs_L - behaviour_logprobs_L)
-    surrogate_L, num_clipped = _clipped_surrogate(ratio_L, advantages_L, clip)
-    return PolicyLoss(total=-surrogate_L.sum(), num_clipped=num_clipped)
-
-
-def _clipped_surrogate(ratio_L: Tensor, advantages_L: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    free_L = ratio_L * advantages_L
-    clipped_L = torch.clamp(ratio_L, 1 - clip, 1 + clip) * advantages_L
-    return torch.minimum(free_L, clipped_L), (clipped_L < free_L).sum()
+def k3(logprobs_L: Tensor, reference_logprobs_L: Tensor) -> Tensor:
+    """An estimate of KL(policy, reference) from each sampled token: never negative, unbiased on-policy."""
+    log_ratios_L = reference_logprobs_L - logprobs_L
+    return torch.expm1(log_ratios_L) - log_ratios_L

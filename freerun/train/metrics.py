@@ -3,11 +3,17 @@
     reward, accuracy, completion_length     means over the trajectories of the batch
     staleness_mean, staleness_max           trainer version minus the oldest version in a trajectory
     num_tokens, num_sequence_tokens         completion tokens; with their prompts
-    loss                                    per completion token of the step
+    loss                                    of the whole step, all terms, as the objective aggregates it
     entropy                                 minus the mean current logprob of the sampled tokens, in the pass
                                             each is trained in: a sample estimate, unbiased only where the
                                             behaviour is the current policy
+    exact_entropy                           mean over tokens, with an entropy bonus
+    reference_kl                            KL(current, reference) by the k3 estimator, over tokens, with a KL term
     clip_fraction                           tokens held back by the trust region
+    masked_fraction                         tokens left out by the correction (masked, m2po)
+    value_loss                              the critic's half squared error, aggregated like the loss
+    explained_variance                      1 - var(return - value) / var(return) over tokens, with the values at
+                                            the start of the step; absent where all returns are equal
     behaviour_weight_mean, _max             exp(proximal - behaviour) over tokens; 1 is on-policy
     effective_sample_size                   (sum w)^2 / (n sum w^2) of those weights, a share in (0, 1]
     engine_trainer_kl                       KL(behaviour, proximal) by the k3 estimator, over tokens sampled
@@ -18,8 +24,8 @@
     train_tokens_per_second                 tokens that went forward and backward, over the whole step's time
 
 Entropy and what needs proximal logprobs cover the tokens that were computed, so not those of trajectories
-with advantage 0. The naive objective has no proximal forward: there the latter cover the first minibatch,
-which is a fair share of the batch (`packing.deal_minibatches`).
+with advantage 0 that were not. Without a correction there is no proximal forward: there the latter cover the first
+minibatch, which is a fair share of the batch (`packing.deal_minibatches`).
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
@@ -29,13 +35,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from freerun.config.objective import ObjectiveConfig
 from freerun.train.batch import MicroBatch
-from freerun.train.loss import PolicyLoss
+from freerun.train.logprobs import PolicyOutputs
+from freerun.train.loss import Loss
 from freerun.train.optimizer import Update
 from freerun.types import Trajectory
 
@@ -80,26 +89,41 @@ def behaviour_metrics(log_weights: NDArray[np.float64], is_fresh: NDArray[np.boo
     return metrics
 
 
+def explained_variance(values: NDArray[np.float64], returns: NDArray[np.float64]) -> dict[str, float]:
+    """How much of the returns the critic foresaw: 1 is all, 0 no more than their mean, below 0 worse than that."""
+    if returns.max() == returns.min():
+        return {}
+    return {"explained_variance": float(1 - (returns - values).var() / returns.var())}
+
+
 class StepMeter:
     """Collects what the passes and updates of one step computed."""
 
-    def __init__(self, *, version: int, num_loss_tokens: int, is_truncated: bool = False) -> None:
+    def __init__(self, objective: ObjectiveConfig, *, version: int, is_truncated: bool = False) -> None:
+        self._objective = objective
         self._version = version
         self._is_truncated = is_truncated
-        self._num_loss_tokens = num_loss_tokens
-        self._loss = 0.0
-        self._num_clipped = 0
+        self._losses: list[Loss] = []
         self._num_computed_tokens = 0
         self._current: list[NDArray[np.float64]] = []
+        self._entropies: list[NDArray[np.float64]] = []
+        self._values: list[NDArray[np.float64]] = []
+        self._returns: list[NDArray[np.float64]] = []
         self._log_weights: list[NDArray[np.float64]] = []
         self._is_fresh: list[NDArray[np.bool_]] = []
         self._updates: list[Update] = []
 
-    def add_pass(self, micro_batch: MicroBatch, current_logprobs_L: Tensor, loss: PolicyLoss) -> None:
-        self._loss += float(loss.total.detach())
-        self._num_clipped += int(loss.num_clipped)
+    def add_pass(self, micro_batch: MicroBatch, outputs: PolicyOutputs, loss: Loss) -> None:
+        self._losses.append(replace(loss, total=loss.total.detach()))
         self._num_computed_tokens += micro_batch.packed.token_ids_T.numel()
-        self._current.append(_as_array(current_logprobs_L))
+        self._current.append(_as_array(outputs.logprobs_L))
+        for values_L, collected in (
+            (outputs.entropies_L, self._entropies),
+            (micro_batch.values_L, self._values),
+            (micro_batch.returns_L, self._returns),
+        ):
+            if values_L is not None:
+                collected.append(_as_array(values_L))
 
     def add_proximal(self, micro_batch: MicroBatch, proximal_logprobs_L: Tensor) -> None:
         self._log_weights.append(_as_array(proximal_logprobs_L - micro_batch.behaviour_logprobs_L))
@@ -114,7 +138,7 @@ class StepMeter:
         """Everything collected, under the names of the module's table."""
         applied = [update.grad_norm for update in self._updates if update.is_applied]
         metrics = {
-            "loss": self._loss / self._num_loss_tokens,
+            "loss": sum(float(loss.total) for loss in self._losses),
             "skipped_updates": float(len(self._updates) - len(applied)),
             "train_tokens_per_second": self._num_computed_tokens / seconds,
         }
@@ -125,10 +149,25 @@ class StepMeter:
         if self._current:
             current = np.concatenate(self._current)
             metrics["entropy"] = float(-current.mean())
-            metrics["clip_fraction"] = self._num_clipped / current.size
+            metrics["clip_fraction"] = sum(loss.num_clipped for loss in self._losses) / current.size
+            metrics |= self._objective_metrics(current.size)
         if self._log_weights:
             metrics |= behaviour_metrics(np.concatenate(self._log_weights), np.concatenate(self._is_fresh))
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _objective_metrics(self, num_tokens: int) -> dict[str, float]:
+        """What only some objectives have."""
+        metrics: dict[str, float] = {}
+        if self._objective.correction in ("masked", "m2po"):
+            metrics["masked_fraction"] = sum(loss.num_masked for loss in self._losses) / num_tokens
+        if self._objective.kl_coefficient > 0:
+            metrics["reference_kl"] = sum(loss.reference_kl for loss in self._losses) / num_tokens
+        if self._entropies:
+            metrics["exact_entropy"] = float(np.concatenate(self._entropies).mean())
+        if self._objective.has_critic:
+            metrics["value_loss"] = sum(loss.value_loss for loss in self._losses)
+            metrics |= explained_variance(np.concatenate(self._values), np.concatenate(self._returns))
+        return metrics
 
 
 def _as_array(values_L: Tensor) -> NDArray[np.float64]:

@@ -52,12 +52,14 @@ def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> flo
 
 
 class Optimizer:
-    """Owns the moments of one model's parameters and consumes the gradients that stand in them."""
+    """Owns the moments of a model's and its critic's parameters; consumes the gradients that stand in them."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+    def __init__(self, model: nn.Module, config: TrainConfig, critic: nn.Module | None = None) -> None:
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
         self._parameters = dict(model.named_parameters())
+        if critic is not None:
+            self._parameters |= {f"critic.{name}": p for name, p in critic.named_parameters()}
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]
         vectors = [p for p in self._parameters.values() if p.ndim < 2]
         self._adamw = torch.optim.AdamW(

@@ -1,20 +1,19 @@
 """One training step: a batch of groups in, new weights and a new version out; synchronous, without I/O.
 
-    groups ─► advantages ─► minibatches ─► micro-batches ─► [proximal forward] ─► per minibatch:
-              one per        dealt, one     packed by        no grad, weights     forward, loss, backward
-              trajectory     update each    Algorithm 1      before any update    per micro-batch; update
+    groups ─► advantages ─► minibatches ─► micro-batches ─► preparation ─► per minibatch:
+              one per        dealt, one     packed by        no grad, with   forward, loss, backward
+              trajectory     update each    Algorithm 1      the weights     per micro-batch; update
+                                                             before updates
 
-Normalisation: a minibatch's sum over tokens is divided by (completion tokens of the step / minibatches).
-Every token of the step weighs the same, whatever minibatch and micro-batch it fell into, and the average over
-the minibatches is the mean over the step's tokens.
+Normalisation: every token has a weight in the step's loss that follows from the objective's aggregation and the
+lengths of the step's completions (`aggregation.py`), whatever minibatch and micro-batch it fell into. A
+minibatch's sum is multiplied by the number of minibatches, so that the average over the minibatches is the
+step's loss.
 
-The proximal policy is the weights at the start of the step (Eq. 5). The first minibatch is trained with just
-these, so there its own forward, detached, is the proximal one: the same bits, no second forward. With one
-minibatch there is no proximal forward at all, nor ever with the naive objective.
-
-A trajectory of advantage 0 has a gradient of exactly 0: it counts as consumed and in the divisor, but is not
-computed. If nothing else is in the batch there is no update, and so no weight decay and no momentum either:
-the step still makes its version, of unchanged weights.
+A trajectory of advantage 0 has a gradient of exactly 0, unless there is a KL term, an entropy bonus or a critic,
+and no say in that of others, unless M2PO decides over all tokens. Without these it is not computed; it counts as
+consumed and in the weights of the others. If nothing else is in the batch there is no update, and so no weight
+decay and no momentum either: the step still makes its version, of unchanged weights.
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
@@ -26,24 +25,22 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
-from freerun.train.advantage import compute_advantages
-from freerun.train.batch import MicroBatch, check_trajectory, family_of, pack_trajectories
-from freerun.train.logprobs import completion_logprobs
-from freerun.train.loss import PolicyLoss, decoupled_ppo_loss, naive_ppo_loss
+from freerun.train.advantage import Floats64, compute_advantages
+from freerun.train.aggregation import token_weights
+from freerun.train.batch import MicroBatch, Rated, check_trajectory, family_of, pack_trajectories
+from freerun.train.critic import critic_state, load_critic, make_critic
+from freerun.train.logprobs import PolicyOutputs, policy_outputs
+from freerun.train.loss import compute_loss
 from freerun.train.metrics import StepMeter, batch_metrics, count_staleness
 from freerun.train.optimizer import Optimizer, learning_rate
 from freerun.train.packing import cut_families, deal_minibatches, pack_micro_batches
+from freerun.train.preparation import Minibatch, prepare
 from freerun.types import Group, StepResult, Trajectory
-
-Minibatch = list[MicroBatch]
-Rated = tuple[Trajectory, float]
-"""A trajectory and its advantage."""
 
 
 def ignore_progress(_: str) -> None:
@@ -51,26 +48,33 @@ def ignore_progress(_: str) -> None:
 
 
 class PolicyTrainer:
-    """Owns the policy's optimizer and its version; updates the model's parameters in place."""
+    """Owns the policy's optimizer, critic and version; updates the model's parameters in place."""
 
     def __init__(
         self,
         model: Decoder,
         config: TrainConfig,
+        objective: ObjectiveConfig,
         *,
         temperature: float,
+        max_completion_tokens: int,
         is_truncated: bool = False,
         version: int = 0,
         on_progress: Callable[[str], None] = ignore_progress,
     ) -> None:
         self.model = model
         self.version = version
+        self.reference: Decoder | None = None
+        """The frozen policy of version 0, which a KL term measures against; whoever trains with one sets it."""
         self._config = config
+        self._objective = objective
         self._temperature = temperature
+        self._max_completion_tokens = max_completion_tokens
         self._is_truncated = is_truncated
         """Whether tokens were drawn after top-k or top-p, which the trainer's logprobs do not know of."""
         self._on_progress = on_progress
-        self._optimizer = Optimizer(model, config)
+        self._critic: nn.Linear | None = make_critic(model.config.hidden_size) if objective.has_critic else None
+        self._optimizer = Optimizer(model, config, self._critic)
 
     def step(self, groups: Sequence[Group]) -> StepResult:
         """Train on one batch, oldest first, and move on to the next version.
@@ -81,12 +85,9 @@ class PolicyTrainer:
         trajectories = [t for group in groups for t in group.trajectories]
         for trajectory in trajectories:
             check_trajectory(trajectory, version=self.version)
-        num_loss_tokens = sum(len(t.completion.token_ids) for t in trajectories)
-        meter = StepMeter(version=self.version, num_loss_tokens=num_loss_tokens, is_truncated=self._is_truncated)
-        advantages = compute_advantages(groups, self._config.advantage)
-        minibatches = self._form_minibatches(trajectories, advantages)
-        divisor = num_loss_tokens / max(1, len(minibatches))
-        self._update_weights(minibatches, divisor=divisor, meter=meter)
+        meter = StepMeter(self._objective, version=self.version, is_truncated=self._is_truncated)
+        minibatches = self._form_minibatches(trajectories, self._advantages(groups))
+        self._update_weights(minibatches, meter)
         metrics = batch_metrics(trajectories, self.version)
         metrics |= meter.metrics(seconds=time.perf_counter() - started)
         staleness_counts = count_staleness(trajectories, self.version)
@@ -94,18 +95,29 @@ class PolicyTrainer:
         return StepResult(version=self.version, metrics=metrics, staleness_counts=staleness_counts)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Flat and free of pickle; live tensors, to be written out before the next step."""
-        return self._optimizer.state()
+        """Flat and free of pickle, the critic included; live tensors, to be written out before the next step."""
+        critic = {} if self._critic is None else critic_state(self._critic)
+        return {**self._optimizer.state(), **critic}
 
     def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
-        self._optimizer.load_state(tensors)
+        self._optimizer.load_state(tensors if self._critic is None else load_critic(self._critic, tensors))
 
-    def _form_minibatches(
-        self, trajectories: Sequence[Trajectory], advantages: NDArray[np.float64]
-    ) -> list[Minibatch]:
+    def _advantages(self, groups: Sequence[Group]) -> Floats64:
+        """One per trajectory; with a critic the tokens get theirs in `preparation.py`."""
+        if self._objective.advantage == "gae":
+            return np.zeros(sum(len(group.trajectories) for group in groups))
+        return compute_advantages(groups, self._objective.advantage)
+
+    def _form_minibatches(self, trajectories: Sequence[Trajectory], advantages: Floats64) -> list[Minibatch]:
         """Deal and pack the trajectories that can move the weights."""
-        live = [(t, float(a)) for t, a in zip(trajectories, advantages, strict=True) if a != 0]
-        lengths = [len(t.prompt.token_ids) + len(t.completion.token_ids) - 1 for t, _ in live]
+        weights = token_weights(
+            [len(t.completion.token_ids) for t in trajectories],
+            self._objective.aggregation,
+            max_completion_tokens=self._max_completion_tokens,
+        )
+        rated = [Rated(t, float(a), w) for t, a, w in zip(trajectories, advantages, weights, strict=True)]
+        live = [r for r in rated if r.advantage != 0 or self._objective.computes_every_trajectory]
+        lengths = [len(r.trajectory.prompt.token_ids) + len(r.trajectory.completion.token_ids) - 1 for r in live]
         return [
             self._form_micro_batches([live[i] for i in dealt])
             for dealt in deal_minibatches(lengths, self._config.num_minibatches)
@@ -115,70 +127,65 @@ class PolicyTrainer:
         """Pack one minibatch by families: samples of one prompt stay together and share its computation."""
         capacity = self._config.micro_batch_tokens
         families: list[list[Rated]] = []
-        for _, members in groupby(rated, key=lambda r: r[0].prompt.ordinal):
+        for _, members in groupby(rated, key=lambda r: r.trajectory.prompt.ordinal):
             siblings = list(members)
-            trunk = len(siblings[0][0].prompt.token_ids)
-            branches = [len(t.completion.token_ids) - 1 for t, _ in siblings]
+            trunk = len(siblings[0].trajectory.prompt.token_ids)
+            branches = [len(r.trajectory.completion.token_ids) - 1 for r in siblings]
             families += [[siblings[i] for i in run] for run in cut_families(trunk, branches, capacity=capacity)]
         packs = pack_micro_batches([_num_tokens(family) for family in families], capacity=capacity)
         return [pack_trajectories([rated for i in pack for rated in families[i]]) for pack in packs]
 
-    def _update_weights(self, minibatches: list[Minibatch], *, divisor: float, meter: StepMeter) -> None:
+    def _update_weights(self, minibatches: list[Minibatch], meter: StepMeter) -> None:
         """One optimizer update per minibatch, all clipped around the weights that stand here at the start."""
-        proximal = self._proximal_logprobs(minibatches)
-        for m, minibatch in enumerate(minibatches):
+
+        def report(activity: str, m: int, n: int) -> None:
+            self._on_progress(
+                f"{activity}: minibatch {m + 1}/{len(minibatches)}, micro-batch {n + 1}/{len(minibatches[m])}"
+            )
+
+        prepared = prepare(
+            minibatches,
+            self._objective,
+            policy=self._look,
+            reference=self._look_at_reference,
+            on_progress=report,
+        )
+        for m, minibatch in enumerate(prepared):
             for n, micro_batch in enumerate(minibatch):
-                current_L = self._logprobs(micro_batch)
-                proximal_L = current_L.detach() if m == 0 else proximal.get((m, n))
-                loss = self._loss(micro_batch, current_L, proximal_L)
-                (loss.total / divisor).backward()
-                meter.add_pass(micro_batch, current_L, loss)
+                outputs = self._look(micro_batch)
+                proximal_L = outputs.logprobs_L.detach() if m == 0 else micro_batch.proximal_logprobs_L
+                loss = compute_loss(
+                    outputs, micro_batch, proximal_logprobs_L=proximal_L, objective=self._objective
+                )
+                (loss.total * len(minibatches)).backward()
+                meter.add_pass(micro_batch, outputs, loss)
                 if proximal_L is not None:
                     meter.add_proximal(micro_batch, proximal_L)
-                self._report("train", m, len(minibatches), n, len(minibatch))
+                report("train", m, n)
             meter.add_update(self._optimizer.update(self._next_lr()))
 
-    @torch.no_grad()
-    def _proximal_logprobs(self, minibatches: list[Minibatch]) -> dict[tuple[int, int], Tensor]:
-        """By (minibatch, micro-batch), for the minibatches that will meet weights already updated."""
-        proximal: dict[tuple[int, int], Tensor] = {}
-        if self._config.objective == "decoupled":
-            for m, minibatch in enumerate(minibatches[1:], start=1):
-                for n, micro_batch in enumerate(minibatch):
-                    proximal[m, n] = self._logprobs(micro_batch)
-                    self._report("proximal", m, len(minibatches), n, len(minibatch))
-        return proximal
-
-    def _logprobs(self, micro_batch: MicroBatch) -> Tensor:
-        return completion_logprobs(self.model, micro_batch.packed, temperature=self._temperature)
-
-    def _loss(self, micro_batch: MicroBatch, current_L: Tensor, proximal_L: Tensor | None) -> PolicyLoss:
-        if self._config.objective == "naive":
-            return naive_ppo_loss(
-                current_logprobs_L=current_L,
-                behaviour_logprobs_L=micro_batch.behaviour_logprobs_L,
-                advantages_L=micro_batch.advantages_L,
-                clip=self._config.clip,
-            )
-        assert proximal_L is not None
-        return decoupled_ppo_loss(
-            current_logprobs_L=current_L,
-            proximal_logprobs_L=proximal_L,
-            behaviour_logprobs_L=micro_batch.behaviour_logprobs_L,
-            advantages_L=micro_batch.advantages_L,
-            clip=self._config.clip,
+    def _look(self, micro_batch: MicroBatch) -> PolicyOutputs:
+        return policy_outputs(
+            self.model,
+            micro_batch.packed,
+            temperature=self._temperature,
+            critic=self._critic,
+            with_entropies=self._objective.entropy_coefficient > 0,
         )
+
+    def _look_at_reference(self, micro_batch: MicroBatch) -> PolicyOutputs:
+        if self.reference is None:
+            raise ValueError(
+                f"objective.kl_coefficient = {self._objective.kl_coefficient}, but there is no reference policy; "
+                "set PolicyTrainer.reference before the first step"
+            )
+        return policy_outputs(self.reference, micro_batch.packed, temperature=self._temperature)
 
     def _next_lr(self) -> float:
         return learning_rate(self._config, version=self.version, num_updates=self._optimizer.num_updates)
 
-    def _report(self, activity: str, m: int, num_minibatches: int, n: int, num_micro_batches: int) -> None:
-        self._on_progress(
-            f"{activity}: minibatch {m + 1}/{num_minibatches}, micro-batch {n + 1}/{num_micro_batches}"
-        )
-
 
 def _num_tokens(family: Sequence[Rated]) -> int:
     """Tokens the decoder reads for samples of one prompt."""
-    completions = [trajectory.completion.token_ids for trajectory, _ in family]
-    return family_of(family[0][0].prompt.token_ids, completions).num_tokens
+    completions = [rated.trajectory.completion.token_ids for rated in family]
+    return family_of(family[0].trajectory.prompt.token_ids, completions).num_tokens

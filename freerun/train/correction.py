@@ -1,0 +1,54 @@
+"""What staleness costs a token: its behaviour weight, from w = pi_proximal / pi_behaviour.
+
+    decoupled    w                                         AReaL, Eq. 5
+    truncated    min(w, weight_cap)                        TIS
+    masked       w where weight_low <= w <= weight_high, else 0        IcePop
+    m2po         w where the step keeps the token, else 0              M2PO, `keep_small_moments`
+    none         1: the ratio itself is taken against the behaviour    PPO on stale data
+
+The weight is a constant: it scales a token's gradient and moves no trust region. A token of weight 0 is left out,
+but still counts in the divisor.
+
+Shapes: L loss tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from freerun.config.objective import ObjectiveConfig
+
+
+def behaviour_weights(log_weights_L: Tensor, is_kept_L: Tensor | None, objective: ObjectiveConfig) -> Tensor:
+    """The weight of each token; `is_kept_L` is the step's decision, which only m2po takes."""
+    weights_L = torch.exp(log_weights_L)
+    match objective.correction:
+        case "decoupled":
+            return weights_L
+        case "truncated":
+            return torch.clamp(weights_L, max=objective.weight_cap)
+        case "masked":
+            is_inside_L = (weights_L >= objective.weight_low) & (weights_L <= objective.weight_high)
+            return torch.where(is_inside_L, weights_L, 0.0)
+        case "m2po":
+            assert is_kept_L is not None
+            return torch.where(is_kept_L, weights_L, 0.0)
+        case "none":
+            return torch.ones_like(weights_L)
+
+
+def keep_small_moments(log_weights_L: Tensor, *, threshold: float) -> Tensor:
+    """Which tokens of a whole step M2PO trains on: those of smallest (log w)^2, mean below `threshold`.
+
+    All completion tokens of the step are candidates, whatever their advantage. Tokens of equal moment share their
+    fate, so the answer does not depend on their order; when even the smallest moment is too large, none is kept.
+    """
+    moments_L = torch.square(log_weights_L.double())
+    sorted_L = torch.sort(moments_L).values
+    means_L = torch.cumsum(sorted_L, dim=0) / torch.arange(1, len(sorted_L) + 1)
+    # The means of a growing prefix of ascending numbers never fall, so the kept tokens are a prefix.
+    num_kept = int((means_L < threshold).sum())
+    if num_kept == len(sorted_L):
+        return torch.ones_like(moments_L, dtype=torch.bool)
+    return moments_L < sorted_L[num_kept]

@@ -1,0 +1,75 @@
+"""The critic: a linear value head on the policy's trunk, and the advantages it gives each token.
+
+The value of a completion token is that of the state before it: it is read where the logits that predict the token
+are read. The head exists in the trainer only; it starts at zero, so that the first advantages are plain rewards.
+
+With V_t the values of a completion of T tokens, V_T+1 = 0 and the reward on the last token (GAE):
+
+    delta_t = reward_t + gamma V_t+1 - V_t        A_t = delta_t + gamma lambda A_t+1        return_t = A_t + V_t
+
+A completion that was cut off at the length limit ends like any other: its reward says what that is worth.
+
+Shapes: C hidden size, S tokens of one completion, L loss tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from freerun.errors import CheckpointError
+from freerun.train.advantage import Floats64, normalise
+
+STATE_PREFIX = "critic."
+
+
+def make_critic(hidden_size: int) -> nn.Linear:
+    critic = nn.Linear(hidden_size, 1)
+    nn.init.zeros_(critic.weight)
+    nn.init.zeros_(critic.bias)
+    return critic
+
+
+def generalised_advantages(values_S: Floats64, reward: float, *, gamma: float, lam: float) -> Floats64:
+    """GAE of one completion, from its last token backwards."""
+    advantages_S = np.zeros_like(values_S)
+    next_value = next_advantage = 0.0
+    for t in reversed(range(len(values_S))):
+        delta = (reward if t == len(values_S) - 1 else 0.0) + gamma * next_value - values_S[t]
+        advantages_S[t] = next_advantage = delta + gamma * lam * next_advantage
+        next_value = values_S[t]
+    return advantages_S
+
+
+def advantages_and_returns(
+    values: Sequence[Floats64], rewards: Sequence[float], *, gamma: float, lam: float
+) -> tuple[list[Floats64], list[Floats64]]:
+    """Of all completions of a step; the advantages are normalised over all its tokens, the returns are not."""
+    raw = [generalised_advantages(v, r, gamma=gamma, lam=lam) for v, r in zip(values, rewards, strict=True)]
+    ends = np.cumsum([len(advantages_S) for advantages_S in raw])[:-1]
+    return np.split(normalise(np.concatenate(raw)), ends), [a + v for a, v in zip(raw, values, strict=True)]
+
+
+def squared_error(values_L: Tensor, returns_L: Tensor) -> Tensor:
+    return 0.5 * torch.square(values_L - returns_L)
+
+
+def critic_state(critic: nn.Linear) -> dict[str, Tensor]:
+    """The live weights under flat names, to be kept beside the optimizer's state."""
+    return {STATE_PREFIX + name: parameter.detach() for name, parameter in critic.named_parameters()}
+
+
+def load_critic(critic: nn.Linear, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take up what `critic_state` gave; returns the tensors that are not the critic's."""
+    missing = critic_state(critic).keys() - tensors.keys()
+    if missing:
+        raise CheckpointError(
+            f'optimizer state has no "{min(missing)}": the checkpoint was made without a critic; '
+            'resume with the objective it was made with, not objective.advantage = "gae"'
+        )
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(STATE_PREFIX)}
+    critic.load_state_dict({name.removeprefix(STATE_PREFIX): tensor for name, tensor in own.items()})
+    return {name: tensor for name, tensor in tensors.items() if name not in own}

@@ -1,0 +1,112 @@
+"""The start of a step: what must be known of its tokens before the weights change, filled into the micro-batches.
+
+    proximal logprobs     the weights at the start of the step (Eq. 5), by a forward without gradient. The first
+                          minibatch is trained with just these weights, so there its own forward, detached, is
+                          the proximal one: the same bits, no second forward. Without a correction none is needed.
+    reference logprobs    with a KL term
+    advantages, returns   with a critic: from the values at the start, normalised over all tokens of the step
+    is_kept               M2PO: which tokens are trained on, one decision over all tokens of the step
+
+The last two need every minibatch, the first included, before any of them is trained.
+
+Shapes: L loss tokens (completion tokens of a micro-batch), N trajectories of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from freerun.config.objective import ObjectiveConfig
+from freerun.train.batch import MicroBatch
+from freerun.train.correction import keep_small_moments
+from freerun.train.critic import advantages_and_returns
+from freerun.train.logprobs import PolicyOutputs
+
+Minibatch = list[MicroBatch]
+Progress = Callable[[str, int, int], None]
+"""Hears the activity, the minibatch and the micro-batch that was done."""
+
+
+@torch.no_grad()
+def prepare(
+    minibatches: Sequence[Minibatch],
+    objective: ObjectiveConfig,
+    *,
+    policy: Callable[[MicroBatch], PolicyOutputs],
+    reference: Callable[[MicroBatch], PolicyOutputs],
+    on_progress: Progress,
+) -> list[Minibatch]:
+    """The same minibatches with all that the objective needs of the start of the step."""
+    prepared: list[Minibatch] = []
+    for m, minibatch in enumerate(minibatches):
+        if objective.decides_over_the_step or (objective.uses_proximal and m > 0):
+            minibatch = [_with_proximal(b, policy(b)) for b in _reporting(minibatch, "proximal", m, on_progress)]
+        if objective.kl_coefficient > 0:
+            minibatch = [
+                replace(b, reference_logprobs_L=reference(b).logprobs_L)
+                for b in _reporting(minibatch, "reference", m, on_progress)
+            ]
+        prepared.append(minibatch)
+    if objective.has_critic:
+        prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, objective))
+    if objective.correction == "m2po":
+        prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, objective.m2_threshold))
+    return prepared
+
+
+def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig) -> list[MicroBatch]:
+    """Advantages and returns of all tokens of a step, by the critic's values."""
+    values = [
+        values_S.double().numpy()
+        for batch in micro_batches
+        for values_S in torch.split(_known(batch.values_L), batch.lengths_N.tolist())
+    ]
+    rewards = [float(reward) for batch in micro_batches for reward in batch.rewards_N]
+    advantages, returns = advantages_and_returns(
+        values, rewards, gamma=objective.gae_gamma, lam=objective.gae_lambda
+    )
+    sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
+    advantages_by_batch = torch.from_numpy(np.concatenate(advantages)).float().split(sizes)
+    returns_by_batch = torch.from_numpy(np.concatenate(returns)).float().split(sizes)
+    return [
+        replace(batch, advantages_L=advantages_L, returns_L=returns_L)
+        for batch, advantages_L, returns_L in zip(
+            micro_batches, advantages_by_batch, returns_by_batch, strict=True
+        )
+    ]
+
+
+def mask_tokens(micro_batches: Sequence[MicroBatch], threshold: float) -> list[MicroBatch]:
+    """M2PO's decision over all tokens of a step."""
+    log_weights = [_known(batch.proximal_logprobs_L) - batch.behaviour_logprobs_L for batch in micro_batches]
+    is_kept = keep_small_moments(torch.cat(log_weights), threshold=threshold)
+    sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
+    return [replace(b, is_kept_L=kept_L) for b, kept_L in zip(micro_batches, is_kept.split(sizes), strict=True)]
+
+
+def _with_proximal(batch: MicroBatch, outputs: PolicyOutputs) -> MicroBatch:
+    return replace(batch, proximal_logprobs_L=outputs.logprobs_L, values_L=outputs.values_L)
+
+
+def _over_the_step(
+    minibatches: Sequence[Minibatch], decide: Callable[[list[MicroBatch]], list[MicroBatch]]
+) -> list[Minibatch]:
+    """Decide over the micro-batches of all minibatches together; they stay where they are."""
+    decided = iter(decide([batch for minibatch in minibatches for batch in minibatch]))
+    return [[next(decided) for _ in minibatch] for minibatch in minibatches]
+
+
+def _reporting(minibatch: Minibatch, activity: str, m: int, on_progress: Progress) -> Iterator[MicroBatch]:
+    for n, batch in enumerate(minibatch):
+        yield batch
+        on_progress(activity, m, n)
+
+
+def _known(values_L: Tensor | None) -> Tensor:
+    assert values_L is not None
+    return values_L

@@ -1,0 +1,27 @@
+"""Token or sequence level: over what a log ratio of two policies is taken.
+
+    token       log p(token) - log q(token)
+    sequence    the mean of these over the completion, for each of its tokens (GSPO): the exponential is the ratio
+                of the completion's probabilities, to the power of 1 / tokens
+
+Shapes: L loss tokens, N completions of a micro-batch (never divided between micro-batches).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Level = Literal["token", "sequence"]
+
+
+def at_level(log_ratios_L: Tensor, lengths_N: Tensor, level: Level) -> Tensor:
+    """The token's log ratios, or in their place the mean over each completion; differentiable."""
+    if level == "token":
+        return log_ratios_L
+    num_completions = len(lengths_N)
+    completions_L = torch.arange(num_completions).repeat_interleave(lengths_N)
+    sums_N = log_ratios_L.new_zeros(num_completions).index_add(0, completions_L, log_ratios_L)
+    return (sums_N / lengths_N)[completions_L]

@@ -1,0 +1,364 @@
+"""Every objective against its published equation (`slow_objectives.py`), through packing, minibatches, updates."""
+
+from dataclasses import replace as changed
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from slow_objectives import (
+    ADVANTAGE,
+    PUBLISHED,
+    Objective,
+    SlowTrainer,
+    Step,
+    grpo_with_kl_and_entropy,
+    naive_gae,
+    sequence_masked,
+    slow_m2_mask,
+    truncated_dual,
+)
+from torch import Tensor, nn
+from training_batches import (
+    TEMPERATURE,
+    assert_close,
+    config,
+    first_gradients,
+    make_groups,
+    make_trainer,
+    replace,
+    same_bits,
+    tiny_decoder,
+    trajectories_of,
+    weights_of,
+)
+
+from freerun.config.objective import PRESETS, ObjectiveConfig
+from freerun.config.train import TrainConfig
+from freerun.errors import CheckpointError
+from freerun.model.decoder import Decoder
+from freerun.train.batch import pack_sequences
+from freerun.train.correction import keep_small_moments
+from freerun.train.critic import generalised_advantages
+from freerun.train.logprobs import completion_logprobs
+from freerun.train.trainer import PolicyTrainer
+from freerun.types import Group, Reward, StepResult
+
+MIXES: dict[str, tuple[ObjectiveConfig, Objective]] = {
+    "truncated, dual": (
+        ObjectiveConfig(advantage="grpo", clip="dual", dual_clip=1.5, correction="truncated"),
+        truncated_dual,
+    ),
+    "kl, entropy": (
+        changed(PRESETS["grpo"], kl_coefficient=0.3, entropy_coefficient=0.2),
+        grpo_with_kl_and_entropy,
+    ),
+    "sequence, masked": (
+        ObjectiveConfig(
+            advantage="grpo",
+            ratio="sequence",
+            clip_low=0.05,
+            clip_high=0.05,
+            correction="masked",
+            weight_low=0.8,
+            weight_high=1.2,
+            aggregation="sequence",
+        ),
+        sequence_masked,
+    ),
+}
+EVERYTHING = [*PUBLISHED, *MIXES]
+
+
+def objective_of(name: str) -> tuple[ObjectiveConfig, Objective, str]:
+    """The configuration, the slow formula and the name of its advantage."""
+    if name in MIXES:
+        return *MIXES[name], "grpo"
+    return PRESETS[name], PUBLISHED[name], ADVANTAGE[name]
+
+
+def logprobs_under(model: Decoder, groups: list[Group]) -> dict[int, np.ndarray]:
+    """What the model says about each completion, by the identity of its tokens."""
+    with torch.no_grad():
+        return {
+            id(t.completion.token_ids): completion_logprobs(
+                model, pack_sequences([(t.prompt.token_ids, t.completion.token_ids)]), temperature=TEMPERATURE
+            ).numpy()
+            for t in trajectories_of(groups)
+        }
+
+
+def stale_groups(seed: int = 0) -> list[Group]:
+    """Behaviour close to the policy but for some tokens far away, and one group whose rewards are all equal."""
+    rng = np.random.default_rng(seed + 100)
+    groups = make_groups(seed, num_groups=5)
+    known = logprobs_under(tiny_decoder(), groups)
+
+    def behaviour(t: Any) -> dict[str, Any]:
+        logprobs = known[id(t.completion.token_ids)]
+        noise = rng.normal(0, 0.15, len(logprobs)) + rng.choice([0.0, 2.0, -2.0], len(logprobs), p=[0.8, 0.1, 0.1])
+        return {"logprobs": (logprobs + noise).astype(np.float32)}
+
+    rewards = replace(groups, reward=lambda t: Reward(1.0, True) if t.prompt.ordinal == 2 else t.reward)
+    return replace(rewards, completion=behaviour)
+
+
+def fresh_groups() -> list[Group]:
+    """Behaviour that is the policy."""
+    groups = make_groups()
+    known = logprobs_under(tiny_decoder(), groups)
+    return replace(groups, completion=lambda t: {"logprobs": known[id(t.completion.token_ids)]})
+
+
+def some_critic() -> nn.Linear:
+    critic = nn.Linear(tiny_decoder().config.hidden_size, 1)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return critic
+
+
+def some_reference() -> Decoder:
+    """A policy near the one that is trained."""
+    model, other = tiny_decoder(), tiny_decoder(seed=1)
+    with torch.no_grad():
+        for parameter, distant in zip(model.parameters(), other.parameters(), strict=True):
+            parameter.add_(0.05 * distant)
+    return model.requires_grad_(False)
+
+
+def packed_trainer(
+    model: Decoder, train: TrainConfig, objective: ObjectiveConfig, **options: Any
+) -> PolicyTrainer:
+    trainer = make_trainer(model, train, objective, **options)
+    if objective.has_critic:
+        critic = {f"critic.{name}": p.detach() for name, p in some_critic().named_parameters()}
+        trainer.load_optimizer_state({"num_updates": torch.tensor(0), **critic})
+    if objective.kl_coefficient > 0:
+        trainer.reference = some_reference()
+    return trainer
+
+
+def both_steps(
+    name: str, train: TrainConfig, groups: list[Group]
+) -> tuple[PolicyTrainer, StepResult, SlowTrainer, float, list[dict[str, Tensor]]]:
+    """The same step by the trainer and by the slow formula."""
+    objective, formula, advantage = objective_of(name)
+    trainer = packed_trainer(tiny_decoder(), train, objective)
+    result = trainer.step(groups)
+    slow = SlowTrainer(
+        tiny_decoder(),
+        train,
+        critic=some_critic() if advantage == "gae" else None,
+        reference=some_reference() if name == "kl, entropy" else None,
+    )
+    step: Step = slow.start(groups, advantage)
+    if name == "m2po":
+        slow_m2_mask(step, 0.04)
+    loss, gradients = slow.run(step, formula, skips_zero=name not in ("ppo", "m2po", "kl, entropy"))
+    return trainer, result, slow, loss, gradients
+
+
+def as_single(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def assert_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    """Equal up to single precision, measured against the largest entry of each tensor."""
+    assert ours.keys() == theirs.keys()
+    for name, expected in as_single(theirs).items():
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5 * max(scale, 1e-3), msg=name)
+
+
+def test_every_preset_has_a_formula():
+    assert PUBLISHED.keys() == PRESETS.keys()
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_loss_and_gradient_are_those_of_the_published_equation(name):
+    trainer, result, _, loss, gradients = both_steps(name, config(num_minibatches=1), stale_groups())
+    assert result.metrics["loss"] == pytest.approx(loss, abs=1e-6, rel=1e-5)
+    assert_gradients(first_gradients(trainer), gradients[0])
+    norm = float(torch.stack([g.square().sum() for g in gradients[0].values()]).sum().sqrt())
+    assert norm > 1e-3
+    assert result.metrics["grad_norm"] == pytest.approx(norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_the_updates_of_several_minibatches_are_those_of_the_published_equation(name):
+    train = config(num_minibatches=3)
+    trainer, result, slow, loss, _ = both_steps(name, train, stale_groups())
+    assert result.metrics["loss"] == pytest.approx(loss, abs=1e-5, rel=1e-4)
+    assert_close(weights_of(trainer.model), as_single(weights_of(slow.model)), tolerance=2e-5)
+    if slow.critic is not None:
+        state = {name: t for name, t in trainer.optimizer_state().items() if name.startswith("critic.")}
+        expected = {f"critic.{name}": p.detach() for name, p in slow.critic.named_parameters()}
+        assert_close(state, as_single(expected), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_the_batches_of_these_tests_reach_every_limit(name):
+    """A clip or a mask that never acts would be tested by nothing."""
+    objective, _, _ = objective_of(name)
+    metrics = packed_trainer(tiny_decoder(), config(num_minibatches=3), objective).step(stale_groups()).metrics
+    if objective.clip in ("ppo", "dual", "cispo"):
+        assert 0.02 < metrics["clip_fraction"] < 0.98
+    else:
+        assert metrics["clip_fraction"] == 0
+    if objective.correction in ("masked", "m2po"):
+        assert 0.05 < metrics["masked_fraction"] < 0.95
+    else:
+        assert "masked_fraction" not in metrics
+    assert metrics["behaviour_weight_max"] > 5
+    if objective.kl_coefficient > 0:
+        assert metrics["reference_kl"] > 0.01
+
+
+def test_the_floor_of_the_dual_clip_is_reached():
+    dual, _ = MIXES["truncated, dual"]
+    losses = [
+        make_trainer(tiny_decoder(), config(num_minibatches=3), objective).step(stale_groups()).metrics["loss"]
+        for objective in (dual, changed(dual, clip="ppo"))
+    ]
+    assert losses[0] < losses[1] - 1e-4
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_packing_changes_no_objective(name):
+    objective, _, _ = objective_of(name)
+    trainers = [
+        packed_trainer(tiny_decoder(), config(num_minibatches=1, micro_batch_tokens=tokens), objective)
+        for tokens in (1, 30, 10_000)
+    ]
+    results = [trainer.step(stale_groups()) for trainer in trainers]
+    for one, other in pairwise(results):
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=1e-6, rel=1e-5)
+    for first, second in pairwise(trainers):
+        assert_gradients(first_gradients(first), first_gradients(second))
+
+
+@pytest.mark.parametrize("name", [*(set(PUBLISHED) - {"ppo"}), "truncated, dual", "sequence, masked"])
+def test_on_policy_every_objective_is_the_plain_policy_gradient_with_its_own_weights(name):
+    objective, _, advantage = objective_of(name)
+    groups = fresh_groups()
+    trainer = packed_trainer(tiny_decoder(), config(), objective)
+    trainer.step(groups)
+
+    def reinforce(step: Step, part: Step) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for s in part:
+            divisor = {
+                "token": sum(len(other) for other in step),
+                "sequence": len(step) * len(s),
+                "fixed": len(step) * 12,
+            }[objective.aggregation]
+            total = total + s.advantages[0] * sum(s.current) / divisor
+        return total
+
+    slow = SlowTrainer(tiny_decoder(), config())
+    _, gradients = slow.run(slow.start(groups, advantage), reinforce, skips_zero=True)
+    assert_gradients(first_gradients(trainer), gradients[0])
+
+
+@pytest.mark.parametrize("extra", [{"kl_coefficient": 0.1}, {"entropy_coefficient": 0.1}, {"advantage": "gae"}])
+def test_with_a_kl_term_a_bonus_or_a_critic_a_batch_of_equal_rewards_still_trains(extra):
+    groups = replace(stale_groups(), reward=lambda _: Reward(2.0, True))
+    model = tiny_decoder()
+    result = packed_trainer(model, config(), ObjectiveConfig(**extra)).step(groups)
+    assert result.metrics["grad_norm"] > 0
+    assert not same_bits(weights_of(model), weights_of(tiny_decoder()))
+
+
+def test_the_kl_term_of_a_policy_that_is_its_reference_is_zero():
+    trainer = make_trainer(tiny_decoder(), objective=ObjectiveConfig(kl_coefficient=1.0))
+    trainer.reference = tiny_decoder()
+    groups = replace(stale_groups(), reward=lambda _: Reward(2.0, True))
+    metrics = trainer.step(groups).metrics
+    assert metrics["reference_kl"] == 0
+    assert metrics["grad_norm"] == 0
+
+
+def test_a_kl_term_without_a_reference_is_refused():
+    with pytest.raises(ValueError, match="there is no reference policy"):
+        make_trainer(tiny_decoder(), objective=ObjectiveConfig(kl_coefficient=0.1)).step(make_groups())
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.7), (1.0, 0.0), (0.95, 1.0)])
+def test_gae_is_the_double_sum_of_its_definition(gamma, lam):
+    values = np.random.default_rng(0).normal(size=7)
+    expected = naive_gae(values.tolist(), 2.5, gamma, lam)
+    assert generalised_advantages(values, 2.5, gamma=gamma, lam=lam) == pytest.approx(expected)
+
+
+def test_gae_with_gamma_and_lambda_one_is_the_reward_minus_the_value():
+    values = np.array([0.5, -1.0, 2.0])
+    assert generalised_advantages(values, 3.0, gamma=1.0, lam=1.0) == pytest.approx(3.0 - values)
+
+
+def test_other_gammas_and_lambdas_reach_the_trainer():
+    objective = changed(PRESETS["ppo"], gae_gamma=0.9, gae_lambda=0.6)
+    groups = stale_groups()
+    trainer = packed_trainer(tiny_decoder(), config(), objective)
+    trainer.step(groups)
+    slow = SlowTrainer(tiny_decoder(), config(), critic=some_critic())
+    step = slow.start(groups, "gae", gamma=0.9, lam=0.6)
+    _, gradients = slow.run(step, PUBLISHED["ppo"], skips_zero=False)
+    assert_gradients(first_gradients(trainer), gradients[0])
+
+
+def test_a_critic_learns_what_rewards_to_expect():
+    groups = fresh_groups()
+    trainer = make_trainer(tiny_decoder(), config(), changed(PRESETS["ppo"], value_coefficient=10.0))
+    metrics = [trainer.step(groups).metrics for _ in range(40)]
+    assert metrics[0]["explained_variance"] == pytest.approx(0, abs=1e-6)
+    assert metrics[-1]["value_loss"] < 0.5 * metrics[0]["value_loss"]
+    assert metrics[-1]["explained_variance"] > 0.5
+
+
+def test_a_trainer_with_a_critic_restored_from_its_state_continues_bit_for_bit():
+    train = config(num_minibatches=2)
+    steps = [stale_groups(seed) for seed in range(4)]
+    model, resumed_model = tiny_decoder(), tiny_decoder(seed=1)
+    trainer = make_trainer(model, train, PRESETS["ppo"])
+    for groups in steps[:2]:
+        trainer.step(groups)
+    resumed_model.load_state_dict(model.state_dict())
+    resumed = make_trainer(resumed_model, train, PRESETS["ppo"], version=trainer.version)
+    resumed.load_optimizer_state(safetensors.torch.load(safetensors.torch.save(trainer.optimizer_state())))
+    for groups in steps[2:]:
+        first, second = trainer.step(groups), resumed.step(groups)
+        assert (first.version, first.metrics["value_loss"]) == (second.version, second.metrics["value_loss"])
+    assert same_bits(weights_of(model), weights_of(resumed_model))
+    assert same_bits(trainer.optimizer_state(), resumed.optimizer_state())
+
+
+def test_a_state_without_a_critic_is_refused_by_a_trainer_that_needs_one_and_the_reverse():
+    plain, with_critic = make_trainer(tiny_decoder()), make_trainer(tiny_decoder(), objective=PRESETS["ppo"])
+    with pytest.raises(CheckpointError, match="made without a critic"):
+        with_critic.load_optimizer_state(plain.optimizer_state())
+    with pytest.raises(CheckpointError, match=r"critic\.\w+"):
+        plain.load_optimizer_state(with_critic.optimizer_state())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_m2po_keeps_the_most_tokens_that_satisfy_its_bound_in_any_order(seed):
+    rng = np.random.default_rng(seed)
+    log_weights = torch.from_numpy(rng.normal(0, 0.3, 50))
+    is_kept = keep_small_moments(log_weights, threshold=0.04)
+    moments = log_weights.square()
+    assert 0 < int(is_kept.sum()) < 50
+    assert float(moments[is_kept].mean()) < 0.04
+    next_one = moments[~is_kept].min()
+    assert float(next_one) >= float(moments[is_kept].max())
+    assert float((moments[is_kept].sum() + next_one) / (is_kept.sum() + 1)) >= 0.04
+    order = torch.from_numpy(rng.permutation(50))
+    assert torch.equal(keep_small_moments(log_weights[order], threshold=0.04), is_kept[order])
+
+
+def test_m2po_keeps_all_tokens_on_policy_and_none_when_all_are_far_away():
+    assert keep_small_moments(torch.zeros(5), threshold=0.04).all()
+    assert not keep_small_moments(torch.full((5,), 1.0), threshold=0.04).any()
