@@ -69,11 +69,11 @@ def test_a_preset_with_an_override_reads_back_equal_and_gives_way_to_another(dem
 
 
 def test_an_unknown_preset_is_named_with_the_nearest(demo: Path) -> None:
-    message = error_of(demo, "--objective.preset", "gpro")
+    message = error_of(demo, "--objective.preset", "isepop")
     assert message.startswith(
-        'config: objective.preset = "gpro" on the command line must be one of "areal", "ppo", '
+        'config: objective.preset = "isepop" on the command line must be one of "areal", "ppo", '
     )
-    assert message.endswith('did you mean "grpo"?')
+    assert message.endswith('did you mean "icepop"?')
 
 
 @pytest.mark.parametrize(
