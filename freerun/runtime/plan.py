@@ -8,7 +8,7 @@ from pathlib import Path
 from freerun.config.recipe import Recipe
 from freerun.data.source import PromptSource
 from freerun.data.tokenizer import Tokenizer
-from freerun.reward.graders import check_grader
+from freerun.reward.graders import check_graders
 from freerun.runtime.build import check_model, make_source
 from freerun.runtime.placement import place
 
@@ -17,7 +17,7 @@ BYTES_PER_NUMBER = 4
 
 def describe_plan(recipe: Recipe) -> str:
     """Reads model files and data, checks what can be checked, and says who does what on which core."""
-    check_grader(recipe.reward)
+    check_graders(recipe.reward)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
     check_model(recipe, tokenizer, directory)
