@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,15 +89,15 @@ def test_a_grader_that_hangs_is_killed_and_replaced(text: str) -> None:
     assert "was killed by SIGKILL" in death
 
 
-@pytest.mark.parametrize("grader", ["regex", "math"])
+@pytest.mark.parametrize("grader", ["regex", "format", "math"])
 def test_a_library_that_hangs_is_killed_like_a_users_function(grader: str) -> None:
-    completion = {"regex": "a" * 60 + "b", "math": "$9^{9^{9^{9}}}$"}[grader]
+    completion = {"regex": "a" * 60 + "b", "format": "a" * 60 + "b", "math": "$9^{9^{9^{9}}}$"}[grader]
 
     async def act(pool: GraderPool) -> None:
         assert "timed out after" in await ask_and_fail(pool, completion)
         assert await ask(pool, "$42$") in (RIGHT, WRONG)
 
-    with_pool(act, grader=grader, pattern="(a+)+$", timeout_seconds=4.0)
+    with_pool(act, grader=grader, pattern="(a+)+$", format_pattern="(a+)+", timeout_seconds=2.0)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,27 @@ def test_what_a_grader_left_running_ends_with_the_pool() -> None:
         assert is_running(pid_in("started.pid"))
 
     with_pool(act)
+    asyncio.run(eventually(lambda: not is_running(pid_in("started.pid"))))
+
+
+CONTROLLER = """
+import asyncio
+from grader_pools import ask, with_pool
+
+async def act(pool):
+    await ask(pool, "start process")
+    await asyncio.sleep(1000)
+
+with_pool(act)
+"""
+
+
+def test_what_a_grader_left_running_ends_with_a_controller_that_is_killed() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", CONTROLLER], env=environment) as controller:
+        asyncio.run(eventually(lambda: is_written("started.pid")))
+        assert is_running(pid_in("started.pid"))
+        controller.kill()
     asyncio.run(eventually(lambda: not is_running(pid_in("started.pid"))))
 
 

@@ -74,6 +74,7 @@ class GraderProcess:
                 return
             self.doing = "restarting"
             if self._child is not None:
+                self._child.kill()  # it has ended; this closes its socket
                 self._on_death(self.name, self._child.describe_end(), True)
             try:
                 await self.start()

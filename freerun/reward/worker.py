@@ -1,8 +1,9 @@
 """A grader process: runs the run's graders, one completion at a time, in its main thread.
 
 It trusts a grader with nothing but its answer: what it raises, an exit included, becomes data; what it
-prints goes to the log; a fork of this process that comes back from the grader ends. It sets no alarm and
-no limit: the pool outside holds the clock and kills.
+prints goes to the log; a fork of this process that comes back from the grader ends; programs it leaves
+running end with this process (`guard.py`). It sets no alarm and no limit: the pool outside holds the clock
+and kills.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import traceback
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
+from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.reward.graders import GraderFunction, make_graders
 from freerun.reward.messages import Begin, Job, Ready, Refused, ToWorker
@@ -70,4 +72,5 @@ def _sendable(reason: str) -> str:
 
 
 if __name__ == "__main__":
+    leave_guard()
     run_worker(ToWorker, serve)
