@@ -21,9 +21,11 @@ from grader_pools import (
     pid_in,
     with_pool,
 )
+from tiny_runs import make_run, recipe_of
 
 from freerun.errors import ConfigError, WorkerError
 from freerun.reward.pool import GraderPool
+from freerun.runtime.plan import describe_plan
 from freerun.types import GradeFailed, Reward
 
 
@@ -279,3 +281,12 @@ def test_an_unknown_grader_is_refused_before_any_process_starts() -> None:
     with pytest.raises(ConfigError, match="unknown grader"):
         make_pool(grader="nubmer")
     assert not Path("logs").exists()
+
+
+def test_a_dry_run_finds_a_function_that_cannot_be_imported(tmp_path: Path) -> None:
+    recipe = recipe_of(make_run(tmp_path), "--reward.grader", "number + 0.1 * nobody:grade")
+    with pytest.raises(ConfigError, match="importing nobody failed with ModuleNotFoundError"):
+        describe_plan(recipe)
+    assert "graders: 1 x (number + my_task:grade)" in describe_plan(
+        recipe_of(tmp_path / "tiny.toml", "--reward.grader", "number + my_task:grade")
+    )

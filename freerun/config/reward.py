@@ -36,7 +36,7 @@ class RewardConfig:
     incorrect: float = -5.0
     """Reward of a wrong completion (the paper's -5)."""
     overlong_buffer_tokens: int = 0
-    """Over the last this many tokens before sampling.max_completion_tokens a penalty grows (DAPO); 0 is off."""
+    """A penalty grows over the last so many tokens before sampling.max_completion_tokens (DAPO); 0 is off."""
     overlong_penalty: float = 5.0
     """Taken from the reward of a completion of the full length, and in proportion within the buffer before it."""
     num_workers: int = 1

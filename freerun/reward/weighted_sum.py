@@ -5,7 +5,7 @@
 The first part decides `is_correct`. Parts are recorded before their weights, so that a part of weight 0 is
 watched without being rewarded; a part that is alone is the value itself and is not recorded again.
 
-The overlong penalty is DAPO's soft punishment (arXiv 2503.14476, Eq. 13) in units of our rewards: nothing up
+The overlong penalty is DAPO's soft punishment (arXiv 2503.14476, section 3.4) in units of our rewards: nothing up
 to `limit - buffer` tokens, then in proportion, all of it at the limit. It blurs the edge that a hard limit
 draws between two completions that differ by one token.
 """
