@@ -274,20 +274,6 @@ def test_the_parts_of_a_reward_are_kept_with_its_trajectory(tmp_path: Path) -> N
         assert [t.reward_parts for t in reader.trajectories(1)] == [{"number": 5.0, "format": 5.0}, {}]
 
 
-def test_a_store_from_before_reward_parts_is_read_and_continued(tmp_path: Path) -> None:
-    write(tmp_path, a_start(), make_step(1))
-    connection = sqlite3.connect(tmp_path / "store.sqlite")
-    connection.execute("ALTER TABLE trajectories DROP COLUMN reward_parts")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    with RunReader(tmp_path) as reader:
-        assert [t.reward_parts for t in reader.trajectories(1)] == [{}] * 4
-    write(tmp_path, make_step(2))
-    with RunReader(tmp_path) as reader:
-        assert [len(reader.trajectories(version)) for version in (1, 2)] == [4, 4]
-        assert reader.trajectories(1)[0].reward_parts == {}
-
-
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_bytes(b"garbage" * 1000)
     with pytest.raises(StoreError, match="cannot be opened"):

@@ -87,7 +87,7 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     token_ids: Ints
     logprobs: Floats
     spans: tuple[Span, ...]
-    reward_parts: dict[str, float] = {}
+    reward_parts: dict[str, float]
     """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
 
 
@@ -232,7 +232,6 @@ def _trajectory_row(row: sqlite3.Row) -> TrajectoryRow:
         "token_ids": np.frombuffer(row["token_ids"], np.int32),
         "logprobs": np.frombuffer(row["logprobs"], np.float32),
         "spans": _decode_spans.decode(row["spans"]),
+        "reward_parts": _decode_parts.decode(row["reward_parts"]),
     }
-    if "reward_parts" in fields:
-        fields["reward_parts"] = _decode_parts.decode(fields["reward_parts"])
     return TrajectoryRow(**fields)

@@ -26,8 +26,6 @@ from freerun.types import Trajectory, encode
 
 STORE_NAME = "store.sqlite"
 SCHEMA_VERSION = 2
-UPGRADES = {1: "ALTER TABLE trajectories ADD COLUMN reward_parts TEXT NOT NULL DEFAULT '{}'"}
-"""What makes a store of each earlier version one of the next; readers take what is missing as its default."""
 
 SCHEMA = """
 CREATE TABLE sessions (
@@ -50,7 +48,7 @@ CREATE TABLE trajectories (
     prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
     finish_reason TEXT NOT NULL, staleness INTEGER NOT NULL, prompt_token_ids BLOB NOT NULL,
     token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, spans TEXT NOT NULL,
-    reward_parts TEXT NOT NULL DEFAULT '{}', PRIMARY KEY (ordinal, sample)
+    reward_parts TEXT NOT NULL, PRIMARY KEY (ordinal, sample)
 );
 CREATE INDEX trajectories_by_version ON trajectories (version);
 CREATE TABLE evals (
@@ -81,7 +79,7 @@ def store_file(path: Path) -> Path:
 def check_schema(connection: sqlite3.Connection, file: Path) -> None:
     """Refuse a store that this version of freerun does not know how to read."""
     found = connection.execute("PRAGMA user_version").fetchone()[0]
-    if found != SCHEMA_VERSION and found not in UPGRADES:
+    if found != SCHEMA_VERSION:
         raise StoreError(
             f"store {file} has schema version {found}, this freerun knows {SCHEMA_VERSION}; "
             "use the freerun that made it, or start the run under another name"
@@ -96,14 +94,6 @@ def create_tables(db: sqlite3.Connection) -> None:
     # Not `executescript`, which would commit the transaction under way.
     for statement in filter(str.strip, SCHEMA.split(";")):
         db.execute(statement)
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def upgrade(db: sqlite3.Connection) -> None:
-    """Bring the store of an earlier freerun, which `check_schema` accepted, to the present tables."""
-    [found] = db.execute("PRAGMA user_version").fetchone()
-    for version in range(found, SCHEMA_VERSION):
-        db.execute(UPGRADES[version])
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

@@ -33,7 +33,6 @@ from freerun.events.schema import (
     is_empty,
     process_created,
     store_file,
-    upgrade,
 )
 
 COMMIT_SECONDS = 0.5
@@ -190,7 +189,6 @@ def _open(file: Path) -> tuple[sqlite3.Connection, int]:
         with _transaction(connection) as db:
             if is_empty(db):
                 create_tables(db)
-            upgrade(db)
             return connection, _enter_session(db, file)
     except sqlite3.Error as error:
         connection.close()
