@@ -91,6 +91,8 @@ class Reward(msgspec.Struct, frozen=True, tag="reward"):
 
     value: float
     is_correct: bool
+    parts: dict[str, float] = {}
+    """What each part of a sum was worth before its weight, by name; empty if there is only one."""
 
 
 class GradeFailed(msgspec.Struct, frozen=True, tag="grade_failed"):

@@ -24,16 +24,15 @@ def steps_seen(run: Run) -> int:
     return max((int(step) for step in re.findall(r"step (\d+)/", run.output)), default=0)
 
 
-@pytest.mark.parametrize("victim", ["rollout_worker", "reward.worker"])
-def test_a_killed_worker_is_replaced_and_its_work_done_again(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize(("victim", "name"), [("rollout_worker", "rollout-0"), ("reward.worker", "grader-0")])
+def test_a_killed_worker_is_replaced_and_its_work_done_again(tmp_path: Path, victim: str, name: str) -> None:
     recipe = make_run(tmp_path)
     run = Run(recipe, "--train.num_steps", "40", "--reward.grader", "tests.lively_grader:slow_score")
     run.until_step(3)
     run.workers(victim)[0].kill()
     assert run.wait() == 0, run.output
-    if victim == "rollout_worker":
-        assert "rollout-0" in run.output
-        assert "SIGKILL" in run.output
+    assert name in run.output
+    assert "SIGKILL" in run.output
     assert_exactly_once(run, num_steps=40)
     assert max(t.staleness for v in range(1, 41) for t in run.reader().trajectories(v)) <= 4
 

@@ -1,22 +1,23 @@
 """Graders judge text: what is right, what is wrong, and what they refuse to judge."""
 
-import math
+import json
+import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
-from freerun.reward.graders import check_grader, grader_named, to_reward
+from freerun.reward.graders import check_graders, make_graders
 from freerun.reward.last_number import _NUMBER, _to_ratio, last_number
-from freerun.types import Reward
+from freerun.reward.verdict import Credit
 
 
-def judge(grader: str, completion: str, answer: str, pattern: str = "") -> object:
-    return grader_named(RewardConfig(grader=grader, pattern=pattern))("the prompt", completion, answer)
+def judge(grader: str, completion: str, answer: str, **settings: str) -> object:
+    graders = make_graders(RewardConfig(grader=grader, **settings))
+    return graders[grader]("the prompt", completion, answer)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,92 @@ def test_math_refuses_an_answer_that_is_no_mathematics(answer: str) -> None:
         judge("math", "$3$", answer)
 
 
+THINK_THEN_ANSWER_CASES = [
+    ("<think>6 * 7</think><answer>42</answer>", True),
+    (" <think>6\n* 7 < 50</think>\n\n<answer>\n42\n</answer>\n", True),
+    ("<think></think><answer></answer>", True),
+    ("<answer>42</answer>", False),
+    ("<think>6 * 7</think>42", False),
+    ("so <think>6 * 7</think><answer>42</answer>", False),
+    ("<think>6 * 7</think><answer>42</answer> right?", False),
+    ("<think>6</think><think>7</think><answer>42</answer>", False),
+    ("<think>6 * 7</think><answer>41</answer><answer>42</answer>", False),
+    ("", False),
+]
+
+
+@pytest.mark.parametrize(("completion", "is_right"), THINK_THEN_ANSWER_CASES)
+def test_format_wants_reasoning_then_an_answer_in_their_tags(completion: str, is_right: bool) -> None:
+    assert judge("format", completion, "whatever the answer") is is_right
+
+
+def test_format_matches_the_whole_completion_with_the_users_pattern() -> None:
+    assert judge("format", "Answer: 42\n", "42", format_pattern=r"Answer: \d+") is True
+    assert judge("format", "The Answer: 42", "42", format_pattern=r"Answer: \d+") is False
+
+
+def entry(answer: str | None, source_dataset: str, **metadata: object) -> str:
+    return json.dumps(
+        {"question": "?", "answer": answer, "metadata": metadata | {"source_dataset": source_dataset}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("completion", "share"),
+    [
+        ("5", 1.0),
+        ("2 + 3\nis\n5\n", 1.0),
+        ("<answer>4</answer>, no, <answer> 5 </answer>", 1.0),
+        ("<answer>4</answer>\n5", 0.0),
+        ("6", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_reasoning_gym_scores_the_tagged_text_or_the_last_line(completion: str, share: float) -> None:
+    assert judge("reasoning-gym", completion, entry("5", "chain_sum")) == Credit(pytest.approx(share, abs=0.02))
+
+
+def test_reasoning_gym_takes_as_many_last_lines_as_the_answer_has() -> None:
+    assert judge("reasoning-gym", "they are\n1 2\n3 4", entry("1 2\n3 4", "rotate_matrix")) == Credit(1.0)
+
+
+def test_reasoning_gym_gives_partial_credit() -> None:
+    whole = entry("eat tea", "letter_jumble")
+    assert judge("reasoning-gym", "eat tea", whole) == Credit(1.0)
+    partly = judge("reasoning-gym", "eat eta", whole)
+    assert isinstance(partly, Credit)
+    assert 0 < partly.share < 1
+
+
+def test_a_completion_that_the_scorer_cannot_read_is_wrong() -> None:
+    factors = entry("2 × 3", "prime_factorization", number=6, factors=[2, 3])
+    assert judge("reasoning-gym", "2 × 3", factors) == Credit(1.0)
+    assert judge("reasoning-gym", "no idea", factors) == Credit(0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("42", "is not the JSON of a reasoning_gym entry: TypeError"),
+        ("{", "is not the JSON of a reasoning_gym entry: JSONDecodeError"),
+        ('{"answer": "5"}', "KeyError: 'metadata'"),
+        (entry("5", "nobodys_dataset"), "Dataset 'nobodys_dataset' not registered"),
+        (entry("1 + 2", "countdown", numbers=[1, 2], target=4), "own answer 0.05; its metadata are damaged"),
+        (entry("two", "prime_factorization"), "ValueError: invalid literal"),
+    ],
+)
+def test_reasoning_gym_refuses_an_answer_that_is_no_usable_entry(answer: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        judge("reasoning-gym", "5", answer)
+
+
+def test_a_missing_package_is_named_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.delitem(sys.modules, "reasoning_gym", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'freerun\[tasks\]'"):
+        check_graders(RewardConfig(grader="number + reasoning-gym"))
+
+
 def test_a_users_function_gets_its_arguments_by_keyword(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "keyword_task.py").write_text(
         "def grade(*, answer, completion, prompt):\n    return (prompt, completion, answer)\n"
@@ -177,50 +264,42 @@ def test_a_users_function_gets_its_arguments_by_keyword(tmp_path: Path, monkeypa
     assert judge("keyword_task:grade", "a completion", "42") == ("the prompt", "a completion", "42")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "reward"),
-    [
-        (True, Reward(5.0, True)),
-        (False, Reward(-5.0, False)),
-        (np.bool_(True), Reward(5.0, True)),
-        (0.25, Reward(0.25, True)),
-        (-0.25, Reward(-0.25, False)),
-        (0.0, Reward(0.0, False)),
-        (1, Reward(1.0, True)),
-        (np.float32(0.5), Reward(0.5, True)),
-    ],
-)
-def test_a_verdict_is_worth_the_configured_reward_or_its_own_value(verdict: object, reward: Reward) -> None:
-    assert to_reward(verdict, RewardConfig()) == reward
-    assert type(to_reward(verdict, RewardConfig()).value) is float
-
-
-@pytest.mark.parametrize("verdict", [None, "1", math.nan, math.inf, -math.inf, [1.0], 1j, np.array([1.0, 2.0])])
-def test_a_verdict_that_is_no_finite_number_is_refused_by_name(verdict: object) -> None:
-    with pytest.raises(ValueError, match=r"returned .* of type .*; return True, False or a finite number"):
-        to_reward(verdict, RewardConfig())
+def test_a_users_function_may_be_async_as_may_a_callable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "async_task.py").write_text(
+        "import asyncio\n"
+        "async def grade(prompt, completion, answer):\n    await asyncio.sleep(0)\n    return 0.5\n"
+        "class Judge:\n    async def __call__(self, **texts):\n        return 0.25\n"
+        "judge = Judge()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert judge("async_task:grade", "a completion", "42") == 0.5
+    assert judge("async_task:judge", "a completion", "42") == 0.25
 
 
 def test_an_unknown_grader_is_answered_with_the_known_ones_and_the_nearest() -> None:
     with pytest.raises(
-        ConfigError, match=r'"nubmer"; there are number, exact, regex, math; did you mean "number"\?'
+        ConfigError,
+        match=r'unknown grader "nubmer" in reward.grader = "0.5 \* nubmer \+ exact"; '
+        r'there are number, exact, .*; did you mean "number"\?',
     ):
-        check_grader(RewardConfig(grader="nubmer"))
+        check_graders(RewardConfig(grader="0.5 * nubmer + exact"))
     with pytest.raises(ConfigError, match='your own function is written "module:function"'):
-        check_grader(RewardConfig(grader="judge.py"))
+        check_graders(RewardConfig(grader="judge.py"))
 
 
 @pytest.mark.parametrize("name", ["my_task:", ":grade", "my task:grade", "dir/my_task:grade", "a:b:c"])
 def test_a_malformed_function_name_is_refused_without_importing(name: str) -> None:
     with pytest.raises(ConfigError, match='write "module:function"'):
-        check_grader(RewardConfig(grader=name))
+        check_graders(RewardConfig(grader=name))
 
 
 def test_a_bad_pattern_is_refused_with_its_position() -> None:
     with pytest.raises(ConfigError, match="unterminated subpattern at position 3"):
-        check_grader(RewardConfig(grader="regex", pattern="abc(def"))
+        check_graders(RewardConfig(grader="regex", pattern="abc(def"))
     with pytest.raises(ConfigError, match="has no group; put parentheses"):
-        check_grader(RewardConfig(grader="regex", pattern=r"#### \d+"))
+        check_graders(RewardConfig(grader="regex", pattern=r"#### \d+"))
+    with pytest.raises(ConfigError, match=r'reward.format_pattern ".*missing \), unterminated subpattern'):
+        check_graders(RewardConfig(grader="exact + format", format_pattern="(<answer>"))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +311,6 @@ def test_a_bad_pattern_is_refused_with_its_position() -> None:
         ("def grade(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("grade = 3", "is a int, not a function"),
-        ("async def grade(prompt, completion, answer): return True", "is async"),
         ("def grade(prompt, completion): return True", "define it as def grade"),
         ("def grade(prompt, completion, answer, more): return True", "define it as def grade"),
     ],
@@ -244,8 +322,8 @@ def test_an_unusable_users_function_is_a_config_error(
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=f'reward.grader = "{module}:grade".*{problem}'):
-        grader_named(RewardConfig(grader=f"{module}:grade"))
+    with pytest.raises(ConfigError, match=f'reward.grader: "{module}:grade".*{problem}'):
+        make_graders(RewardConfig(grader=f"{module}:grade"))
 
 
 def test_a_module_that_does_not_exist_says_where_it_was_searched(
@@ -255,4 +333,4 @@ def test_a_module_that_does_not_exist_says_where_it_was_searched(
     with pytest.raises(
         ConfigError, match=rf"run freerun in the directory of nobody.py.*searched {tmp_path} first"
     ):
-        grader_named(RewardConfig(grader="nobody:grade"))
+        make_graders(RewardConfig(grader="nobody:grade"))

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -259,9 +260,18 @@ def test_a_store_of_another_schema_is_refused_and_left_alone(tmp_path: Path) -> 
     connection.close()
     before = file.read_bytes()
     for opener in (Store, RunReader):
-        with pytest.raises(StoreError, match="schema version 99, this freerun knows 1"):
+        with pytest.raises(StoreError, match="schema version 99, this freerun knows 2"):
             opener(tmp_path)
     assert file.read_bytes() == before
+
+
+def test_the_parts_of_a_reward_are_kept_with_its_trajectory(tmp_path: Path) -> None:
+    [first, second] = make_group(1).trajectories
+    summed = msgspec.structs.replace(first, reward=Reward(6.0, True, {"number": 5.0, "format": 5.0}))
+    group = Group(ordinal=1, start_version=0, trajectories=(summed, second))
+    write(tmp_path, make_step(1, (group,)))
+    with RunReader(tmp_path) as reader:
+        assert [t.reward_parts for t in reader.trajectories(1)] == [{"number": 5.0, "format": 5.0}, {}]
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

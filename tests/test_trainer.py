@@ -287,6 +287,15 @@ def test_the_metrics_of_a_step_are_those_of_its_batch():
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 
 
+def test_each_part_of_the_reward_has_its_mean_over_the_trajectories_that_have_it():
+    def in_parts(t: Trajectory) -> Reward:
+        return Reward(1.0, True, {"number": 5.0, "brevity": float(t.sample)} if t.sample < 2 else {"number": -5.0})
+
+    metrics = step_at(VERSION, replace(make_groups(), reward=in_parts)).metrics
+    parts = {name: value for name, value in metrics.items() if name.startswith("reward/")}
+    assert parts == {"reward/number": 0.0, "reward/brevity": 0.5}
+
+
 def test_several_minibatches_measure_the_behaviour_against_the_weights_at_the_start():
     names = ["behaviour_weight_mean", "behaviour_weight_max", "effective_sample_size", "engine_trainer_kl"]
     one, four = (step_at(VERSION, make_groups(), num_minibatches=n).metrics for n in (1, 4))

@@ -188,6 +188,11 @@ class Recipe:
                 "sampling.group_size = 1 leaves nothing to compare within a group; raise it, or set "
                 'objective.advantage = "global" and objective.dynamic_sampling = false',
             )
+        require(
+            self.reward.overlong_buffer_tokens <= self.sampling.max_completion_tokens,
+            f"reward.overlong_buffer_tokens = {self.reward.overlong_buffer_tokens} exceeds "
+            f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}, before whose end it lies",
+        )
         if self.warm_start.num_steps > 0:
             require(
                 self.data.task == "euclid",

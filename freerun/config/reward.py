@@ -2,37 +2,84 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from freerun.config.checks import require, require_positive
+from freerun.errors import ConfigError
+
+THINK_THEN_ANSWER = r"(?s)<think>((?!</?think>).)*</think>\s*<answer>((?!</?answer>).)*</answer>"
+"""Reasoning between <think> tags, then the answer between <answer> tags, and nothing around them."""
+
+
+class Part(NamedTuple):
+    """One term of the sum that is the reward."""
+
+    weight: float
+    grader: str
 
 
 @dataclass(frozen=True)
 class RewardConfig:
     grader: str = "number"
-    """number, exact, regex, math, or your own function as "module:function"."""
+    """number, exact, regex, math, format, reasoning-gym, your own function as "module:function", or a weighted
+    sum of them such as "number + 0.2 * format", whose first part decides what counts as right."""
     pattern: str = ""
-    """For grader = "regex": the first group of this pattern is compared with the answer."""
+    """For the grader "regex": the first group of this pattern is compared with the answer."""
+    format_pattern: str = THINK_THEN_ANSWER
+    """For the grader "format": the whole completion must match this pattern, but for whitespace around it."""
     requires_stop: bool = False
     """A completion that was cut off at the length limit counts as wrong."""
     correct: float = 5.0
     """Reward of a right completion (the paper's +5)."""
     incorrect: float = -5.0
     """Reward of a wrong completion (the paper's -5)."""
+    overlong_buffer_tokens: int = 0
+    """A penalty grows over the last so many tokens before sampling.max_completion_tokens (DAPO); 0 is off."""
+    overlong_penalty: float = 5.0
+    """Taken from the reward of a completion of the full length, and in proportion within the buffer before it."""
     num_workers: int = 1
     """Grader processes."""
     timeout_seconds: float = 10.0
-    """A grade that takes longer is a failure: its process is killed and replaced."""
+    """A grader that takes longer over a completion fails: its process is killed and replaced."""
     max_failures_in_row: int = 16
     """This many failed groups without a success between them stop the run."""
 
     def __post_init__(self) -> None:
         require_positive(
             "reward",
+            overlong_penalty=self.overlong_penalty,
             num_workers=self.num_workers,
             timeout_seconds=self.timeout_seconds,
             max_failures_in_row=self.max_failures_in_row,
         )
         require(self.correct > self.incorrect, "reward.correct must be greater than reward.incorrect")
-        if self.grader == "regex":
-            require(self.pattern != "", 'reward.pattern is empty; reward.grader = "regex" needs one')
+        require(
+            self.overlong_buffer_tokens >= 0,
+            f"reward.overlong_buffer_tokens = {self.overlong_buffer_tokens} must be 0 (off) or more",
+        )
+        graders = [part.grader for part in self.parts]
+        for grader in graders:
+            require(graders.count(grader) == 1, f'reward.grader = "{self.grader}" names {grader} twice')
+        if "regex" in graders:
+            require(self.pattern != "", 'reward.pattern is empty; the grader "regex" needs one')
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The terms of `grader`, in order."""
+        return tuple(self._part(term) for term in self.grader.split("+"))
+
+    def _part(self, term: str) -> Part:
+        weight_text, star, grader = (text.strip() for text in term.rpartition("*"))
+        example = 'a grader is a name, or a sum such as "number + 0.2 * format"'
+        require(grader != "", f'reward.grader = "{self.grader}" has a term without a name; {example}')
+        try:
+            weight = float(weight_text) if star else 1.0
+        except ValueError as error:
+            raise ConfigError(
+                f'config: reward.grader = "{self.grader}": "{weight_text}" is not a weight; {example} '
+                '(to subtract, write "+ -0.2 * ...")'
+            ) from error
+        require(math.isfinite(weight), f'reward.grader = "{self.grader}": the weight {weight} is not finite')
+        return Part(weight, grader)

@@ -87,10 +87,13 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     token_ids: Ints
     logprobs: Floats
     spans: tuple[Span, ...]
+    reward_parts: dict[str, float]
+    """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
 
 
 _decode_event: msgspec.msgpack.Decoder[AnyEvent | Rewound] = decoder_for(AnyEvent | Rewound)
 _decode_spans = msgspec.json.Decoder(tuple[Span, ...])
+_decode_parts = msgspec.json.Decoder(dict[str, float])
 _decode_counts = msgspec.json.Decoder(dict[int, int])
 
 
@@ -229,5 +232,6 @@ def _trajectory_row(row: sqlite3.Row) -> TrajectoryRow:
         "token_ids": np.frombuffer(row["token_ids"], np.int32),
         "logprobs": np.frombuffer(row["logprobs"], np.float32),
         "spans": _decode_spans.decode(row["spans"]),
+        "reward_parts": _decode_parts.decode(row["reward_parts"]),
     }
     return TrajectoryRow(**fields)

@@ -25,7 +25,7 @@ from freerun.events.events import AnyEvent, EvalFinished, Event, RunFinished, Ru
 from freerun.types import Trajectory, encode
 
 STORE_NAME = "store.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SCHEMA = """
 CREATE TABLE sessions (
@@ -47,7 +47,8 @@ CREATE TABLE trajectories (
     ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, version INTEGER NOT NULL, key TEXT NOT NULL,
     prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
     finish_reason TEXT NOT NULL, staleness INTEGER NOT NULL, prompt_token_ids BLOB NOT NULL,
-    token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, spans TEXT NOT NULL, PRIMARY KEY (ordinal, sample)
+    token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, spans TEXT NOT NULL,
+    reward_parts TEXT NOT NULL, PRIMARY KEY (ordinal, sample)
 );
 CREATE INDEX trajectories_by_version ON trajectories (version);
 CREATE TABLE evals (
@@ -150,6 +151,7 @@ def _trajectory_row(version: int, trajectory: Trajectory) -> dict[str, Any]:
         "token_ids": np.asarray(completion.token_ids, np.int32).tobytes(),
         "logprobs": np.asarray(completion.logprobs, np.float32).tobytes(),
         "spans": msgspec.json.encode(completion.spans).decode(),
+        "reward_parts": msgspec.json.encode(trajectory.reward.parts).decode(),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from freerun.config.reward import RewardConfig
@@ -28,21 +28,21 @@ class GraderProcess:
     """A grader process and, when it is killed or dies, the one that replaces it; used by one task at a time."""
 
     def __init__(
-        self, name: str, config: RewardConfig, *, log_path: Path, cores: Sequence[int], start_seconds: float
+        self,
+        name: str,
+        config: RewardConfig,
+        *,
+        log_path: Path,
+        start_seconds: float,
+        on_death: Callable[[str, str, bool], None],
     ) -> None:
         self.name = name
         self.doing = "starting"
-        self.num_restarts = 0
         self._config = config
         self._log_path = log_path
-        self._cores = cores
         self._start_seconds = start_seconds
+        self._on_death = on_death
         self._child: Child[FromWorker] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """Of the present process; None while there is none."""
-        return self._child.pid if self._child else None
 
     @property
     def is_alive(self) -> bool:
@@ -55,7 +55,6 @@ class GraderProcess:
             "freerun.reward.worker",
             receives=FromWorker,
             log_path=self._log_path,
-            cores=self._cores,
         )
         self._child = child
         child.send(Begin(self._config))
@@ -73,8 +72,10 @@ class GraderProcess:
         for starts_left in reversed(range(MAX_STARTS_IN_ROW)):
             if self.is_alive:
                 return
-            self.num_restarts += 1
             self.doing = "restarting"
+            if self._child is not None:
+                self._child.kill()  # it has ended; this closes its socket
+                self._on_death(self.name, self._child.describe_end(), True)
             try:
                 await self.start()
             except ConfigError as error:
@@ -98,8 +99,10 @@ class GraderProcess:
                 return reply
             death = await self._problem(self._child, reply, self._config.timeout_seconds)
             if isinstance(reply, TimeoutError):
-                return GradeFailed(f"timed out after {self._config.timeout_seconds} s grading {key}: {death}")
-        return GradeFailed(f"the grader process died {MAX_DEATHS_OF_A_GRADE} times grading {key}: {death}")
+                return GradeFailed(
+                    f"{job.grader} timed out after {self._config.timeout_seconds} s grading {key}: {death}"
+                )
+        return GradeFailed(f"{job.grader} died {MAX_DEATHS_OF_A_GRADE} times grading {key}: {death}")
 
     def kill(self) -> None:
         """End the process now, with all that it started."""

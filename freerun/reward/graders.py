@@ -1,14 +1,17 @@
-"""Graders by name: functions that judge one completion's text, and what their verdict is worth.
+"""Graders by name: functions that judge one completion's text.
 
     number   the last number of the completion equals the answer's number
     exact    the completion is the answer, but for whitespace around them
     regex    the first group of `reward.pattern`'s first match is the answer, but for whitespace
     math     the completion's final expression equals the answer mathematically (math-verify)
+    format   the whole completion matches `reward.format_pattern`, but for whitespace around it
+    reasoning-gym
+             what the dataset of the answer, a reasoning_gym entry as JSON, gives the completion
     m:f      the user's function f(prompt=, completion=, answer=) of module m
 
-A grader says True or False, or a number that is the reward itself. Whatever it cannot judge it raises: a
-reference answer without a number is a failure of the grade, not a wrong completion. A completion that
-says nothing usable is wrong, not a failure.
+A grader returns a verdict (`verdict.py`). Whatever it cannot judge it raises: a reference answer without a
+number is a failure of the grade, not a wrong completion. A completion that says nothing usable is wrong, not
+a failure.
 
 Nothing here bounds time or survives hostile code: that is the pool's business.
 """
@@ -18,23 +21,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-import math
-import numbers
 import re
-import reprlib
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
 from freerun.reward.last_number import last_number
+from freerun.reward.reasoning_gym_entry import check_installed, reasoning_gym_grader
 from freerun.reward.user_function import import_function, split_name
-from freerun.types import Reward
 
 GraderFunction = Callable[[str, str, str], Any]
-"""(prompt text, completion text, answer) -> bool or finite number; `to_reward` checks which."""
+"""(prompt text, completion text, answer) -> verdict; `verdict.to_reward` checks that it is one."""
 
 
 def grade_number(prompt: str, completion: str, answer: str) -> bool:
@@ -56,7 +54,7 @@ def grade_exact(prompt: str, completion: str, answer: str) -> bool:
 
 
 def _regex_grader(pattern: str) -> GraderFunction:
-    compiled = _compiled(pattern)
+    compiled = _compiled_with_group("pattern", pattern)
 
     def grade_regex(prompt: str, completion: str, answer: str) -> bool:
         match = compiled.search(completion)
@@ -86,9 +84,9 @@ def _math_grader() -> GraderFunction:
     return grade_math
 
 
-def _user_grader(name: str) -> GraderFunction:
-    function = import_function(name)
-    return lambda prompt, completion, answer: function(prompt=prompt, completion=completion, answer=answer)
+def _format_grader(pattern: str) -> GraderFunction:
+    compiled = _compiled("format_pattern", pattern)
+    return lambda prompt, completion, answer: compiled.fullmatch(completion.strip()) is not None
 
 
 _BY_NAME: dict[str, Callable[[RewardConfig], GraderFunction]] = {
@@ -96,52 +94,56 @@ _BY_NAME: dict[str, Callable[[RewardConfig], GraderFunction]] = {
     "exact": lambda config: grade_exact,
     "regex": lambda config: _regex_grader(config.pattern),
     "math": lambda config: _math_grader(),
+    "format": lambda config: _format_grader(config.format_pattern),
+    "reasoning-gym": lambda config: reasoning_gym_grader(),
 }
 
 
-def check_grader(config: RewardConfig) -> None:
+def check_graders(config: RewardConfig) -> None:
     """Refuse what can be refused without running the user's code; the pool's start checks the rest."""
-    if ":" in config.grader:
-        split_name(config.grader)
-    elif config.grader not in _BY_NAME:
-        near = difflib.get_close_matches(config.grader, _BY_NAME, n=1)
-        hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
-        raise ConfigError(
-            f'config: unknown grader reward.grader = "{config.grader}"; there are {", ".join(_BY_NAME)}; {hint}'
-        )
-    elif config.grader == "regex":
-        _compiled(config.pattern)
+    for _, name in config.parts:
+        match name:
+            case _ if ":" in name:
+                split_name(name)
+            case "regex":
+                _compiled_with_group("pattern", config.pattern)
+            case "format":
+                _compiled("format_pattern", config.format_pattern)
+            case "reasoning-gym":
+                check_installed()
+            case _ if name not in _BY_NAME:
+                raise _unknown_grader(name, config)
 
 
-def grader_named(config: RewardConfig) -> GraderFunction:
-    """The grader of `config`, ready to be called; imports the user's module if it names one."""
-    check_grader(config)
-    if ":" in config.grader:
-        return _user_grader(config.grader)
-    return _BY_NAME[config.grader](config)
+def make_graders(config: RewardConfig) -> dict[str, GraderFunction]:
+    """The graders that `config` names, ready to be called; imports the user's module if it names one."""
+    check_graders(config)
+    names = [part.grader for part in config.parts]
+    return {name: import_function(name) if ":" in name else _BY_NAME[name](config) for name in names}
 
 
-def to_reward(verdict: Any, config: RewardConfig) -> Reward:
-    """What a verdict is worth; raises for one that is neither a bool nor a finite number."""
-    if isinstance(verdict, bool | np.bool_):
-        return Reward(config.correct if verdict else config.incorrect, bool(verdict))
-    if isinstance(verdict, numbers.Real) and math.isfinite(value := float(verdict)):
-        return Reward(value, value > 0)
-    raise ValueError(
-        f"the grader {config.grader} returned {reprlib.repr(verdict)} of type {type(verdict).__name__}; "
-        "return True, False or a finite number"
+def _unknown_grader(name: str, config: RewardConfig) -> ConfigError:
+    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
+    return ConfigError(
+        f'config: unknown grader "{name}" in reward.grader = "{config.grader}"; '
+        f"there are {', '.join(_BY_NAME)}; {hint}"
     )
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(key: str, pattern: str) -> re.Pattern[str]:
     try:
-        compiled = re.compile(pattern)
+        return re.compile(pattern)
     except re.error as error:
         raise ConfigError(
-            f'config: reward.pattern "{pattern}" is not a regular expression: {error.msg} at position {error.pos}'
+            f'config: reward.{key} "{pattern}" is not a regular expression: {error.msg} at position {error.pos}'
         ) from error
+
+
+def _compiled_with_group(key: str, pattern: str) -> re.Pattern[str]:
+    compiled = _compiled(key, pattern)
     if compiled.groups == 0:
         raise ConfigError(
-            f'config: reward.pattern "{pattern}" has no group; put parentheses around the part that is the answer'
+            f'config: reward.{key} "{pattern}" has no group; put parentheses around the part that is the answer'
         )
     return compiled

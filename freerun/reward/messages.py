@@ -13,25 +13,26 @@ from freerun.types import GradeFailed, Reward
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """Get the grader of this configuration ready."""
+    """Get the graders of this configuration ready."""
 
     config: RewardConfig
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
-    """One completion to be graded."""
+    """One completion to be graded by one of the graders; the reward that comes back is before its weight."""
 
+    grader: str
     prompt: str
     completion: str
     answer: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The grader is imported; jobs may come."""
+    """The graders are imported; jobs may come."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The configuration names no usable grader."""
+    """The configuration names a grader that cannot be used."""
 
     reason: str
 

@@ -4,37 +4,42 @@
        ▲                          │
        └────── future ◄───────────┘
 
-- The time a grade may take is wall clock, and holds whatever the grader does: the process is killed.
-- A failure is a `GradeFailed` with its reason, never a reward (invariant 8).
+- A grade is one job for each part of `reward.grader`, one after another in the same process; what is wrong
+  without asking (cut off, with `reward.requires_stop`) and what needs no grader (length) is decided here.
+- The time a grader may take is wall clock, and holds whatever it does: the process is killed.
+- A failure of any part is a failure of the grade: a `GradeFailed` with its reason, never a reward
+  (invariant 8).
 - A caller that gives up (cancellation) leaves the pool as it was: a grade that is still queued is
   skipped, one that is under way ends or times out by itself.
 - When a process cannot be replaced, every waiting and later `grade` raises the `WorkerError`: there is
   nothing left to wait for.
 
-It does not know what a grader computes, nor when failures are too many: the controller counts those.
+It does not know what a grader computes, nor when failures are too many: the controller counts those. Every
+process that had to be replaced is reported to `on_death`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import WorkerError
 from freerun.reward.grader_process import GraderProcess
-from freerun.reward.graders import check_grader
+from freerun.reward.graders import check_graders
 from freerun.reward.messages import Job
+from freerun.reward.weighted_sum import overlong_value, weigh
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A job in the queue and where its grade is delivered."""
+    """A completion in the queue and where its grade is delivered."""
 
-    job: Job
-    key: str
+    prompt: Prompt
+    completion: Completion
     grade: asyncio.Future[Grade] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def fail(self, error: BaseException) -> None:
@@ -46,19 +51,25 @@ class GraderPool:
     """`reward.num_workers` grader processes behind one queue; implements `protocols.Grader`."""
 
     def __init__(
-        self, config: RewardConfig, *, log_directory: Path, cores: Sequence[int] = (), start_seconds: float = 180.0
+        self,
+        config: RewardConfig,
+        *,
+        max_completion_tokens: int,
+        log_directory: Path,
+        start_seconds: float,
+        on_death: Callable[[str, str, bool], None],
     ) -> None:
-        check_grader(config)
-        self.num_failed = 0
+        check_graders(config)
         self.num_graded = 0
         self._config = config
+        self._max_completion_tokens = max_completion_tokens
         self._processes = [
             GraderProcess(
                 f"grader-{index}",
                 config,
                 log_path=log_directory / f"grader-{index}.log",
-                cores=cores,
                 start_seconds=start_seconds,
+                on_death=on_death,
             )
             for index in range(config.num_workers)
         ]
@@ -66,18 +77,9 @@ class GraderPool:
         self._tasks: list[asyncio.Task[None]] = []
         self._refusal = "the grader pool is not started"
 
-    @property
-    def num_restarts(self) -> int:
-        """Processes that replaced another."""
-        return sum(process.num_restarts for process in self._processes)
-
     def activities(self) -> dict[str, str]:
         """What each grader process is doing, for people."""
         return {process.name: process.doing for process in self._processes}
-
-    def pids(self) -> dict[str, int]:
-        """The processes that exist now."""
-        return {process.name: process.pid for process in self._processes if process.pid and process.is_alive}
 
     async def start(self) -> None:
         """Start all processes; raises `ConfigError` or `WorkerError`, and then leaves none behind."""
@@ -94,16 +96,12 @@ class GraderPool:
 
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
         """Judge the completion when a process is free; raises only if there will be none."""
-        if self._config.requires_stop and completion.finish_reason == "length":
-            return Reward(self._config.incorrect, False)
         if self._refusal:
             raise WorkerError(self._refusal)
-        job = Job(prompt=prompt.text, completion=completion.text, answer=prompt.answer)
-        waiting = _Waiting(job, prompt.key)
+        waiting = _Waiting(prompt, completion)
         self._queue.put_nowait(waiting)
         grade = await waiting.grade
         self.num_graded += 1
-        self.num_failed += isinstance(grade, GradeFailed)
         return grade
 
     async def close(self) -> None:
@@ -129,9 +127,9 @@ class GraderPool:
 
     async def _deliver(self, process: GraderProcess, waiting: _Waiting) -> None:
         try:
-            grade = await process.grade(waiting.job, waiting.key)
+            grade = await self._grade_parts(process, waiting.prompt, waiting.completion)
         except asyncio.CancelledError:
-            waiting.fail(WorkerError(f"the grader pool was closed while grading {waiting.key}"))
+            waiting.fail(WorkerError(f"the grader pool was closed while grading {waiting.prompt.key}"))
             raise
         except WorkerError as error:
             waiting.fail(error)
@@ -142,6 +140,22 @@ class GraderPool:
         else:
             if not waiting.grade.done():
                 waiting.grade.set_result(grade)
+
+    async def _grade_parts(self, process: GraderProcess, prompt: Prompt, completion: Completion) -> Grade:
+        """The weighted sum of what each grader says, or the failure of the first that fails."""
+        rewards: dict[str, Reward] = {}
+        is_cut_off = self._config.requires_stop and completion.finish_reason == "length"
+        for _, grader in self._config.parts:
+            if is_cut_off and not rewards:
+                rewards[grader] = Reward(self._config.incorrect, False)
+                continue
+            job = Job(grader=grader, prompt=prompt.text, completion=completion.text, answer=prompt.answer)
+            grade = await process.grade(job, prompt.key)
+            if isinstance(grade, GradeFailed):
+                return grade
+            rewards[grader] = grade
+        overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, self._config)
+        return weigh(rewards, self._config, overlong=overlong)
 
     def _refuse(self, reason: str) -> None:
         """Fail every grade that waits, now and later."""

@@ -2,15 +2,20 @@
 
 Importing runs the user's code, so it happens in a grader process, never in the controller. The current
 directory is searched first, as `python` itself would: a `my_task.py` beside the recipe is enough.
+
+An async function runs on one event loop that lives as long as the process, so that an HTTP client made in one
+grade serves the next. Grades still come one at a time: more of them at once are more `reward.num_workers`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from freerun.errors import ConfigError
@@ -22,24 +27,35 @@ def split_name(name: str) -> tuple[str, str]:
     parts = [*module_name.split("."), function_name]
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(
-            f'config: reward.grader = "{name}" does not name a function; write "module:function", '
+            f'config: reward.grader: "{name}" does not name a function; write "module:function", '
             'such as "my_task:grade" for grade() in my_task.py'
         )
     return module_name, function_name
 
 
-def import_function(name: str) -> Callable[..., Any]:
-    """The function itself, which accepts prompt, completion and answer by keyword."""
+def import_function(name: str) -> Callable[[str, str, str], Any]:
+    """A grader that calls the function, with prompt, completion and answer by keyword."""
     module_name, function_name = split_name(name)
     module = _import_module(name, module_name)
     function = getattr(module, function_name, None)
     if function is None:
         raise ConfigError(
-            f'config: reward.grader = "{name}": {module.__file__} has no function "{function_name}"; '
+            f'config: reward.grader: "{name}": {module.__file__} has no function "{function_name}"; '
             f"it has {_names_of_functions(module)}"
         )
     _check_call(name, function)
-    return function  # type: ignore[no-any-return]
+
+    def grade(prompt: str, completion: str, answer: str) -> Any:
+        verdict = function(prompt=prompt, completion=completion, answer=answer)
+        return _event_loop().run(verdict) if inspect.iscoroutine(verdict) else verdict
+
+    return grade
+
+
+@cache
+def _event_loop() -> asyncio.Runner:
+    """The loop of all async functions of this process, which may share what they hold."""
+    return asyncio.Runner()
 
 
 def _import_module(name: str, module_name: str) -> Any:
@@ -50,7 +66,7 @@ def _import_module(name: str, module_name: str) -> Any:
     # Whatever the user's module does on import, an exit included, is reported and not obeyed.
     except BaseException as error:
         raise ConfigError(
-            f'config: reward.grader = "{name}": importing {module_name} failed with '
+            f'config: reward.grader: "{name}": importing {module_name} failed with '
             f"{type(error).__name__}: {error}; run freerun in the directory of {module_name.split('.')[0]}.py, "
             f"or install it (searched {os.getcwd()} first)"
         ) from error
@@ -58,16 +74,12 @@ def _import_module(name: str, module_name: str) -> Any:
 
 def _check_call(name: str, function: Any) -> None:
     if not callable(function):
-        raise ConfigError(f'config: reward.grader = "{name}" is a {type(function).__name__}, not a function')
-    if inspect.iscoroutinefunction(function):
-        raise ConfigError(
-            f'config: reward.grader = "{name}" is async; write a plain function, it has its own process'
-        )
+        raise ConfigError(f'config: reward.grader: "{name}" is a {type(function).__name__}, not a function')
     try:
         inspect.signature(function).bind(prompt="", completion="", answer="")
     except TypeError as error:
         raise ConfigError(
-            f'config: reward.grader = "{name}" cannot be called with its arguments ({error}); '
+            f'config: reward.grader: "{name}" cannot be called with its arguments ({error}); '
             "define it as def grade(prompt, completion, answer)"
         ) from error
     except ValueError:

@@ -1,8 +1,9 @@
-"""A grader process: runs one grader, one completion at a time, in its main thread.
+"""A grader process: runs the run's graders, one completion at a time, in its main thread.
 
-It trusts the grader with nothing but its answer: what it raises, an exit included, becomes data; what it
-prints goes to the log; a fork of this process that comes back from the grader ends. It sets no alarm and
-no limit: the pool outside holds the clock and kills.
+It trusts a grader with nothing but its answer: what it raises, an exit included, becomes data; what it
+prints goes to the log; a fork of this process that comes back from the grader ends; programs it leaves
+running end with this process (`guard.py`). It sets no alarm and no limit: the pool outside holds the clock
+and kills.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import traceback
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
+from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
-from freerun.reward.graders import GraderFunction, grader_named, to_reward
+from freerun.reward.graders import GraderFunction, make_graders
 from freerun.reward.messages import Begin, Job, Ready, Refused, ToWorker
+from freerun.reward.verdict import to_reward
 from freerun.types import Grade, GradeFailed
 
 NUM_TRACEBACK_LINES = 12
@@ -28,7 +31,7 @@ def serve(parent: Parent[ToWorker]) -> None:
     begin = _next_message(parent)
     assert isinstance(begin, Begin)
     try:
-        grader = grader_named(begin.config)
+        graders = make_graders(begin.config)
     except ConfigError as error:
         traceback.print_exc()
         parent.send(Refused(_sendable(str(error))))
@@ -38,7 +41,7 @@ def serve(parent: Parent[ToWorker]) -> None:
     while True:
         job = _next_message(parent)
         assert isinstance(job, Job)
-        parent.send(_grade(grader, job, begin.config))
+        parent.send(_grade(graders[job.grader], job, begin.config))
 
 
 def _next_message(parent: Parent[ToWorker]) -> ToWorker:
@@ -50,9 +53,9 @@ def _next_message(parent: Parent[ToWorker]) -> ToWorker:
 def _grade(grader: GraderFunction, job: Job, config: RewardConfig) -> Grade:
     pid = os.getpid()
     try:
-        return to_reward(grader(job.prompt, job.completion, job.answer), config)
+        return to_reward(grader(job.prompt, job.completion, job.answer), job.grader, config)
     except BaseException:
-        return GradeFailed(_sendable(_end_of_traceback()))
+        return GradeFailed(f"{job.grader} failed:\n{_sendable(_end_of_traceback())}")
     finally:
         if os.getpid() != pid:
             os._exit(0)
@@ -69,4 +72,5 @@ def _sendable(reason: str) -> str:
 
 
 if __name__ == "__main__":
+    leave_guard()
     run_worker(ToWorker, serve)

@@ -97,8 +97,18 @@ def make_workflow(
     )
 
 
-def make_grader(recipe: Recipe, logs: Path) -> GraderPool:
-    return GraderPool(recipe.reward, log_directory=logs, start_seconds=recipe.runtime.start_seconds)
+def make_grader(
+    recipe: Recipe,
+    logs: Path,
+    on_death: Callable[[str, str, bool], None] = lambda worker, reason, is_restarted: None,
+) -> GraderPool:
+    return GraderPool(
+        recipe.reward,
+        max_completion_tokens=recipe.sampling.max_completion_tokens,
+        log_directory=logs,
+        start_seconds=recipe.runtime.start_seconds,
+        on_death=on_death,
+    )
 
 
 def make_rollout_pool(

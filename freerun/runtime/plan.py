@@ -1,15 +1,22 @@
-"""What a run would do, in words and numbers, without starting anything: the text of `--dry-run`."""
+"""What a run would do, in words and numbers, without generating or training: the text of `--dry-run`.
+
+The only process it starts, for a moment, is a grader: whether a user's function can be imported is known only
+where it is imported.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+import tempfile
 from pathlib import Path
 
 from freerun.config.recipe import Recipe
 from freerun.data.source import PromptSource
 from freerun.data.tokenizer import Tokenizer
-from freerun.reward.graders import check_grader
-from freerun.runtime.build import check_model, make_source
+from freerun.reward.graders import check_graders
+from freerun.runtime.build import check_model, make_grader, make_source
 from freerun.runtime.placement import place
 
 BYTES_PER_NUMBER = 4
@@ -17,13 +24,25 @@ BYTES_PER_NUMBER = 4
 
 def describe_plan(recipe: Recipe) -> str:
     """Reads model files and data, checks what can be checked, and says who does what on which core."""
-    check_grader(recipe.reward)
+    check_graders(recipe.reward)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
     check_model(recipe, tokenizer, directory)
     source = make_source(recipe, tokenizer)
+    asyncio.run(_try_graders(recipe))
     lines = [*_data_lines(recipe, source), *_stage_lines(recipe), *_memory_lines(recipe, directory)]
     return "\n".join(["plan", *(f"  {line}" for line in lines)])
+
+
+async def _try_graders(recipe: Recipe) -> None:
+    """Start one grader process and end it; raises what a run would be refused with."""
+    alone = dataclasses.replace(recipe, reward=dataclasses.replace(recipe.reward, num_workers=1))
+    with tempfile.TemporaryDirectory(prefix="freerun-plan-") as logs:
+        grader = make_grader(alone, Path(logs))
+        try:
+            await grader.start()
+        finally:
+            await grader.close()
 
 
 def _data_lines(recipe: Recipe, source: PromptSource) -> list[str]:
@@ -50,7 +69,7 @@ def _stage_lines(recipe: Recipe) -> list[str]:
         f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates, "
         f"{_cores(placement.trainer_cores, recipe.train.num_threads)}"
     )
-    lines.append(f"graders: {recipe.reward.num_workers} x {recipe.reward.grader}")
+    lines.append(f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})")
     lines.append(
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories started ahead of the "
         f"first step, policy {recipe.buffer.policy}"

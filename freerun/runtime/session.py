@@ -128,7 +128,7 @@ class Session:
             self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")
         gate, buffer = make_gate_and_buffer(recipe, self._checkpoint)
         workflow, evaluation_workflow = make_workflows(recipe, tokenizer)
-        grader = self._grader = make_grader(recipe, logs)
+        grader = self._grader = make_grader(recipe, logs, self._on_worker_death)
         buffers = create_buffers(f"freerun-{recipe.run.name}")
         pool = make_rollout_pool(
             recipe,

@@ -1,6 +1,8 @@
 """What a training step reports about itself. A metric that cannot be computed is absent, never NaN.
 
     reward, accuracy, completion_length     means over the trajectories of the batch
+    reward/<part>                           mean of one part of the reward, before its weight, over the
+                                            trajectories that have it; absent for a reward of one part
     staleness_mean, staleness_max           trainer version minus the oldest version in a trajectory
     num_tokens, num_sequence_tokens         completion tokens; with their prompts
     loss                                    of the whole step, all terms, as the objective aggregates it
@@ -70,6 +72,15 @@ def batch_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str,
         "num_sequence_tokens": float(sum(lengths) + sum(len(t.prompt.token_ids) for t in trajectories)),
         "staleness_mean": float(np.mean(staleness)),
         "staleness_max": float(max(staleness)),
+    } | _reward_part_means(trajectories)
+
+
+def _reward_part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    # A function of the user's may return other parts for other completions.
+    names = sorted({name for t in trajectories for name in t.reward.parts})
+    return {
+        f"reward/{name}": float(np.mean([t.reward.parts[name] for t in trajectories if name in t.reward.parts]))
+        for name in names
     }
 
 

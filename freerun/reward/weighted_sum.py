@@ -1,0 +1,49 @@
+"""From the rewards of the parts to the reward of the completion.
+
+    value = sum over the parts of weight * value of the part, minus the overlong penalty
+
+The first part decides `is_correct`. Parts are recorded before their weights, so that a part of weight 0 is
+watched without being rewarded; a part that is alone is the value itself and is not recorded again.
+
+The overlong penalty is DAPO's soft punishment (arXiv 2503.14476, section 3.4) in units of our rewards: nothing up
+to `limit - buffer` tokens, then in proportion, all of it at the limit. It blurs the edge that a hard limit
+draws between two completions that differ by one token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from freerun.config.reward import RewardConfig
+from freerun.types import Grade, GradeFailed, Reward
+
+OVERLONG = "overlong"
+
+
+def weigh(rewards: Mapping[str, Reward], config: RewardConfig, *, overlong: float) -> Grade:
+    """The reward of a completion whose parts got `rewards`, in the order of `config.parts`."""
+    value = overlong + sum(part.weight * rewards[part.grader].value for part in config.parts)
+    if not math.isfinite(value):
+        return GradeFailed(f'the parts of "{config.grader}" add up to {value}, which is no reward')
+    recorded = [entry for part in config.parts for entry in _entries(part.grader, rewards[part.grader])]
+    if config.overlong_buffer_tokens:
+        recorded.append((OVERLONG, overlong))
+    parts = dict(recorded)
+    if len(parts) < len(recorded):
+        names = [name for name, _ in recorded]
+        twice = next(name for name in names if names.count(name) > 1)
+        return GradeFailed(f'two parts of "{config.grader}" are named "{twice}"; rename the one you return')
+    is_correct = rewards[config.parts[0].grader].is_correct
+    return Reward(value, is_correct, parts if len(parts) > 1 else {})
+
+
+def overlong_value(num_tokens: int, max_tokens: int, config: RewardConfig) -> float:
+    """What the length of a completion adds to its reward: 0 or less."""
+    buffer = config.overlong_buffer_tokens
+    num_over = min(num_tokens - (max_tokens - buffer), buffer)
+    return -config.overlong_penalty * num_over / buffer if num_over > 0 else 0.0
+
+
+def _entries(grader: str, reward: Reward) -> list[tuple[str, float]]:
+    return list(reward.parts.items()) or [(grader, reward.value)]

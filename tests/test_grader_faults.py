@@ -1,0 +1,231 @@
+"""Graders that raise, hang, crash and fork: real processes, real kills, and never a reward by accident."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from grader_pools import (
+    RIGHT,
+    WRONG,
+    ask,
+    ask_and_fail,
+    enter_users_directory,
+    eventually,
+    grader_pids,
+    is_running,
+    is_written,
+    pid_in,
+    with_pool,
+)
+
+from freerun.errors import WorkerError
+from freerun.reward.pool import GraderPool
+from freerun.types import GradeFailed
+
+
+@pytest.fixture(autouse=True)
+def _in_the_users_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter_users_directory(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("grader", ["number", "math"])
+def test_an_answer_that_cannot_be_graded_is_a_failure_not_a_wrong_completion(grader: str) -> None:
+    async def act(pool: GraderPool) -> None:
+        grade = await ask(pool, "$3$", answer="?")
+        assert isinstance(grade, GradeFailed)
+        assert "the answer '?'" in grade.reason
+
+    with_pool(act, grader=grader)
+
+
+def test_a_grader_that_raises_or_returns_nonsense_fails_and_keeps_its_process() -> None:
+    reasons = {
+        "nan": "my_task:grade returned nan of type float",
+        "inf": "returned inf of type float",
+        "none": "returned None of type NoneType",
+        "text": "returned '1' of type str",
+        "raise": "ValueError: a bad idea",
+        "raise deeply": "KeyError: 'the bottom'",
+        "raise text that cannot be encoded": "ValueError: ?",
+        "raise a megabyte": "yyy",
+        "interrupt": "KeyboardInterrupt",
+        "sys.exit": "SystemExit: 3",
+        "allocate": "MemoryError",
+        "recurse": "RecursionError",
+        "unheard of": "KeyError: 'unheard of'",
+    }
+
+    async def act(pool: GraderPool) -> None:
+        for text, reason in reasons.items():
+            assert reason in await ask_and_fail(pool, text)
+        assert await ask(pool, "right") == RIGHT
+
+    assert with_pool(act) == []
+
+
+def test_a_failure_quotes_the_end_of_the_traceback_only() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert 'my_task.py", line' in await ask_and_fail(pool, "raise")
+        assert len(await ask_and_fail(pool, "raise deeply")) < 2100
+        assert len(await ask_and_fail(pool, "raise a megabyte")) < 2100
+
+    with_pool(act)
+
+
+@pytest.mark.parametrize("text", ["sleep", "busy", "busy in C", "deaf", "stop"])
+def test_a_grader_that_hangs_is_killed_and_replaced(text: str) -> None:
+    async def act(pool: GraderPool) -> None:
+        [before] = grader_pids()
+        reason = await ask_and_fail(pool, text)
+        assert "my_task:grade timed out after 1.0 s grading times-tables:6*7" in reason
+        assert not is_running(before)
+        assert await ask(pool, "right") == RIGHT
+
+    [death] = with_pool(act, timeout_seconds=1.0)
+    assert "was killed by SIGKILL" in death
+
+
+@pytest.mark.parametrize("grader", ["regex", "format", "math"])
+def test_a_library_that_hangs_is_killed_like_a_users_function(grader: str) -> None:
+    completion = {"regex": "a" * 60 + "b", "format": "a" * 60 + "b", "math": "$9^{9^{9^{9}}}$"}[grader]
+
+    async def act(pool: GraderPool) -> None:
+        assert "timed out after" in await ask_and_fail(pool, completion)
+        assert await ask(pool, "$42$") in (RIGHT, WRONG)
+
+    with_pool(act, grader=grader, pattern="(a+)+$", format_pattern="(a+)+", timeout_seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("os._exit", "exited with status 3"),
+        ("segfault", "was killed by SIGSEGV"),
+        ("close everything", "exited with status"),
+    ],
+)
+def test_a_grader_that_kills_its_process_fails_after_a_second_try(text: str, how: str) -> None:
+    async def act(pool: GraderPool) -> None:
+        reason = await ask_and_fail(pool, text)
+        assert "my_task:grade died 2 times grading times-tables:6*7" in reason
+        assert how in reason
+        assert await ask(pool, "right") == RIGHT
+
+    deaths = with_pool(act)
+    assert len(deaths) == 2
+    assert all(how in death for death in deaths)
+
+
+def test_a_grade_whose_process_died_once_is_graded_by_the_next() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert await ask(pool, "die once") == RIGHT
+
+    assert len(with_pool(act)) == 1
+
+
+def test_kill_9_from_outside_while_idle_loses_nothing() -> None:
+    async def act(pool: GraderPool) -> None:
+        [grader] = grader_pids()
+        os.kill(grader, signal.SIGKILL)
+        assert await ask(pool, "right") == RIGHT
+
+    assert len(with_pool(act)) == 1
+
+
+def test_kill_9_from_outside_while_grading_loses_nothing() -> None:
+    async def act(pool: GraderPool) -> None:
+        grade = asyncio.create_task(ask(pool, "wait for file"))
+        await eventually(lambda: is_written("grading.pid"))
+        assert pool.activities() == {"grader-0": "grading times-tables:6*7"}
+        os.kill(pid_in("grading.pid"), signal.SIGKILL)
+        Path("go").touch()
+        assert await grade == RIGHT
+
+    assert len(with_pool(act)) == 1
+
+
+@pytest.mark.parametrize("text", ["start process and hang", "start session and hang"])
+def test_what_a_killed_grader_started_is_killed_too(text: str) -> None:
+    async def act(pool: GraderPool) -> None:
+        assert "timed out" in await ask_and_fail(pool, text)
+        await eventually(lambda: not is_running(pid_in("started.pid")))
+
+    with_pool(act, timeout_seconds=1.0)
+
+
+def test_what_a_grader_left_running_ends_with_the_pool() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert await ask(pool, "start process") == RIGHT
+        assert is_running(pid_in("started.pid"))
+
+    with_pool(act)
+    asyncio.run(eventually(lambda: not is_running(pid_in("started.pid"))))
+
+
+CONTROLLER = """
+import asyncio
+from grader_pools import ask, with_pool
+
+async def act(pool):
+    await ask(pool, "start process")
+    await asyncio.sleep(1000)
+
+with_pool(act)
+"""
+
+
+def test_what_a_grader_left_running_ends_with_a_controller_that_is_killed() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", CONTROLLER], env=environment) as controller:
+        asyncio.run(eventually(lambda: is_written("started.pid")))
+        assert is_running(pid_in("started.pid"))
+        controller.kill()
+    asyncio.run(eventually(lambda: not is_running(pid_in("started.pid"))))
+
+
+def test_a_fork_that_comes_back_from_the_grader_does_not_answer_for_it() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert await ask(pool, "fork that comes back") == WRONG
+        assert await ask(pool, "right") == RIGHT
+
+    with_pool(act)
+
+
+def test_what_a_grader_prints_goes_to_its_log() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert await ask(pool, "chatter") == RIGHT
+        log = Path("logs/grader-0.log").read_text()
+        assert log.count("x" * 100) == 20000
+        assert "to the descriptor" in log
+        assert "from a program" in log
+
+    with_pool(act)
+
+
+def test_a_cancelled_grade_that_hangs_is_killed_all_the_same() -> None:
+    async def act(pool: GraderPool) -> None:
+        hanging = asyncio.create_task(ask(pool, "deaf"))
+        await eventually(lambda: is_written("deaf.pid"))
+        hanging.cancel()
+        assert await ask(pool, "right") == RIGHT
+        assert not is_running(pid_in("deaf.pid"))
+
+    with_pool(act, timeout_seconds=1.0)
+
+
+@pytest.mark.parametrize("breakage", ["import nobody_has_this", "import os; os._exit(5)"])
+def test_a_process_that_cannot_be_replaced_fails_all_grades_with_the_reason(breakage: str) -> None:
+    async def act(pool: GraderPool) -> None:
+        Path("my_task.py").write_text(breakage)
+        waiting = [asyncio.create_task(ask(pool, text)) for text in ("os._exit", "right", "right")]
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(result, WorkerError) for result in results)
+        assert "could not" in str(results[0])
+        with pytest.raises(WorkerError, match="grader-0 could not"):
+            await ask(pool, "right")
+
+    assert len(with_pool(act)) <= 3

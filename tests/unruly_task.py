@@ -1,0 +1,151 @@
+"""A user's grader that does whatever the completion tells it to, the worst included."""
+
+import asyncio
+import ctypes
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+def grade(prompt: str, completion: str, answer: str) -> Any:
+    return ACTIONS[completion.strip()]()
+
+
+async def grade_async(prompt: str, completion: str, answer: str) -> Any:
+    await asyncio.sleep(0)
+    if completion != "same loop":
+        return grade(prompt, completion, answer)
+    LOOPS.add(asyncio.get_running_loop())
+    return len(LOOPS) == 1
+
+
+LOOPS: set[asyncio.AbstractEventLoop] = set()
+
+
+def sleep_deaf() -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    Path("deaf.pid").write_text(str(os.getpid()))
+    while True:
+        time.sleep(1000)
+
+
+def busy() -> NoReturn:
+    while True:
+        pass
+
+
+def start_process() -> bool:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(1000)
+    Path("started.pid").write_text(str(pid))
+    return True
+
+
+def start_process_and_hang() -> None:
+    start_process()
+    time.sleep(1000)
+
+
+def start_session_and_hang() -> None:
+    program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path("started.pid").write_text(str(program.pid))
+    time.sleep(1000)
+
+
+def fork_that_comes_back() -> bool:
+    pid = os.fork()
+    if pid == 0:
+        return True
+    os.waitpid(pid, 0)
+    return False
+
+
+def die_once() -> bool:
+    marker = Path("died")
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
+def wait_for_file() -> bool:
+    Path("grading.pid").write_text(str(os.getpid()))
+    while not Path("go").exists():
+        time.sleep(0.01)
+    return True
+
+
+def chatter() -> bool:
+    for _ in range(20000):
+        print("x" * 100)
+    os.write(1, b"to the descriptor")
+    subprocess.run(["echo", "from a program"], check=True)
+    return True
+
+
+def raise_deeply(depth: int = 50) -> None:
+    if depth == 0:
+        raise KeyError("the bottom")
+    raise_deeply(depth - 1)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+def recurse() -> Any:
+    return recurse()
+
+
+def close_everything() -> bool:
+    os.closerange(3, 100)
+    return True
+
+
+ACTIONS: dict[str, Callable[[], Any]] = {
+    "right": lambda: True,
+    "wrong": lambda: False,
+    "half": lambda: 0.5,
+    "parts": lambda: {"solved": True, "brevity": -0.5},
+    "part named exact": lambda: {"exact": 1.0},
+    "nan": lambda: math.nan,
+    "inf": lambda: math.inf,
+    "none": lambda: None,
+    "text": lambda: "1",
+    "raise": raising(ValueError("a bad idea")),
+    "raise deeply": raise_deeply,
+    "raise text that cannot be encoded": raising(ValueError("\udc80")),
+    "raise a megabyte": raising(ValueError("y" * 1_000_000)),
+    "interrupt": raising(KeyboardInterrupt()),
+    "sys.exit": lambda: sys.exit(3),
+    "allocate": lambda: bytearray(1 << 62),
+    "recurse": recurse,
+    "os._exit": lambda: os._exit(3),
+    "segfault": lambda: ctypes.string_at(0),
+    "close everything": close_everything,
+    "sleep": lambda: time.sleep(1000),
+    "busy": busy,
+    "busy in C": lambda: re.match(r"(a+)+$", "a" * 60 + "b"),
+    "deaf": sleep_deaf,
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "start process": start_process,
+    "start process and hang": start_process_and_hang,
+    "start session and hang": start_session_and_hang,
+    "fork that comes back": fork_that_comes_back,
+    "is light": lambda: not {"torch", "transformers", "sympy", "math_verify", "reasoning_gym"} & set(sys.modules),
+    "die once": die_once,
+    "wait for file": wait_for_file,
+    "chatter": chatter,
+}
