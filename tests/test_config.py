@@ -46,7 +46,7 @@ def test_a_name_in_the_recipe_wins_over_the_file_name(demo: Path) -> None:
 
 def test_a_data_section_without_a_task_reads_a_file(demo: Path) -> None:
     demo.write_text('[data]\npath = "train.jsonl"')
-    assert load_recipe(demo, []).data == DataConfig(task="jsonl", path="train.jsonl")
+    assert load_recipe(demo, []).data == DataConfig(task="file", path="train.jsonl")
 
 
 def test_overrides_win_over_the_recipe_in_both_spellings(demo: Path) -> None:

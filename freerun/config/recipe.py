@@ -188,11 +188,11 @@ class Recipe:
                 "sampling.group_size = 1 leaves nothing to compare within a group; raise it, or set "
                 'train.advantage = "global" and buffer.filter_zero_variance = false',
             )
-        if self.warm_start.num_steps > 0:
+        if self.data.task.startswith("reasoning-gym/"):
             require(
-                self.data.task == "euclid",
-                f'warm_start needs a task with demonstrations; data.task = "{self.data.task}" has none '
-                '("euclid" has)',
+                self.reward.grader == "reasoning-gym" or ":" in self.reward.grader,
+                f'reward.grader = "{self.reward.grader}" cannot read the answers of data.task = '
+                f'"{self.data.task}"; set reward.grader = "reasoning-gym"',
             )
 
     @property

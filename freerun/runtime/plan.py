@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from freerun.config.recipe import Recipe
-from freerun.data.source import PromptSource
+from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.reward.graders import check_grader
 from freerun.runtime.build import check_model, make_source
@@ -26,7 +26,7 @@ def describe_plan(recipe: Recipe) -> str:
     return "\n".join(["plan", *(f"  {line}" for line in lines)])
 
 
-def _data_lines(recipe: Recipe, source: PromptSource) -> list[str]:
+def _data_lines(recipe: Recipe, source: PromptStream) -> list[str]:
     num_trained = recipe.train.num_steps * recipe.train.prompts_per_step
     lines = [
         f"data: {source.epoch_size} training prompts, {len(source.held_out(recipe.eval.num_prompts))} held out for"
