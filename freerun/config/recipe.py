@@ -190,7 +190,7 @@ class Recipe:
             )
         if self.data.task.startswith("reasoning-gym/"):
             require(
-                self.reward.grader == "reasoning-gym" or ":" in self.reward.grader,
+                "reasoning-gym" in self.reward.grader or ":" in self.reward.grader,
                 f'reward.grader = "{self.reward.grader}" cannot read the answers of data.task = '
                 f'"{self.data.task}"; set reward.grader = "reasoning-gym"',
             )

@@ -25,7 +25,7 @@ NUM_ENTRIES_CHECKED = 16
 
 
 def problems(config: DataConfig) -> tuple[Problem, ...]:
-    """All problems of the task; the same settings make the same ones, whatever the run's seed."""
+    """All different problems of the task; the same settings make the same ones, whatever the run's seed."""
     if config.answer != DataConfig.answer or config.answer_after:
         raise ConfigError(
             f'config: data.answer and data.answer_after mean nothing for data.task = "{config.task}", '
@@ -54,7 +54,12 @@ def _make_dataset(name: str, settings: dict[str, Any]) -> Any:
 
 
 def _rows(dataset: Any, name: str) -> Iterator[tuple[str, Row]]:
+    asked: set[str] = set()
     for index, entry in enumerate(dataset):
+        # A small space of questions repeats itself: a twin in training would give a held-out problem away.
+        if entry["question"] in asked:
+            continue
+        asked.add(entry["question"])
         text = _as_json(entry, name)
         if index < NUM_ENTRIES_CHECKED:
             _check_scoring(entry, text, name)

@@ -48,7 +48,7 @@ def text_of(row: Row, name: str, *, setting: str) -> str:
         there = ", ".join(f'"{field}"' for field in row) or "none"
         raise RowError(f'no field "{name}" (fields: {there}); change {setting} or the row')
     value = row[name]
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise RowError(

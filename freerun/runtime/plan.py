@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
+from freerun.data.mixture import parts_of
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.reward.graders import check_grader
@@ -33,9 +35,17 @@ def _data_lines(recipe: Recipe, source: PromptStream) -> list[str]:
         f" evaluation; {recipe.train.num_steps} steps use {num_trained} prompts, "
         f"{num_trained / source.epoch_size:.1f} epochs"
     ]
+    if recipe.data.mixture:
+        lines.append(f"data: a mixture of {_shares(recipe.data)}, each shuffled over epochs of its own")
     if source.num_too_long:
         lines.append(f"data: {source.num_too_long} prompts exceed data.max_prompt_tokens and are left out")
     return lines
+
+
+def _shares(data: DataConfig) -> str:
+    weights = data.weights or (1.0,) * len(data.mixture)
+    parts = zip(weights, parts_of(data), strict=True)
+    return ", ".join(f"{weight / sum(weights):.0%} {name}" for weight, name in parts)
 
 
 def _stage_lines(recipe: Recipe) -> list[str]:
