@@ -14,7 +14,7 @@ def problems(num_problems: int = 500, num_words: int = 3):
 
 
 def reward(prompt: str, completion: str, answer: str) -> float:
-    """The share of words in the right place, from -1 to 1; all of them right counts as solved."""
+    """1 for the sorted words and nothing else, which counts as solved; else -1 to 0 by how many are in place."""
     expected, found = answer.split(), completion.split()
     num_right = sum(a == b for a, b in zip(expected, found, strict=False))
     return 1.0 if found == expected else num_right / len(expected) - 1.0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from freerun.config.data import DataConfig
+from freerun.config.load import load_recipe
 from freerun.data.tasks import Problem, alphabet_of, check_task, demonstrations_of, load_problems
 from freerun.errors import ConfigError, DataError
 
@@ -257,3 +258,18 @@ def test_what_a_function_yields_wrongly_is_named(task, message):
 def test_a_task_that_is_not_there_is_named(config, message):
     with pytest.raises(ConfigError, match=message):
         load_problems(config)
+
+
+def test_the_example_of_a_task_in_one_file_is_short_and_in_the_documentation(monkeypatch: pytest.MonkeyPatch):
+    root = Path(__file__).parent.parent
+    source = (root / "examples" / "sort_words.py").read_text()
+    assert len(source.splitlines()) < 30
+    assert source in (root / "docs" / "tasks.md").read_text()
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    problems = load_problems(load_recipe(Path("examples/sort_words.toml"), []).data)
+    reward = importlib.import_module("examples.sort_words").reward
+    answers = [problem.answer for problem in problems.training]
+    assert {reward(prompt="", completion=f" {answer}\n", answer=answer) for answer in answers} == {1.0}
+    assert reward(prompt="", completion="a c b", answer="a b c") == pytest.approx(-2 / 3)
+    assert reward(prompt="", completion="a b c d", answer="a b c") == 0.0
