@@ -180,6 +180,16 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
             ["train", "demo.toml", "--data.path", "gone.jsonl"],
             'config: data.path = "gone.jsonl" is not a file; pass another with --data.path FILE',
         ),
+        (
+            ["train", "demo.toml", "--data.task", "time-tables"],
+            'config: unknown task data.task = "time-tables"; there are file, datasets, times-tables, euclid, '
+            'reasoning-gym/NAME; did you mean "times-tables"?',
+        ),
+        (
+            ["train", "demo.toml", "--warm_start.num_steps", "1"],
+            'config: data.task = "times-tables" has no demonstrations; set warm_start.num_steps = 0, '
+            'or data.task to "euclid"',
+        ),
         (["eval", "model"], '"model" is a model, not a run: say how to evaluate it with --recipe RECIPE'),
         (
             ["eval", "gone"],

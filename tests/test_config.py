@@ -15,9 +15,11 @@ from freerun.config.help import describe_keys, field_docs
 from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe, RunConfig, SamplingConfig
 from freerun.config.train import TrainConfig
+from freerun.data.mixture import parts_of
 from freerun.errors import ConfigError
 
-RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted([*(ROOT / "recipes").glob("*.toml"), *(ROOT / "examples").glob("*.toml")])
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_a_name_in_the_recipe_wins_over_the_file_name(demo: Path) -> None:
 
 def test_a_data_section_without_a_task_reads_a_file(demo: Path) -> None:
     demo.write_text('[data]\npath = "train.jsonl"')
-    assert load_recipe(demo, []).data == DataConfig(task="jsonl", path="train.jsonl")
+    assert load_recipe(demo, []).data == DataConfig(task="file", path="train.jsonl")
 
 
 def test_overrides_win_over_the_recipe_in_both_spellings(demo: Path) -> None:
@@ -77,6 +79,21 @@ def test_stop_strings_are_comma_separated_or_repeated_and_replace_the_recipe(
 ) -> None:
     demo.write_text('[sampling]\nstop = ["from the file"]')
     assert load_recipe(demo, overrides).sampling.stop == ("a", "b")
+
+
+def test_arrays_of_numbers_take_integers_and_refuse_texts(demo: Path) -> None:
+    demo.write_text('[data]\nmixture = ["a.toml", "b.toml"]\nweights = [3, 0.5]')
+    assert load_recipe(demo, []).data.weights == (3.0, 0.5)
+    assert load_recipe(demo, ["--data.weights", "0.7,0.3"]).data.weights == (0.7, 0.3)
+    assert error_of(demo, "--data.weights", "1,x") == (
+        'config: data.weights = [1.0, "x"] on the command line must be an array of numbers'
+    )
+
+
+def test_a_grader_that_cannot_read_the_answers_of_reasoning_gym_is_refused(demo: Path) -> None:
+    demo.write_text('[data]\ntask = "reasoning-gym/chain_sum"')
+    assert 'set reward.grader = "reasoning-gym"' in error_of(demo)
+    assert load_recipe(demo, ["--reward.grader", "reasoning-gym"]).reward.grader == "reasoning-gym"
 
 
 def test_booleans_are_written_as_in_toml(demo: Path) -> None:
@@ -191,6 +208,11 @@ def test_every_recipe_we_ship_loads(path: Path) -> None:
     recipe = load_recipe(path, [])
     assert recipe.run.name == path.stem
     assert recipe.model.path
+
+
+def test_the_parts_of_a_recipe_that_mixes_are_shipped_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert list(parts_of(load_recipe(Path("recipes/maths-mixture.toml"), []).data)) == ["svamp", "times-tables"]
 
 
 def test_the_gsm8k_recipe_is_under_25_lines() -> None:

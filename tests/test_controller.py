@@ -5,6 +5,7 @@ happens, each prompt is trained on once or still owed, and no staleness exceeds 
 """
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from virtual_time import run_in_virtual_time
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
+from freerun.config.data import DataConfig
 from freerun.config.eval import EvalConfig
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.recipe import (
@@ -28,8 +30,9 @@ from freerun.config.recipe import (
 )
 from freerun.config.reward import RewardConfig
 from freerun.config.train import TrainConfig
+from freerun.data.curriculum import Curriculum
 from freerun.errors import RolloutError, WorkerError
-from freerun.events.events import AnyEvent, EvalFinished, StepFinished
+from freerun.events.events import AnyEvent, EvalFinished, GroupFinished, StepFinished
 from freerun.runtime.checkpoint import ControllerState
 from freerun.runtime.controller import Controller, Stages
 from freerun.types import (
@@ -46,9 +49,12 @@ from freerun.types import (
     Trajectory,
 )
 
+NUM_PROBLEMS = 7
+TIMES_TABLES = DataConfig(task="times-tables")
+
 
 class CountingSource:
-    """Prompts that are nothing but their ordinal."""
+    """Prompts that are nothing but their ordinal; a few problems come again and again."""
 
     fingerprint = "same data"
 
@@ -57,7 +63,7 @@ class CountingSource:
 
     def at(self, ordinal: int) -> Prompt:
         ids = np.array([1], dtype=np.int32)
-        return Prompt(ordinal=ordinal, key=str(ordinal), text="", answer="", token_ids=ids)
+        return Prompt(ordinal=ordinal, key=str(ordinal % NUM_PROBLEMS), text="", answer="", token_ids=ids)
 
     def take(self) -> Prompt:
         self.cursor += 1
@@ -161,10 +167,13 @@ class World:
         )
         return tuple(
             Trajectory(
-                prompt=prompt, sample=i, completion=completion, reward=Reward(float(self.rng.random() < 0.5), True)
+                prompt=prompt, sample=i, completion=completion, reward=Reward(float(is_correct), is_correct)
             )
-            for i in range(self.recipe.sampling.group_size)
+            for i, is_correct in enumerate(self.verdicts(prompt))
         )
+
+    def verdicts(self, prompt: Prompt) -> list[bool]:
+        return [self.rng.random() < 0.5 for _ in range(self.recipe.sampling.group_size)]
 
     async def session(self, ending: str) -> int:
         """Run until the end, a stop or a kill; returns the version that was reached."""
@@ -184,6 +193,11 @@ class World:
             version=buffer.version,
             num_buffered=buffer.counts.ready * recipe.sampling.group_size,
         )
+        curriculum = Curriculum(
+            min_pass_rate=recipe.data.min_pass_rate,
+            max_pass_rate=recipe.data.max_pass_rate,
+            resting=self.saved.resting if self.saved else {},
+        )
         trainer = SimulatedTrainer(self.rng, buffer.version, recipe.buffer.max_staleness, self.trained)
         stages = Stages(
             source=source,  # type: ignore[arg-type]
@@ -194,6 +208,7 @@ class World:
             gate=gate,
             buffer=buffer,
             trainer=trainer,
+            curriculum=curriculum,
         )
 
         def save(state: ControllerState) -> Coroutine[Any, Any, None]:
@@ -228,7 +243,7 @@ class World:
         if self.saved is not None:
             state = self.saved.buffer
             owed = [*(group.ordinal for group in state.ready), *state.to_restart]
-            num_lost = sum(state.totals.get(fate, 0) for fate in ("failed", "filtered", "dropped"))
+            num_lost = sum(state.totals.get(fate, 0) for fate in ("failed", "filtered", "dropped", "passed_over"))
             assert len({*owed, *self.trained}) == len(owed) + len(self.trained)
             assert len(owed) + len(self.trained) + num_lost == self.saved.cursor
 
@@ -246,6 +261,7 @@ def test_whatever_happens_each_prompt_is_trained_on_once_and_none_too_late(seed:
             policy=rng.choice(["wait", "wait", "drop", "requeue"]),
         ),
         objective=ObjectiveConfig(dynamic_sampling=group_size > 1 and rng.random() < 0.5),
+        data=rng.choice([TIMES_TABLES, TIMES_TABLES, banded(0.4, 0.6)]),
         train=TrainConfig(num_steps=25, prompts_per_step=rng.choice([1, 2, 3]), num_minibatches=1),
         eval=EvalConfig(every_steps=rng.choice([1, 3, 7])),
         checkpoint=CheckpointConfig(every_steps=rng.choice([1, 2, 5])),
@@ -258,6 +274,30 @@ def test_whatever_happens_each_prompt_is_trained_on_once_and_none_too_late(seed:
             break
     assert world.saved is not None
     assert world.saved.version == 25
+
+
+def test_problems_that_teach_nothing_are_passed_over_and_tried_again() -> None:
+    world = small_world(data=banded(0.1, 0.9))
+    world.verdicts = lambda prompt: [prompt.key != "3"] * 2 if prompt.key in "13" else [True, False]  # type: ignore[method-assign]
+    run_in_virtual_time(world.session("end"))
+    world.check_ledger()
+    assert world.saved is not None
+    passed_over = [e.ordinal for e in world.events if isinstance(e, GroupFinished) and e.outcome == "passed_over"]
+    assert {ordinal % NUM_PROBLEMS for ordinal in passed_over} == {1, 3}
+    assert len(passed_over) == world.saved.buffer.totals["passed_over"]
+    visits = [ordinal for ordinal in sorted(world.trained) if ordinal % NUM_PROBLEMS == 3]
+    assert visits[1] - visits[0] == 3 * NUM_PROBLEMS
+
+
+def test_a_run_in_which_every_problem_is_outside_the_band_goes_on() -> None:
+    world = small_world(data=banded(0.1, 0.9))
+    world.verdicts = lambda prompt: [False, False]  # type: ignore[method-assign]
+    assert run_in_virtual_time(world.session("end")) == 12
+    world.check_ledger()
+
+
+def banded(min_pass_rate: float, max_pass_rate: float) -> DataConfig:
+    return dataclasses.replace(TIMES_TABLES, min_pass_rate=min_pass_rate, max_pass_rate=max_pass_rate)
 
 
 def small_world(**settings: Any) -> World:

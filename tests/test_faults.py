@@ -176,7 +176,7 @@ def test_data_that_changed_cannot_be_resumed_on(tmp_path: Path) -> None:
     rows = [{"question": f"{n},{n + 1}", "answer": str(n)} for n in range(10, 40)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = ("--data.task", "jsonl", "--data.path", str(data), "--data.template", "^{question}>")
+    source = ("--data.task", "file", "--data.path", str(data), "--data.template", "^{question}>")
     first = Run(recipe, *source, "--train.num_steps", "2")
     assert first.wait() == 0, first.output
     data.write_text("".join(json.dumps(row) + "\n" for row in rows[:-5]))

@@ -110,6 +110,12 @@ class TrajectoryBuffer:
         self._to_restart.discard(ordinal)
         self._running[ordinal] = start_version
 
+    def pass_over(self, ordinal: int) -> None:
+        """Settle an ordinal that is not to be started, so that the ledger has no hole."""
+        if ordinal in self._running or ordinal in self._ready or ordinal in self._to_restart:
+            raise ValueError(f"buffer: group {ordinal} was started before; it cannot be passed over")
+        self._settle(ordinal, "passed_over")
+
     def add(self, group: Group) -> Outcome:
         """Accept a finished group; any outcome but `buffered` is to be given back to the gate."""
         start_version = self._finish(group.ordinal)

@@ -40,6 +40,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     requeued: int = 0
     """Times a group was thrown away to be generated again."""
+    passed_over: int = 0
+    """Ordinals of the stream that were never started, because their problem rests."""
 
 
 class LedgerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ def _make_tiny(arguments: Sequence[str]) -> int:
 
     parser = Parser("freerun model tiny", "Write a small, randomly initialised model for a task.")
     _add_directory(parser)
-    parser.add_argument("--task", required=True, help="its alphabet becomes the vocabulary: euclid")
+    parser.add_argument("--task", required=True, help="its alphabet becomes the vocabulary, such as euclid")
     # The options and their defaults are those of the function: nothing is declared twice.
     sizes = [p for p in inspect.signature(make_tiny).parameters.values() if p.default is not p.empty]
     for size in sizes:

@@ -48,8 +48,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def check_files(recipe: Recipe) -> None:
     """Fail before any process is started if the model or the data is not there."""
+    from freerun.data.tasks import has_alphabet
+
     model = Path(recipe.model.path)
-    kind = "tiny {} --task euclid" if recipe.data.task == "euclid" else "smollm2 {}"
+    check_data_files(recipe)
+    task = recipe.data.task
+    kind = f"tiny {{}} --task {task}" if has_alphabet(task) else "smollm2 {}"
     if not recipe.model.path:
         make = kind.format("DIR")
         raise ConfigError(
@@ -61,16 +65,15 @@ def check_files(recipe: Recipe) -> None:
             f'config: model.path = "{model}" is not a model directory (no config.json); '
             f'"freerun model {make}" makes one'
         )
-    check_data_files(recipe)
 
 
 def check_data_files(recipe: Recipe) -> None:
-    """Fail if the recipe reads its prompts from files that are not there."""
-    if recipe.data.task != "jsonl":
-        return
-    for key, path in (("path", recipe.data.path), ("held_out_path", recipe.data.held_out_path)):
-        if path and not Path(path).is_file():
-            raise ConfigError(f'config: data.{key} = "{path}" is not a file; pass another with --data.{key} FILE')
+    """Fail if there is no such task, or its prompts are in files that are not there."""
+    from freerun.data.mixture import parts_of
+    from freerun.data.tasks import check_task
+
+    for part in parts_of(recipe.data).values():
+        check_task(part, needs_demonstrations=recipe.warm_start.num_steps > 0)
 
 
 def _parser(*, with_keys: bool) -> Parser:

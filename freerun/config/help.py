@@ -51,5 +51,6 @@ def _describe_values(key: str, default: Any) -> str:
     if get_origin(hint) is Literal:
         kind = "|".join(get_args(hint))
     else:
-        kind = {int: "INT", float: "FLOAT", bool: "true|false", str: "TEXT"}.get(hint, "TEXT,TEXT,...")
+        kinds = {int: "INT", float: "FLOAT", bool: "true|false", str: "TEXT", tuple[float, ...]: "FLOAT,FLOAT,..."}
+        kind = kinds.get(hint, "TEXT,TEXT,...")
     return f"{kind}  (default: {as_toml(default)})"

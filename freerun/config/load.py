@@ -122,7 +122,7 @@ def _parse_file(path: Path) -> dict[str, Any]:
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """The checked values of `--section.key value` and `--section.key=value`; of a repeated key the last.
 
-    Only arrays are different: each repetition adds to them, and commas separate their strings.
+    Only arrays are different: each repetition adds to them, and commas separate their elements.
     """
     values: dict[str, Any] = {}
     rest = list(overrides)
@@ -154,7 +154,7 @@ def _from_text(text: str, hint: Any) -> Any:
     if hint is bool:
         return {"true": True, "false": False}.get(text, text)
     if get_origin(hint) is tuple:
-        return text.split(",") if text else []
+        return [_from_text(item, get_args(hint)[0]) for item in text.split(",")] if text else []
     return text
 
 
@@ -163,23 +163,30 @@ def _checked(key: str, value: Any, where: str) -> Any:
     hint = key_types()[key]
     if get_origin(hint) is Literal and value in (choices := get_args(hint)):
         return choices[choices.index(value)]
-    if get_origin(hint) is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
-        return float(value)
-    if type(value) is hint and hint is not float:
-        return value
+    if get_origin(hint) is tuple and isinstance(value, list):
+        item = get_args(hint)[0]
+        if all(_is_a(item, element) for element in value):
+            return tuple(item(element) for element in value)
+    elif _is_a(hint, value):
+        return float(value) if hint is float else value
     message = f"config: {key} = {as_toml(value)} {where} must be {_expected(hint)}"
     if get_origin(hint) is Literal:
         message += _did_you_mean(difflib.get_close_matches(str(value), get_args(hint), n=1))
     raise ConfigError(message)
 
 
+def _is_a(hint: Any, value: Any) -> bool:
+    """Whether a value is of a scalar type; an integer is a number too, a boolean is not."""
+    if hint is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return type(value) is hint
+
+
 def _expected(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in get_args(hint))
     if get_origin(hint) is tuple:
-        return "an array of strings"
+        return {str: "an array of strings", float: "an array of numbers"}[get_args(hint)[0]]
     return {int: "an integer", float: "a finite number", bool: "true or false", str: "a string"}[hint]
 
 

@@ -193,11 +193,11 @@ class Recipe:
             f"reward.overlong_buffer_tokens = {self.reward.overlong_buffer_tokens} exceeds "
             f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}, before whose end it lies",
         )
-        if self.warm_start.num_steps > 0:
+        if self.data.task.startswith("reasoning-gym/"):
             require(
-                self.data.task == "euclid",
-                f'warm_start needs a task with demonstrations; data.task = "{self.data.task}" has none '
-                '("euclid" has)',
+                "reasoning-gym" in self.reward.grader or ":" in self.reward.grader,
+                f'reward.grader = "{self.reward.grader}" cannot read the answers of data.task = '
+                f'"{self.data.task}"; set reward.grader = "reasoning-gym"',
             )
 
     @property

@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator
 
 from freerun.data.problem import Problem
+from freerun.errors import ConfigError
 
 ALPHABET = "0123456789^,>=$"
 Pair = tuple[int, int]
@@ -21,8 +22,10 @@ _SLIPS = (-10, -2, -1, 1, 2, 10)
 """How far off a wrong last step is: the errors of arithmetic by hand."""
 
 
-def problems(max_number: int) -> Iterator[Problem]:
+def problems(max_number: int = 30) -> Iterator[Problem]:
     """Every pair of different numbers in 1..max_number."""
+    if max_number < 5:
+        raise ConfigError(f"config: data.settings: max_number={max_number} must be at least 5")
     for a in range(1, max_number + 1):
         for b in range(1, max_number + 1):
             if a != b:

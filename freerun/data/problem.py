@@ -20,6 +20,8 @@ class Problem:
     key: str
     text: str
     answer: str
+    shot: str = ""
+    """What it has as its completion when it is shown as a solved example; empty shows the answer."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Problems:
 
     training: tuple[Problem, ...]
     held_out: tuple[Problem, ...]
+    shots: tuple[Problem, ...] = ()
+    """Solved examples for every prompt; neither trained on nor held out."""
 
 
 def split(problems: Iterable[Problem], *, held_out_fraction: float) -> Problems:
@@ -46,6 +50,19 @@ def split(problems: Iterable[Problem], *, held_out_fraction: float) -> Problems:
         training=tuple(problem for problem in all_problems if problem.key not in held_out_keys),
         held_out=held_out,
     )
+
+
+def set_shots_aside(problems: Problems, num_shots: int) -> Problems:
+    """Take the first training problems in hash order as solved examples: the same in every run."""
+    if num_shots >= len(problems.training):
+        raise DataError(
+            f"data.num_shots = {num_shots} of {len(problems.training)} training problems leaves none to train on; "
+            "lower it or add problems"
+        )
+    shots = in_hash_order(problems.training)[:num_shots]
+    shown = {problem.key for problem in shots}
+    training = tuple(problem for problem in problems.training if problem.key not in shown)
+    return Problems(training=training, held_out=problems.held_out, shots=shots)
 
 
 def in_hash_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:

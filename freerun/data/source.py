@@ -14,29 +14,40 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Protocol
 
 from freerun.config.data import DataConfig
 from freerun.data.problem import Problem, Problems
 from freerun.data.tokenizer import Tokenizer
+from freerun.data.wording import WordedProblem, Wording
 from freerun.errors import DataError
-from freerun.types import Ints, Prompt
+from freerun.types import Prompt
 
 _NUM_EPOCHS_KEPT = 4
 """Orders remembered: prompts given back and resumed ones come from an epoch or two ago."""
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    problem: Problem
-    text: str
-    token_ids: Ints
+class PromptStream(Protocol):
+    """An endless stream of prompts that is addressed by ordinals: one source, or a mixture of several."""
 
-    def as_prompt(self, ordinal: int, *, key: str) -> Prompt:
-        return Prompt(
-            ordinal=ordinal, key=key, text=self.text, answer=self.problem.answer, token_ids=self.token_ids
-        )
+    cursor: int
+    """Ordinal that `take` gives next; set it to resume."""
+
+    @property
+    def epoch_size(self) -> int: ...
+
+    @property
+    def num_too_long(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def at(self, ordinal: int) -> Prompt: ...
+
+    def take(self) -> Prompt: ...
+
+    def held_out(self, limit: int) -> list[Prompt]: ...
 
 
 class PromptSource:
@@ -47,8 +58,9 @@ class PromptSource:
         """Ordinal that `take` gives next; set it to resume."""
         self._config = config
         self._seed = seed
-        self._training = self._usable(problems.training, tokenizer)
-        self._held_out = self._usable(problems.held_out, tokenizer)
+        wording = Wording(config, problems.shots, tokenizer)
+        self._training = self._usable(problems.training, wording)
+        self._held_out = self._usable(problems.held_out, wording)
         self.num_too_long = (
             len(problems.training) + len(problems.held_out) - len(self._training) - len(self._held_out)
         )
@@ -64,9 +76,9 @@ class PromptSource:
     def fingerprint(self) -> str:
         """A hash over the training prompts and answers: the same ordinals mean the same prompts."""
         digest = hashlib.sha256()
-        for encoded in self._training:
-            problem = encoded.problem
-            for part in (problem.key.encode(), problem.answer.encode(), encoded.token_ids.tobytes()):
+        for worded in self._training:
+            problem = worded.problem
+            for part in (problem.key.encode(), problem.answer.encode(), worded.token_ids.tobytes()):
                 digest.update(len(part).to_bytes(8, "big") + part)
         return digest.hexdigest()
 
@@ -75,8 +87,7 @@ class PromptSource:
         if ordinal < 0:
             raise ValueError(f"ordinal {ordinal} is negative: that is a held-out prompt, not one of the stream")
         epoch, position = divmod(ordinal, self.epoch_size)
-        encoded = self._training[self._order(epoch)[position]]
-        return encoded.as_prompt(ordinal, key=self._key(encoded.problem))
+        return self._as_prompt(ordinal, self._training[self._order(epoch)[position]])
 
     def take(self) -> Prompt:
         """The prompt at the cursor, which moves on."""
@@ -86,41 +97,40 @@ class PromptSource:
 
     def held_out(self, limit: int) -> list[Prompt]:
         """The first `limit` held-out prompts, the same in every run."""
-        first = self._held_out[:limit]
-        return [e.as_prompt(-1 - i, key=self._key(e.problem)) for i, e in enumerate(first)]
+        return [self._as_prompt(-1 - i, worded) for i, worded in enumerate(self._held_out[:limit])]
 
     def _shuffled(self, epoch: int) -> list[int]:
         order = list(range(self.epoch_size))
         random.Random(f"{self._seed}/{epoch}").shuffle(order)
         return order
 
+    def _as_prompt(self, ordinal: int, worded: WordedProblem) -> Prompt:
+        return Prompt(
+            ordinal=ordinal,
+            key=self._key(worded.problem),
+            text=worded.text,
+            answer=worded.problem.answer,
+            token_ids=worded.token_ids,
+        )
+
     def _key(self, problem: Problem) -> str:
         """For people: a row already names its file, another problem its task."""
-        return problem.key if self._config.task == "jsonl" else f"{self._config.task}:{problem.key}"
+        return problem.key if self._config.reads_rows else f"{self._config.task}:{problem.key}"
 
-    def _usable(self, problems: Iterable[Problem], tokenizer: Tokenizer) -> list[_Encoded]:
+    def _usable(self, problems: Iterable[Problem], wording: Wording) -> list[WordedProblem]:
         limit = self._config.max_prompt_tokens
-        encoded = [self._encode(problem, tokenizer) for problem in problems]
-        usable = [e for e in encoded if len(e.token_ids) <= limit]
-        if encoded and not usable:
-            shortest = min(len(e.token_ids) for e in encoded)
+        worded = [wording.of(problem) for problem in problems]
+        for each in worded:
+            if len(each.token_ids) == 0:
+                raise DataError(
+                    f"{self._key(each.problem)}: the tokenizer knows no character of {each.text!r}; "
+                    "use a model whose tokenizer fits the task"
+                )
+        usable = [each for each in worded if len(each.token_ids) <= limit]
+        if worded and not usable:
+            shortest = min(len(each.token_ids) for each in worded)
             raise DataError(
-                f"data.max_prompt_tokens = {limit} leaves out all {len(encoded)} problems (such as "
-                f"{self._key(encoded[0].problem)}); raise it to {shortest} or more, the length of the shortest"
+                f"data.max_prompt_tokens = {limit} leaves out all {len(worded)} problems (such as "
+                f"{self._key(worded[0].problem)}); raise it to {shortest} or more, the length of the shortest"
             )
         return usable
-
-    def _encode(self, problem: Problem, tokenizer: Tokenizer) -> _Encoded:
-        if self._config.use_chat_template:
-            text = tokenizer.render_chat([{"role": "user", "content": problem.text}])
-            # The template prints the bos token itself, where the model wants one.
-            token_ids = tokenizer.encode(text, add_special_tokens=False)
-        else:
-            text = problem.text
-            token_ids = tokenizer.encode(text)
-        if len(token_ids) == 0:
-            raise DataError(
-                f"{self._key(problem)}: the tokenizer knows no character of {text!r}; "
-                "use a model whose tokenizer fits the task"
-            )
-        return _Encoded(problem=problem, text=text, token_ids=token_ids)

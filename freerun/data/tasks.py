@@ -1,73 +1,151 @@
 """Tasks by name: where problems come from, and what a task can do beyond that.
 
-Only this module knows the list of tasks; each is one file. A task with its own alphabet can be learned by a
-model made from nothing, one with demonstrations can warm it up.
+    file, datasets          rows at data.path
+    reasoning-gym/NAME      procedural, by reasoning-gym
+    times-tables, euclid    procedural, one module here each
+    module:function         the user's own
+
+Only this module knows the list. A task with an alphabet can be learned by a model made from nothing, one with
+demonstrations can warm it up; a user's module has them if it has an `ALPHABET` and a `demonstration` function.
 """
 
 from __future__ import annotations
 
+import difflib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from freerun.config.data import DataConfig
-from freerun.data import euclid, jsonl, times_tables
-from freerun.data.problem import Problem, Problems, in_hash_order, split
+from freerun.data import euclid, files, gym, hub, times_tables, user_task
+from freerun.data.problem import Problem, Problems, in_hash_order, set_shots_aside, split
+from freerun.data.settings import call_with_settings, settings_of
 from freerun.errors import ConfigError, ModelError
 
-__all__ = ["Problem", "Problems", "alphabet_of", "demonstrations_of", "load_problems"]
+__all__ = [
+    "Problem",
+    "Problems",
+    "alphabet_of",
+    "check_task",
+    "demonstrations_of",
+    "has_alphabet",
+    "load_problems",
+]
 
-_ALPHABETS = {"euclid": euclid.ALPHABET}
-_TASKS_WITH_DEMONSTRATIONS = ("euclid",)
+Demonstrate = Callable[[Problem, random.Random, float], str]
+"""(problem, random numbers, share of wrong steps) -> a completion of it."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    problems: Callable[[DataConfig], Iterable[Problem]]
+    alphabet: str = ""
+    demonstrate: Demonstrate | None = None
+
+
+def _procedural(module: Any) -> _Task:
+    """A task of this package: a module with `problems(**settings)`."""
+
+    def problems(config: DataConfig) -> Iterable[Problem]:
+        made: Iterable[Problem] = call_with_settings(module.problems, settings_of(config), task=config.task)
+        return made
+
+    return _with_abilities(module, problems)
+
+
+def _with_abilities(module: Any, problems: Callable[[DataConfig], Iterable[Problem]]) -> _Task:
+    return _Task(problems, getattr(module, "ALPHABET", ""), getattr(module, "demonstration", None))
+
+
+_TASKS = {
+    "file": _Task(lambda config: files.read(Path(config.path), config)),
+    "datasets": _Task(hub.read),
+    "times-tables": _procedural(times_tables),
+    "euclid": _procedural(euclid),
+}
+
+
+def _task_named(name: str) -> _Task:
+    if name.startswith(gym.PREFIX):
+        return _Task(gym.problems)
+    if ":" in name:
+        module, function = user_task.import_task(name)
+        return _with_abilities(module, lambda config: user_task.problems(function, config))
+    if name not in _TASKS:
+        near = difflib.get_close_matches(name, [*_TASKS, gym.PREFIX], n=1)
+        hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
+        raise ConfigError(
+            f'config: unknown task data.task = "{name}"; there are {", ".join(_TASKS)}, {gym.PREFIX}NAME; {hint}'
+        )
+    return _TASKS[name]
 
 
 def load_problems(config: DataConfig) -> Problems:
-    """The task's problems, split into those for training and those held out."""
-    if config.task == "jsonl" and config.held_out_path:
-        return Problems(
-            training=jsonl.read(Path(config.path), config),
-            held_out=in_hash_order(jsonl.read(Path(config.held_out_path), config)),
-        )
-    return split(_all_problems(config), held_out_fraction=config.held_out_fraction)
+    """The task's problems: those for training, those held out, and those shown as solved examples."""
+    training = _task_named(config.task).problems(config)
+    if config.held_out_path and config.reads_rows:
+        problems = Problems(training=tuple(training), held_out=in_hash_order(_held_out_rows(config)))
+    else:
+        problems = split(training, held_out_fraction=config.held_out_fraction)
+    return set_shots_aside(problems, config.num_shots) if config.num_shots else problems
 
 
-def _all_problems(config: DataConfig) -> Iterator[Problem]:
-    match config.task:
-        case "times-tables":
-            yield from times_tables.problems()
-        case "euclid":
-            yield from euclid.problems(config.max_number)
-        case "jsonl":
-            yield from jsonl.read(Path(config.path), config)
+def _held_out_rows(config: DataConfig) -> tuple[Problem, ...]:
+    if config.task == "datasets":
+        return hub.read(config, split=config.held_out_path)
+    return files.read(Path(config.held_out_path), config)
+
+
+def check_task(config: DataConfig, *, needs_demonstrations: bool) -> None:
+    """Refuse, before anything is started, a task that there is none of or that cannot be warmed up with."""
+    task = _task_named(config.task)
+    if needs_demonstrations and task.demonstrate is None:
+        raise _no_demonstrations(config)
+    for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
+        if config.task == "file" and path and not Path(path).is_file():
+            raise ConfigError(f'config: data.{key} = "{path}" is not a file; pass another with --data.{key} FILE')
+
+
+def has_alphabet(task: str) -> bool:
+    """Whether a model can be made from nothing for this task."""
+    return bool(_task_named(task).alphabet)
 
 
 def alphabet_of(task: str) -> str:
     """The characters a task's prompts and answers are made of."""
-    if task not in _ALPHABETS:
+    alphabet = _task_named(task).alphabet
+    if not alphabet:
         raise ModelError(
             f'task "{task}" has no alphabet of its own, so no model can be made for it; '
-            f"set model.path to a model directory, or data.task to {_quoted(_ALPHABETS)}"
+            f"set model.path to a model directory, or data.task to {_those_with('alphabet')}"
         )
-    return _ALPHABETS[task]
+    return alphabet
 
 
 def demonstrations_of(config: DataConfig, *, seed: int, error_rate: float) -> Iterator[tuple[str, str]]:
     """Endless (prompt text, completion text) of training problems; the same seed gives the same ones."""
-    if config.task not in _TASKS_WITH_DEMONSTRATIONS:
-        raise ConfigError(
-            f'config: data.task = "{config.task}" has no demonstrations; set warm_start.num_steps = 0, '
-            f"or data.task to {_quoted(_TASKS_WITH_DEMONSTRATIONS)}"
-        )
-    return _demonstrations(load_problems(config).training, random.Random(seed), error_rate)
+    demonstrate = _task_named(config.task).demonstrate
+    if demonstrate is None:
+        raise _no_demonstrations(config)
+    return _demonstrations(load_problems(config).training, random.Random(seed), error_rate, demonstrate)
 
 
 def _demonstrations(
-    training: tuple[Problem, ...], rng: random.Random, error_rate: float
+    training: tuple[Problem, ...], rng: random.Random, error_rate: float, demonstrate: Demonstrate
 ) -> Iterator[tuple[str, str]]:
     while True:
         for problem in rng.sample(training, len(training)):
-            yield problem.text, euclid.demonstration(problem, rng, error_rate)
+            yield problem.text, demonstrate(problem, rng, error_rate)
 
 
-def _quoted(names: dict[str, str] | tuple[str, ...]) -> str:
-    return " or ".join(f'"{name}"' for name in names)
+def _no_demonstrations(config: DataConfig) -> ConfigError:
+    return ConfigError(
+        f'config: data.task = "{config.task}" has no demonstrations; set warm_start.num_steps = 0, '
+        f"or data.task to {_those_with('demonstrate')}"
+    )
+
+
+def _those_with(ability: str) -> str:
+    return " or ".join(f'"{name}"' for name, task in _TASKS.items() if getattr(task, ability))

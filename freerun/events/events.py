@@ -41,7 +41,8 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     """A group left the rollout stage: into the buffer, or out of the run."""
 
     ordinal: int
-    outcome: Literal["buffered", "filtered", "failed", "dropped", "requeued"]
+    outcome: Literal["buffered", "filtered", "failed", "dropped", "requeued", "passed_over"]
+    """passed_over: never started, because the curriculum lets its problem rest."""
     num_tokens: int = 0
     mean_reward: float = 0.0
     reason: str = ""

@@ -13,8 +13,9 @@ from pathlib import Path
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
-from freerun.data.source import PromptSource
-from freerun.data.tasks import load_problems
+from freerun.data.curriculum import Curriculum
+from freerun.data.mixture import open_stream
+from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.processes.child import Child
@@ -29,9 +30,9 @@ from freerun.runtime.trainer_client import TrainerClient
 from freerun.types import EngineStats
 
 
-def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None = None) -> PromptSource:
+def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None = None) -> PromptStream:
     """The stream of prompts, at the checkpoint's place in it."""
-    source = PromptSource(load_problems(recipe.data), tokenizer, config=recipe.data, seed=recipe.run.seed)
+    source = open_stream(recipe.data, tokenizer, seed=recipe.run.seed)
     if checkpoint is not None:
         if source.fingerprint != checkpoint.state.data_fingerprint:
             raise CheckpointError(
@@ -40,6 +41,15 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
             )
         source.cursor = checkpoint.state.cursor
     return source
+
+
+def make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum:
+    """Which problems rest: those that did at the checkpoint."""
+    return Curriculum(
+        min_pass_rate=recipe.data.min_pass_rate,
+        max_pass_rate=recipe.data.max_pass_rate,
+        resting=checkpoint.state.resting if checkpoint else {},
+    )
 
 
 def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:

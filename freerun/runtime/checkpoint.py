@@ -43,6 +43,8 @@ class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The run's clock."""
     data_fingerprint: str
     """Of the training prompts in their order: the ordinals above mean these prompts and no others."""
+    resting: dict[str, int] = {}
+    """Problems that the curriculum passes over, by key, and for how many visits yet."""
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.buffer.groups import Outcome
 from freerun.config.recipe import Recipe
-from freerun.data.source import PromptSource
+from freerun.data.curriculum import Curriculum
+from freerun.data.source import PromptStream
 from freerun.errors import FreerunError, RolloutError, WorkerError
 from freerun.events.events import (
     Activity,
@@ -45,7 +46,7 @@ SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
 class Stages:
     """The stages of a run, by their protocols."""
 
-    source: PromptSource
+    source: PromptStream
     workflow: Workflow
     evaluation_workflow: Workflow
     generator: Generator
@@ -53,6 +54,7 @@ class Stages:
     gate: StalenessGate
     buffer: TrajectoryBuffer
     trainer: Trainer
+    curriculum: Curriculum = field(default_factory=Curriculum)
 
 
 class Controller:
@@ -174,12 +176,21 @@ class Controller:
             return []
         prompts: list[Prompt] = []
         while gate.capacity >= group_size and (self.is_synchronous or self._has_idle_slots()):
-            owed = buffer.to_restart
-            prompt = self._stages.source.at(owed[0]) if owed else self._stages.source.take()
+            prompt = self._next_prompt()
             gate.start(group_size)
             buffer.start(prompt.ordinal, gate.version)
             prompts.append(prompt)
         return prompts
+
+    def _next_prompt(self) -> Prompt:
+        """What is owed from before, then the stream, but for the problems that rest."""
+        source, buffer = self._stages.source, self._stages.buffer
+        if owed := buffer.to_restart:
+            return source.at(owed[0])
+        while self._stages.curriculum.passes_over((prompt := source.take()).key):
+            buffer.pass_over(prompt.ordinal)
+            self._emit(GroupFinished(seconds=self.seconds, ordinal=prompt.ordinal, outcome="passed_over"))
+        return prompt
 
     def _has_idle_slots(self) -> bool:
         """Whether a group more can be decoded: one that only waits in a queue would age there for nothing."""
@@ -198,6 +209,8 @@ class Controller:
             self._fail_group(prompt, error)
         else:
             self._num_failures_in_row = 0
+            num_solved = sum(trajectory.reward.is_correct for trajectory in trajectories)
+            stages.curriculum.note(prompt.key, num_solved / len(trajectories))
             outcome = stages.buffer.add(group)
             if outcome != "buffered":
                 stages.gate.give_back(self._recipe.sampling.group_size)
@@ -341,6 +354,7 @@ class Controller:
             buffer=self._stages.buffer.snapshot(),
             seconds=self.seconds,
             data_fingerprint=self._stages.source.fingerprint,
+            resting=self._stages.curriculum.resting,
         )
         self._saving = self._background.start(self._save_checkpoint(state))
 

@@ -161,11 +161,13 @@ def _interrupts(state: RunState) -> Row:
 
 def _groups(state: RunState) -> Row:
     text = Text().append(count(state.num_trained), "bold")
-    styles = {"filtered": "", "dropped": "yellow", "requeued": "yellow", "failed": "bold red"}
+    styles = {"filtered": "", "passed_over": "", "dropped": "yellow", "requeued": "yellow", "failed": "bold red"}
     lost = [(outcome, style) for outcome, style in styles.items() if state.groups[outcome]]
     text.append("  groups: " if lost else "  no group lost", "dim")
     for i, (outcome, style) in enumerate(lost):
-        text.append(" · " if i else "", "dim").append(f"{count(state.groups[outcome])} {outcome}", style)
+        text.append(" · " if i else "", "dim").append(
+            f"{count(state.groups[outcome])} {outcome.replace('_', ' ')}", style
+        )
     return "trained", text
 
 

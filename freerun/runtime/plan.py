@@ -12,8 +12,10 @@ import json
 import tempfile
 from pathlib import Path
 
+from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
-from freerun.data.source import PromptSource
+from freerun.data.mixture import parts_of
+from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.reward.graders import check_graders
 from freerun.runtime.build import check_model, make_grader, make_source
@@ -45,16 +47,24 @@ async def _try_graders(recipe: Recipe) -> None:
             await grader.close()
 
 
-def _data_lines(recipe: Recipe, source: PromptSource) -> list[str]:
+def _data_lines(recipe: Recipe, source: PromptStream) -> list[str]:
     num_trained = recipe.train.num_steps * recipe.train.prompts_per_step
     lines = [
         f"data: {source.epoch_size} training prompts, {len(source.held_out(recipe.eval.num_prompts))} held out for"
         f" evaluation; {recipe.train.num_steps} steps use {num_trained} prompts, "
         f"{num_trained / source.epoch_size:.1f} epochs"
     ]
+    if recipe.data.mixture:
+        lines.append(f"data: a mixture of {_shares(recipe.data)}, each shuffled over epochs of its own")
     if source.num_too_long:
         lines.append(f"data: {source.num_too_long} prompts exceed data.max_prompt_tokens and are left out")
     return lines
+
+
+def _shares(data: DataConfig) -> str:
+    weights = data.weights or (1.0,) * len(data.mixture)
+    parts = zip(weights, parts_of(data), strict=True)
+    return ", ".join(f"{weight / sum(weights):.0%} {name}" for weight, name in parts)
 
 
 def _stage_lines(recipe: Recipe) -> list[str]:

@@ -34,6 +34,7 @@ from freerun.events.store import Store
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
     check_model,
+    make_curriculum,
     make_gate_and_buffer,
     make_grader,
     make_rollout_pool,
@@ -154,6 +155,7 @@ class Session:
                 gate=gate,
                 buffer=buffer,
                 trainer=trainer,
+                curriculum=make_curriculum(recipe, self._checkpoint),
             )
             await self._control(stages, trainer, pool)
         finally:

@@ -64,8 +64,8 @@ def _staleness(state: RunState) -> str:
 
 def _trained(state: RunState) -> str:
     outcomes = ", ".join(
-        f"{count(state.groups[outcome])} {outcome}"
-        for outcome in ("filtered", "failed", "dropped", "requeued")
+        f"{count(state.groups[outcome])} {outcome.replace('_', ' ')}"
+        for outcome in ("filtered", "failed", "dropped", "requeued", "passed_over")
         if state.groups[outcome]
     )
     failure = f" (last failure: {state.last_failure})" if state.groups["failed"] else ""

@@ -1,0 +1,93 @@
+"""Rows of a file; its suffix says of which kind it is.
+
+    .jsonl      one JSON object a line        key  train.jsonl:17    (its line)
+    .json       an array of JSON objects      key  train.json:17     (its place, from 1)
+    .parquet    columns, read with pyarrow    key  train.parquet:17
+
+A row that cannot be read is handed on with the reason, so that it is reported together with those that
+cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from freerun.config.data import DataConfig
+from freerun.data.extras import require_extra
+from freerun.data.problem import Problem
+from freerun.data.rows import Row, RowError, kind_of, to_problems
+from freerun.errors import DataError
+
+Rows = Iterator[tuple[str, Row | RowError]]
+
+
+def read(path: Path, config: DataConfig) -> tuple[Problem, ...]:
+    """All problems of the file, in its order."""
+    problems = to_problems(rows_of(path), config)
+    if not problems:
+        raise DataError(f"{path}: the file has no rows; each must be one JSON object, or one row of a table")
+    return problems
+
+
+def rows_of(path: Path) -> Rows:
+    """The file's rows by their keys."""
+    reader = _READERS.get(path.suffix)
+    if reader is None:
+        raise DataError(f"{path}: of unknown kind; name a file that ends in {', '.join(_READERS)}")
+    return reader(path)
+
+
+def _json_lines(path: Path) -> Rows:
+    # Bytes, because text would also be split at U+2028 and its like, which JSON allows within strings.
+    for number, line in enumerate(_content(path).split(b"\n"), start=1):
+        if line.strip():
+            yield f"{path.name}:{number}", _parse(line)
+
+
+def _json_array(path: Path) -> Rows:
+    try:
+        rows = msgspec.json.decode(_content(path))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not JSON ({error}); a file of one object a line ends in .jsonl") from error
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: {kind_of(rows)}, not an array of objects")
+    for number, row in enumerate(rows, start=1):
+        yield f"{path.name}:{number}", _as_row(row, "each element must be one")
+
+
+def _parquet(path: Path) -> Rows:
+    parquet = require_extra("pyarrow.parquet", needed_for=f"{path}")
+    pyarrow = require_extra("pyarrow", needed_for=f"{path}")
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({error})") from error
+    for number, row in enumerate(rows, start=1):
+        yield f"{path.name}:{number}", row
+
+
+_READERS: dict[str, Callable[[Path], Rows]] = {".jsonl": _json_lines, ".json": _json_array, ".parquet": _parquet}
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        reason = (error.strerror or "unreadable").lower()
+        raise DataError(f"{path}: {reason}; set data.path (or data.held_out_path) to a file") from error
+
+
+def _parse(line: bytes) -> Row | RowError:
+    try:
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return RowError(f"not JSON ({error}); each line must be one JSON object")
+    return _as_row(row, "each line must be one JSON object")
+
+
+def _as_row(value: Any, remedy: str) -> Row | RowError:
+    return value if isinstance(value, dict) else RowError(f"{kind_of(value)}, not an object; {remedy}")

@@ -1,0 +1,96 @@
+"""Procedural tasks of reasoning-gym: `data.task = "reasoning-gym/NAME"`.
+
+Its configuration, `size` and `seed` included, comes from `data.settings`. The reference answer of a problem is
+the whole entry as JSON, because the scorers of reasoning-gym want it (grader "reasoning-gym"). A task whose
+entries do not survive JSON would be graded wrongly without a word: a sample of them is scored both ways first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from freerun.config.data import DataConfig
+from freerun.data.extras import require_extra
+from freerun.data.problem import Problem
+from freerun.data.rows import Row, to_problems
+from freerun.data.settings import settings_of
+from freerun.errors import ConfigError, DataError
+
+PREFIX = "reasoning-gym/"
+NUM_ENTRIES_CHECKED = 16
+
+
+def problems(config: DataConfig) -> tuple[Problem, ...]:
+    """All different problems of the task; the same settings make the same ones, whatever the run's seed."""
+    if config.answer != DataConfig.answer or config.answer_after:
+        raise ConfigError(
+            f'config: data.answer and data.answer_after mean nothing for data.task = "{config.task}", '
+            "whose answers are what its scorer needs; remove them"
+        )
+    name = config.task.removeprefix(PREFIX)
+    worded = dataclasses.replace(config, answer="{entry}", shot_template=config.shot_template or "{answer}")
+    return to_problems(_rows(_make_dataset(name, settings_of(config)), name), worded)
+
+
+def _make_dataset(name: str, settings: dict[str, Any]) -> Any:
+    gym = require_extra("reasoning_gym", needed_for=f'data.task = "{PREFIX}{name}"')
+    known = require_extra("reasoning_gym.factory", needed_for=f'data.task = "{PREFIX}{name}"').DATASETS
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f'did you mean "{PREFIX}{near[0]}"?' if near else f"it has {', '.join(sorted(known))}"
+        raise ConfigError(f'config: data.task = "{PREFIX}{name}" is no task of reasoning-gym; {hint}')
+    try:
+        return gym.create_dataset(name, **({"seed": 0} | settings))
+    # Its configurations check themselves with assertions, and refuse unknown settings with a TypeError.
+    except (AssertionError, TypeError, ValueError) as error:
+        fields = ", ".join(field.name for field in dataclasses.fields(known[name][1]))
+        raise ConfigError(
+            f'config: data.settings of data.task = "{PREFIX}{name}" were refused ({error}); it has {fields}'
+        ) from error
+
+
+def _rows(dataset: Any, name: str) -> Iterator[tuple[str, Row]]:
+    asked: set[str] = set()
+    for index, entry in enumerate(dataset):
+        # A small space of questions repeats itself: a twin in training would give a held-out problem away.
+        if entry["question"] in asked:
+            continue
+        asked.add(entry["question"])
+        text = _as_json(entry, name)
+        if index < NUM_ENTRIES_CHECKED:
+            _check_scoring(entry, text, name)
+        # Some tasks have no reference answer, only a scorer: their problems cannot be shown as solved ones.
+        yield str(index), {"question": entry["question"], "answer": entry["answer"] or "", "entry": text}
+
+
+def _as_json(entry: dict[str, Any], name: str) -> str:
+    try:
+        return json.dumps(entry, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise _unusable(name, str(error)) from error
+
+
+def _check_scoring(entry: dict[str, Any], text: str, name: str) -> None:
+    """Whether an entry that went through JSON is scored like the original."""
+    score = require_extra("reasoning_gym", needed_for=name).get_score_answer_fn(
+        entry["metadata"]["source_dataset"]
+    )
+    answer = entry["answer"] or ""
+    before = score(answer=answer, entry=entry)
+    try:
+        after = score(answer=answer, entry=json.loads(text))
+    except Exception as error:  # whatever a scorer does with a list where it expects a tuple
+        raise _unusable(name, f"its scorer fails with {type(error).__name__}: {error}") from error
+    if before != after:
+        raise _unusable(name, f"its own answer scores {after} instead of {before}")
+
+
+def _unusable(name: str, reason: str) -> DataError:
+    return DataError(
+        f'data.task = "{PREFIX}{name}": its entries do not survive JSON ({reason}), so they could not be graded; '
+        "choose another task"
+    )

@@ -1,0 +1,64 @@
+"""Rows of a Hugging Face data set: a directory that `save_to_disk` wrote, a folder of files, or a name on the hub.
+
+`data.settings` are arguments of `datasets.load_dataset` (`name="main"` for a configuration, `split="train"`);
+`data.held_out_path` is the split of the held-out problems. A row's key is `gsm8k/train:17`, counted from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from freerun.config.data import DataConfig
+from freerun.data.extras import require_extra
+from freerun.data.problem import Problem
+from freerun.data.rows import Row, to_problems
+from freerun.data.settings import settings_of
+from freerun.errors import DataError
+
+_SAVED = ("dataset_dict.json", "state.json")
+"""Files that tell what `save_to_disk` wrote from a folder of data files."""
+
+
+def read(config: DataConfig, *, split: str = "") -> tuple[Problem, ...]:
+    """All problems of a split, by default the one of `data.settings`, which is "train" unless said otherwise."""
+    settings = settings_of(config)
+    wanted = split or str(settings.get("split", "train"))
+    rows = _load(config.path, wanted, {name: value for name, value in settings.items() if name != "split"})
+    problems = to_problems(_numbered(f"{Path(config.path).name}/{wanted}", rows), config)
+    if not problems:
+        raise DataError(f'data.path = "{config.path}": its split "{wanted}" has no rows')
+    return problems
+
+
+def _numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
+    for number, row in enumerate(rows, start=1):
+        yield f"{origin}:{number}", row
+
+
+def _load(path: str, split: str, settings: dict[str, Any]) -> Any:
+    datasets = require_extra("datasets", needed_for='data.task = "datasets"')
+    if any((Path(path) / name).is_file() for name in _SAVED):
+        return _saved_split(datasets.load_from_disk(path), path, split)
+    try:
+        return datasets.load_dataset(path, split=split, **settings)
+    # The library raises errors of its own, of the hub's client and of the file readers, without a common base.
+    except Exception as error:
+        raise DataError(
+            f'data.path = "{path}": split "{split}" cannot be loaded ({type(error).__name__}: {error}); '
+            "name a directory that is there, or a data set that can be fetched from the hub"
+        ) from error
+
+
+def _saved_split(saved: Any, path: str, split: str) -> Any:
+    """A split of a saved `DatasetDict`; a saved `Dataset` is its own only split, whatever it is called."""
+    if not isinstance(saved, dict):
+        return saved
+    if split not in saved:
+        there = ", ".join(f'"{name}"' for name in saved)
+        raise DataError(
+            f'data.path = "{path}" has no split "{split}"; it has {there}: set data.settings = ["split=..."] '
+            "or data.held_out_path"
+        )
+    return saved[split]

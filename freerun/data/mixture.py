@@ -1,0 +1,159 @@
+"""A mixture: the streams of several recipes interleaved into one, by weights that hold in every stretch of it.
+
+    weights 7, 3   ordinal  0 1 2 3 4 5 6 7 8 9 | 10 ...
+                   part     A B A A B A A A B A | the same pattern again
+                   its own  0 0 1 2 1 3 4 5 2 6 | 7 ...
+
+The pattern has as many places as the whole-number weights add up to, and each part gets exactly its weight of
+them. The j-th place of a part of weight w belongs to its j-th stretch of total/w ordinals; places are given to
+the part whose stretch ends first among those whose stretch has begun. Of any first n ordinals a part has
+n w / total, rounded up or down. So a prompt is found from its ordinal by arithmetic, a checkpoint keeps one
+cursor, and every part is shuffled over epochs of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from freerun.config.data import DataConfig
+from freerun.config.load import load_recipe
+from freerun.data.source import PromptSource, PromptStream
+from freerun.data.tasks import load_problems
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import ConfigError
+from freerun.types import Prompt
+
+MAX_PATTERN = 100_000
+
+
+def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int) -> PromptStream:
+    """The stream of prompts that a recipe describes."""
+    parts = parts_of(config)
+    sources = {
+        name: PromptSource(load_problems(part), tokenizer, config=part, seed=seed) for name, part in parts.items()
+    }
+    return Mixture(sources, config.weights) if config.mixture else next(iter(sources.values()))
+
+
+def parts_of(config: DataConfig) -> dict[str, DataConfig]:
+    """The sources of a recipe by name: itself, or the recipes it mixes, under its own limit of length."""
+    if not config.mixture:
+        return {config.task: config}
+    parts: dict[str, DataConfig] = {}
+    for file in config.mixture:
+        part = load_recipe(Path(file), []).data
+        if part.mixture:
+            raise ConfigError(f'config: data.mixture holds "{file}", itself a mixture; name its recipes instead')
+        if Path(file).stem in parts:
+            raise ConfigError(
+                f'config: data.mixture holds two recipes named "{Path(file).stem}", and prompts are named after '
+                "them; rename one"
+            )
+        parts[Path(file).stem] = dataclasses.replace(part, max_prompt_tokens=config.max_prompt_tokens)
+    return parts
+
+
+class Mixture:
+    """Prompts of several sources by one ordinal, and a cursor that walks over them."""
+
+    def __init__(self, sources: dict[str, PromptSource], weights: Sequence[float] = ()) -> None:
+        self.cursor = 0
+        """Ordinal that `take` gives next; set it to resume."""
+        self._names = list(sources)
+        self._sources = list(sources.values())
+        self._weights = whole_weights(weights or [1.0] * len(sources))
+        self._pattern = interleaved(self._weights)
+        self._num_before = _running_counts(self._pattern)
+
+    @property
+    def epoch_size(self) -> int:
+        """Prompts of all sources; each has an epoch of its own."""
+        return sum(source.epoch_size for source in self._sources)
+
+    @property
+    def num_too_long(self) -> int:
+        return sum(source.num_too_long for source in self._sources)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash over all that decides which prompt an ordinal is."""
+        parts = [
+            f"{n}:{w}:{s.fingerprint}" for n, w, s in zip(self._names, self._weights, self._sources, strict=True)
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def at(self, ordinal: int) -> Prompt:
+        """The prompt with this ordinal, whatever was asked before."""
+        if ordinal < 0:
+            raise ValueError(f"ordinal {ordinal} is negative: that is a held-out prompt, not one of the stream")
+        rounds, place = divmod(ordinal, len(self._pattern))
+        part = self._pattern[place]
+        own = rounds * self._weights[part] + self._num_before[place]
+        return self._named(part, self._sources[part].at(own), ordinal)
+
+    def take(self) -> Prompt:
+        """The prompt at the cursor, which moves on."""
+        prompt = self.at(self.cursor)
+        self.cursor += 1
+        return prompt
+
+    def held_out(self, limit: int) -> list[Prompt]:
+        """The first `limit` held-out prompts, in the pattern of the weights while all parts have some left."""
+        waiting = [source.held_out(limit) for source in self._sources]
+        chosen: list[Prompt] = []
+        place = 0
+        while len(chosen) < limit and any(waiting):
+            part = self._pattern[place % len(self._pattern)]
+            place += 1
+            if waiting[part]:
+                chosen.append(self._named(part, waiting[part].pop(0), -1 - len(chosen)))
+        return chosen
+
+    def _named(self, part: int, prompt: Prompt, ordinal: int) -> Prompt:
+        return msgspec.structs.replace(prompt, ordinal=ordinal, key=f"{self._names[part]}/{prompt.key}")
+
+
+def whole_weights(weights: Sequence[float]) -> list[int]:
+    """The smallest whole numbers in the same proportion; 0.7 and 0.3 are 7 and 3."""
+    # As written: the binary fraction nearest to 0.7 has a denominator of 2^52.
+    exact = [Fraction(repr(float(weight))) for weight in weights]
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    whole = [int(weight * scale) for weight in exact]
+    divisor = math.gcd(*whole)
+    whole = [weight // divisor for weight in whole]
+    if sum(whole) > MAX_PATTERN:
+        raise ConfigError(
+            f"config: data.weights = {list(weights)} repeat only after {sum(whole)} prompts; use rounder numbers"
+        )
+    return whole
+
+
+def interleaved(weights: Sequence[int]) -> list[int]:
+    """One period of the pattern: the part of each place."""
+    total = sum(weights)
+    counts = [0] * len(weights)
+    pattern = []
+    for place in range(total):
+        begun = [i for i, w in enumerate(weights) if counts[i] * total < (place + 1) * w]
+        part = min(begun, key=lambda i: (-(-(counts[i] + 1) * total // weights[i]), i))
+        counts[part] += 1
+        pattern.append(part)
+    return pattern
+
+
+def _running_counts(pattern: Sequence[int]) -> list[int]:
+    """For each place, how often its part came before it."""
+    counts: dict[int, int] = {}
+    before = []
+    for part in pattern:
+        before.append(counts.get(part, 0))
+        counts[part] = before[-1] + 1
+    return before

@@ -1,0 +1,109 @@
+"""Rows to problems: every row of every source is checked here, before the run begins.
+
+    (key, row) or (key, what is wrong) ──► templates of the recipe ──► Problem
+
+A row that cannot be used is an error, not a row less: a run that silently trains on half of its file is
+worse than one that does not start. The error names the first bad rows by their keys (`train.jsonl:17`). Where
+rows come from is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from freerun.config.data import DataConfig
+from freerun.data.problem import Problem
+from freerun.data.template import PromptTemplate
+from freerun.errors import DataError
+
+NUM_ROWS_REPORTED = 5
+
+Row = Mapping[str, Any]
+_KINDS = {type(None): "null", bool: "a boolean", list: "a list", dict: "an object", str: "a string"}
+
+
+class RowError(Exception):
+    """Why one row cannot be used; whoever reads all rows adds where it is."""
+
+
+def to_problems(rows: Iterable[tuple[str, Row | RowError]], config: DataConfig) -> tuple[Problem, ...]:
+    """A problem of each row, in their order; raises with the first rows that cannot be used."""
+    maker = _ProblemMaker(config)
+    problems: list[Problem] = []
+    complaints: list[str] = []
+    for key, row in rows:
+        try:
+            problems.append(maker.make(key, row))
+        except RowError as bad:
+            complaints.append(f"{key}: {bad}")
+    if complaints:
+        raise DataError(_report(complaints, num_rows=len(problems) + len(complaints)))
+    return tuple(problems)
+
+
+def text_of(row: Row, name: str, *, setting: str) -> str:
+    """A field as text: a string, a number, or a list of strings, which are its lines."""
+    if name not in row:
+        there = ", ".join(f'"{field}"' for field in row) or "none"
+        raise RowError(f'no field "{name}" (fields: {there}); change {setting} or the row')
+    value = row[name]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "\n".join(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise RowError(
+            f'field "{name}" is {kind_of(value)}, not a string, a number or a list of strings; '
+            f"change {setting} or the row"
+        )
+    return str(value)
+
+
+def kind_of(value: Any) -> str:
+    return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+
+
+class _ProblemMaker:
+    """The templates of a recipe, compiled once for all rows."""
+
+    def __init__(self, config: DataConfig) -> None:
+        self._prompt = PromptTemplate(config.template)
+        self._answer = PromptTemplate(config.answer, setting="data.answer")
+        self._shot = (
+            PromptTemplate(config.shot_template, setting="data.shot_template") if config.shot_template else None
+        )
+        self._answer_after = config.answer_after
+
+    def make(self, key: str, row: Row | RowError) -> Problem:
+        if isinstance(row, RowError):
+            raise row
+        values = _values(row, self._prompt)
+        if not any(value.strip() for value in values.values()):
+            names = ", ".join(f'"{name}"' for name in values)
+            raise RowError(f"the prompt is empty ({names}); fill it or remove the row")
+        shot = self._shot.fill(_values(row, self._shot)) if self._shot else ""
+        return Problem(key=key, text=self._prompt.fill(values), answer=self._answer_of(row), shot=shot)
+
+    def _answer_of(self, row: Row) -> str:
+        text = self._answer.fill(_values(row, self._answer))
+        fields = ", ".join(f'"{name}"' for name in self._answer.fields)
+        if self._answer_after:
+            _, mark, text = text.rpartition(self._answer_after)
+            if not mark:
+                raise RowError(
+                    f'field {fields} lacks the mark "{self._answer_after}"; change data.answer_after or the row'
+                )
+        answer = text.strip()
+        if not answer:
+            raise RowError(f"field {fields} holds no answer; fill it or remove the row")
+        return answer
+
+
+def _values(row: Row, template: PromptTemplate) -> dict[str, str]:
+    return {name: text_of(row, name, setting=template.setting) for name in template.fields}
+
+
+def _report(complaints: list[str], *, num_rows: int) -> str:
+    shown = complaints[:NUM_ROWS_REPORTED]
+    if len(complaints) > len(shown):
+        shown.append(f"and {len(complaints) - len(shown)} more of {num_rows} rows")
+    return "\n".join(shown)

@@ -1,0 +1,126 @@
+"""Mixtures: several sources in one stream, in exact proportion, addressed by one ordinal."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_data import content, make_tokenizer, problems_of
+
+from freerun.config.data import DataConfig
+from freerun.config.load import load_recipe
+from freerun.data.mixture import Mixture, interleaved, open_stream, parts_of, whole_weights
+from freerun.data.source import PromptSource
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import ConfigError
+
+CONFIG = DataConfig(path="rows.jsonl")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> Tokenizer:
+    return make_tokenizer(tmp_path_factory.mktemp("model"))
+
+
+def mixture(tokenizer: Tokenizer, weights: tuple[float, ...], *, seed: int = 0, num_held_out: int = 4) -> Mixture:
+    """Parts a, b, ... of 3, 4, ... training problems."""
+    sources = {
+        name: PromptSource(problems_of(3 + i, num_held_out), tokenizer, config=CONFIG, seed=seed)
+        for i, name in enumerate("abcde"[: len(weights)])
+    }
+    return Mixture(sources, weights)
+
+
+def part_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+@given(weights=st.lists(st.integers(1, 12), min_size=1, max_size=6))
+def test_of_any_first_ordinals_a_part_has_its_share_rounded_up_or_down(weights):
+    total, counts = sum(weights), [0] * len(weights)
+    for place, part in enumerate(interleaved(weights), start=1):
+        counts[part] += 1
+        for count, weight in zip(counts, weights, strict=True):
+            assert place * weight // total <= count <= -(-place * weight // total)
+    assert counts == weights
+
+
+def test_weights_are_taken_as_they_are_written():
+    assert whole_weights([0.7, 0.3]) == [7, 3]
+    assert whole_weights([2, 4, 6.0]) == [1, 2, 3]
+    assert whole_weights([1e-3, 1.0]) == [1, 1000]
+    with pytest.raises(ConfigError, match="repeat only after 1000001 prompts; use rounder numbers"):
+        whole_weights([1e-6, 1.0])
+
+
+def test_every_part_is_shuffled_over_epochs_of_its_own(tokenizer):
+    stream = mixture(tokenizer, (0.7, 0.3))
+    seen = [stream.take() for _ in range(120)]
+    assert Counter(part_of(prompt.key) for prompt in seen) == {"a": 84, "b": 36}
+    for name, size in (("a", 3), ("b", 4)):
+        keys = [prompt.key for prompt in seen if part_of(prompt.key) == name]
+        epochs = [keys[i : i + size] for i in range(0, len(keys), size)]
+        assert all(len(set(epoch)) == size for epoch in epochs)
+        assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+@given(seed=st.integers(), stop=st.integers(0, 40), weights=st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_any_ordinal_gives_what_taking_in_order_gives_and_a_cursor_resumes(tokenizer, seed, stop, weights):
+    walked, asked = (mixture(tokenizer, tuple(map(float, weights)), seed=seed) for _ in range(2))
+    taken = [content(walked.take()) for _ in range(60)]
+    assert [content(asked.at(ordinal)) for ordinal in reversed(range(60))] == taken[::-1]
+    asked.cursor = stop
+    assert [content(asked.take()) for _ in range(20)] == taken[stop : stop + 20]
+    assert [ordinal for ordinal, *_ in taken] == list(range(60))
+
+
+def test_held_out_prompts_of_all_parts_are_evaluated_together_and_named(tokenizer):
+    stream = mixture(tokenizer, (3.0, 1.0), num_held_out=4)
+    keys = [part_of(prompt.key) for prompt in stream.held_out(100)]
+    assert Counter(keys) == {"a": 4, "b": 4}
+    assert Counter(keys[:4]) == {"a": 3, "b": 1}
+    assert [prompt.ordinal for prompt in stream.held_out(5)] == [-1, -2, -3, -4, -5]
+    assert [content(p) for p in stream.held_out(5)] == [content(p) for p in stream.held_out(100)[:5]]
+
+
+def test_the_fingerprint_knows_parts_and_weights(tokenizer):
+    assert mixture(tokenizer, (1.0, 2.0)).fingerprint == mixture(tokenizer, (0.5, 1.0)).fingerprint
+    assert mixture(tokenizer, (1.0, 2.0)).fingerprint != mixture(tokenizer, (2.0, 1.0)).fingerprint
+
+
+def test_a_mixture_of_recipes_takes_their_data_sections_and_its_own_limit(tmp_path: Path, tokenizer):
+    for name in ("one", "two"):
+        rows = [{"q": f"{name} {n}", "answer": str(n)} for n in range(10)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        recipe = f'[data]\npath = "{tmp_path}/{name}.jsonl"\ntemplate = "{name}: {{q}}"\nmax_prompt_tokens = 5\n'
+        (tmp_path / f"{name}.toml").write_text(recipe)
+    mixed = tmp_path / "mixed.toml"
+    mixed.write_text(f'[data]\nmixture = ["{tmp_path}/one.toml", "{tmp_path}/two.toml"]\nweights = [1, 3]\n')
+    config = load_recipe(mixed, []).data
+    stream = open_stream(config, tokenizer, seed=0)
+    assert Counter(part_of(stream.take().key) for _ in range(40)) == {"one": 10, "two": 30}
+    assert Counter(part_of(prompt.key) for prompt in stream.held_out(99)) == {"one": 2, "two": 2}
+    assert stream.at(0).text.startswith(("one: one", "two: two"))
+    nested = tmp_path / "nested.toml"
+    nested.write_text(f'[data]\nmixture = ["{mixed}"]\n')
+    with pytest.raises(ConfigError, match="itself a mixture"):
+        parts_of(load_recipe(nested, []).data)
+    with pytest.raises(ConfigError, match='two recipes named "one"'):
+        parts_of(DataConfig(mixture=(str(tmp_path / "one.toml"),) * 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mixture": ("a.toml",), "path": "x.jsonl"}, r"data\.path and data\.mixture exclude each other"),
+        ({"mixture": ("a.toml",), "task": "euclid"}, r"data\.task and data\.mixture exclude each other"),
+        ({"mixture": ("a.toml", "b.toml"), "weights": (1.0,)}, "has 1 numbers for the 2 recipes"),
+        ({"mixture": ("a.toml",), "weights": (0.0,)}, "must all be greater than 0"),
+        ({"path": "x.jsonl", "weights": (1.0,)}, r"data\.weights needs data\.mixture"),
+    ],
+)
+def test_a_mixture_that_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**settings)

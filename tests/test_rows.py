@@ -1,0 +1,152 @@
+"""Rows of files: what becomes of each, and what is said about those that cannot be used."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from freerun.config.data import DataConfig
+from freerun.data.tasks import Problem, load_problems
+from freerun.errors import ConfigError, DataError
+
+
+def all_problems(config: DataConfig) -> dict[str, Problem]:
+    problems = load_problems(config)
+    return {problem.key: problem for problem in problems.training + problems.held_out}
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def jsonl(path: Path, **settings: object) -> DataConfig:
+    return DataConfig(path=str(path), **settings)
+
+
+ROWS = [{"question": f"{n} + {n}?", "answer": f"we add\n#### {2 * n:,} "} for n in range(500, 510)]
+
+
+def test_rows_become_problems_with_the_answer_after_the_last_mark(tmp_path):
+    rows = [{"question": "why?", "answer": "#### 1 no, wait: #### 1,010 "}, *ROWS]
+    problems = all_problems(jsonl(write(tmp_path / "train.jsonl", *rows), answer_after="####"))
+    assert len(problems) == 11
+    assert problems["train.jsonl:1"] == Problem(
+        key="train.jsonl:1", text="Question: why?\nAnswer:", answer="1,010"
+    )
+    assert problems["train.jsonl:3"].answer == "1,002"
+
+
+def test_numbers_are_accepted_and_blank_lines_and_line_separators_are_no_rows(tmp_path):
+    rows = [
+        {"question": 3, "answer": 4.5},
+        "",
+        json.dumps({"question": "a\u2028b", "answer": 12345678901234567890}, ensure_ascii=False) + "\r",
+        "  ",
+    ]
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + write(path, *rows).read_bytes())
+    problems = all_problems(jsonl(path, held_out_fraction=0.5))
+    assert set(problems) == {"train.jsonl:1", "train.jsonl:3"}
+    assert problems["train.jsonl:1"].text == "Question: 3\nAnswer:"
+    assert problems["train.jsonl:1"].answer == "4.5"
+    assert problems["train.jsonl:3"].text == "Question: a\u2028b\nAnswer:"
+    assert problems["train.jsonl:3"].answer == "12345678901234567890"
+
+
+def test_a_held_out_file_leaves_the_training_file_whole(tmp_path):
+    train, test = write(tmp_path / "train.jsonl", *ROWS), write(tmp_path / "test.jsonl", *ROWS[:3])
+    problems = load_problems(jsonl(train, held_out_path=str(test)))
+    assert len(problems.training) == 10
+    assert {p.key for p in problems.held_out} == {"test.jsonl:1", "test.jsonl:2", "test.jsonl:3"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{'question': 1}", r"not JSON \(.*\); each line must be one JSON object"),
+        ('{"question": NaN, "answer": "1"}', "not JSON"),
+        ("[1, 2]", "a list, not an object; each line must be one JSON object"),
+        ({"q": "x", "answer": "1"}, r'no field "question" \(fields: "q", "answer"\); change data\.template'),
+        ({"question": "x"}, r'no field "answer" \(fields: "question"\); change data\.answer'),
+        (
+            {"question": "x", "answer": [1]},
+            'field "answer" is a list, not a string, a number or a list of strings',
+        ),
+        ({"question": "x", "answer": None}, 'field "answer" is null'),
+        ({"question": True, "answer": "1"}, 'field "question" is a boolean'),
+        ({"question": "  ", "answer": "1"}, r'the prompt is empty \("question"\)'),
+        ({"question": "x", "answer": " "}, 'field "answer" holds no answer'),
+    ],
+)
+def test_a_bad_row_is_named_with_its_line_and_the_remedy(tmp_path, row, message):
+    path = write(tmp_path / "train.jsonl", *ROWS, row)
+    with pytest.raises(DataError, match=rf"\Atrain\.jsonl:11: {message}"):
+        load_problems(jsonl(path))
+
+
+def test_bytes_that_are_not_utf8_are_a_bad_row(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b'{"question": "\xff", "answer": "1"}\n')
+    with pytest.raises(DataError, match=r"train\.jsonl:1: not JSON"):
+        load_problems(jsonl(path))
+
+
+def test_a_missing_answer_mark_is_named(tmp_path):
+    path = write(tmp_path / "train.jsonl", *ROWS, {"question": "x", "answer": "no mark"})
+    with pytest.raises(DataError, match=r'train\.jsonl:11: .* lacks the mark "####"; change data\.answer_after'):
+        load_problems(jsonl(path, answer_after="####"))
+
+
+def test_the_first_five_bad_rows_are_reported_together_and_the_rest_counted(tmp_path):
+    path = write(tmp_path / "train.jsonl", *ROWS, *[{"question": "x"}] * 7)
+    with pytest.raises(DataError) as caught:
+        load_problems(jsonl(path))
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[0] for line in lines[:-1]] == [f"train.jsonl:{n}" for n in range(11, 16)]
+    assert lines[-1] == "and 2 more of 17 rows"
+
+
+def test_bad_rows_of_the_held_out_file_stop_the_run_too(tmp_path):
+    train, test = write(tmp_path / "train.jsonl", *ROWS), write(tmp_path / "test.jsonl", {"question": "x"})
+    with pytest.raises(DataError, match=r"test\.jsonl:1: no field"):
+        load_problems(jsonl(train, held_out_path=str(test)))
+
+
+def test_missing_and_empty_files_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file or directory; set data\.path"):
+        load_problems(jsonl(tmp_path / "nowhere.jsonl"))
+    with pytest.raises(DataError, match=r"empty\.jsonl: the file has no rows"):
+        load_problems(jsonl(write(tmp_path / "empty.jsonl")))
+
+
+def test_too_few_rows_to_hold_any_out_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"0\.2 of 2 problems leaves none for evaluation"):
+        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS[:2])))
+
+
+# Templates
+
+
+def test_a_template_fills_fields_and_keeps_doubled_braces(tmp_path):
+    path = write(tmp_path / "train.jsonl", *[{**row, "hint 1": "{answer} {{"} for row in ROWS])
+    config = jsonl(path, template="{hint 1}|{question}|\\boxed{{}}|{{{question}}}")
+    assert all_problems(config)["train.jsonl:1"].text == "{answer} {{|500 + 500?|\\boxed{}|{500 + 500?}"
+
+
+@pytest.mark.parametrize("template", ["{question} \\boxed{}", "{question", "{question}}", "} {question}"])
+def test_lone_braces_in_a_template_are_refused_with_the_way_to_write_them(tmp_path, template):
+    with pytest.raises(ConfigError, match=r"data\.template has a lone .*write \{\{ and \}\} for braces"):
+        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS), template=template))
+
+
+def test_a_template_without_a_field_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"names no \{field\}"):
+        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS), template="Question: {{question}}"))
+
+
+@pytest.mark.parametrize("field", ["question.__class__", "question!r", "question:>9", "0"])
+def test_a_template_field_is_looked_up_and_never_evaluated(tmp_path, field):
+    with pytest.raises(DataError, match=rf'no field "{re.escape(field)}"'):
+        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS), template=f"{{{field}}}"))

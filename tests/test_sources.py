@@ -1,0 +1,275 @@
+"""Sources that need a package, or the user's own code: Parquet, data sets, reasoning-gym, functions."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from freerun.config.data import DataConfig
+from freerun.config.load import load_recipe
+from freerun.data.tasks import Problem, alphabet_of, check_task, demonstrations_of, load_problems
+from freerun.errors import ConfigError, DataError
+
+ROWS = [{"question": f"{n} + {n}?", "answer": str(2 * n), "hints": ["add", str(n)]} for n in range(10)]
+
+
+def all_problems(config: DataConfig) -> dict[str, Problem]:
+    problems = load_problems(config)
+    return {problem.key: problem for problem in problems.training + problems.held_out}
+
+
+# Files
+
+
+def test_a_json_array_gives_rows_numbered_from_one(tmp_path: Path):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(ROWS))
+    problems = all_problems(DataConfig(path=str(path), template="{question}", answer="{hints}\n{answer}"))
+    assert problems["train.json:3"] == Problem(key="train.json:3", text="2 + 2?", answer="add\n2\n4")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"question": "x"}', "an object, not an array of objects"),
+        ('[{"question": "x", "answer": "1"}, 3]', "train.json:2: a number, not an object"),
+        ("[1, 2", r"not JSON \(.*\); a file of one object a line ends in \.jsonl"),
+    ],
+)
+def test_what_is_not_an_array_of_objects_is_named(tmp_path: Path, content, message):
+    path = tmp_path / "train.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_problems(DataConfig(path=str(path)))
+
+
+def test_parquet_gives_rows_with_lists_and_numbers(tmp_path: Path):
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    path = tmp_path / "train.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([{**row, "n": 1.5} for row in ROWS]), path)
+    problems = all_problems(DataConfig(path=str(path), template="{n} {hints}"))
+    assert problems["train.parquet:10"] == Problem(key="train.parquet:10", text="1.5 add\n9", answer="18")
+
+
+def test_a_file_that_is_not_what_its_suffix_says_is_named(tmp_path: Path):
+    path = tmp_path / "train.parquet"
+    path.write_text("question,answer")
+    with pytest.raises(DataError, match=r"train\.parquet: cannot be read as Parquet"):
+        load_problems(DataConfig(path=str(path)))
+    with pytest.raises(DataError, match=r"train\.csv: of unknown kind; .* \.jsonl, \.json, \.parquet"):
+        load_problems(DataConfig(path=str(tmp_path / "train.csv")))
+
+
+@pytest.mark.parametrize(
+    ("package", "config"),
+    [
+        ("pyarrow.parquet", DataConfig(path="train.parquet")),
+        ("datasets", DataConfig(task="datasets", path="somewhere")),
+        ("reasoning_gym", DataConfig(task="reasoning-gym/chain_sum")),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, package, config):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DataError, match=r"needs \w+ .*; pip install 'freerun\[tasks\]'"):
+        load_problems(config)
+
+
+# Data sets
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    datasets = importlib.import_module("datasets")
+    path = tmp_path_factory.mktemp("data") / "sums"
+    parts = {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS[:3])}
+    datasets.DatasetDict(parts).save_to_disk(path)
+    return path
+
+
+def test_a_saved_data_set_is_read_by_its_splits(saved: Path):
+    problems = load_problems(DataConfig(task="datasets", path=str(saved), held_out_path="test"))
+    assert [problem.key for problem in problems.training] == [f"sums/train:{n}" for n in range(1, 11)]
+    assert {problem.key for problem in problems.held_out} == {"sums/test:1", "sums/test:2", "sums/test:3"}
+    assert problems.training[1].answer == "2"
+
+
+def test_a_split_that_is_not_there_is_named_with_those_that_are(saved: Path):
+    with pytest.raises(DataError, match=r'no split "dev"; it has "train", "test"'):
+        load_problems(DataConfig(task="datasets", path=str(saved), settings=('split="dev"',)))
+
+
+def test_a_bad_row_of_a_data_set_is_named_by_its_split_and_number(saved: Path):
+    with pytest.raises(DataError, match=r'sums/train:1: no field "nothing"'):
+        load_problems(DataConfig(task="datasets", path=str(saved), template="{nothing}"))
+
+
+def test_a_folder_of_parquet_is_loaded_as_a_data_set(tmp_path: Path):
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "train.parquet")
+    settings = (f'cache_dir="{tmp_path / "cache"}"',)
+    problems = all_problems(DataConfig(task="datasets", path=str(folder), settings=settings))
+    assert len(problems) == 10
+    assert problems["folder/train:4"].text == "Question: 3 + 3?\nAnswer:"
+
+
+def test_a_data_set_that_cannot_be_fetched_is_named(tmp_path: Path):
+    with pytest.raises(DataError, match=r'data\.path = ".*gone": split "train" cannot be loaded \(\w+'):
+        load_problems(DataConfig(task="datasets", path=str(tmp_path / "gone")))
+
+
+# reasoning-gym
+
+CHAIN_SUM = DataConfig(
+    task="reasoning-gym/chain_sum", settings=("size=60", "max_terms=2", "min_digits=2", "max_digits=2")
+)
+
+
+def test_reasoning_gym_makes_the_same_problems_whose_answers_its_scorer_accepts():
+    score_of = importlib.import_module("reasoning_gym").get_score_answer_fn
+    problems = all_problems(CHAIN_SUM)
+    assert problems == all_problems(CHAIN_SUM)
+    assert 50 < len(problems) <= 60
+    for problem in problems.values():
+        entry = json.loads(problem.answer)
+        assert entry["question"] in problem.text
+        assert score_of(entry["metadata"]["source_dataset"])(answer=problem.shot, entry=entry) == 1.0
+
+
+def test_a_question_that_repeats_itself_is_asked_once():
+    settings = ("size=500", "min_terms=2", "max_terms=2", "min_digits=1", "max_digits=1")
+    problems = all_problems(DataConfig(task="reasoning-gym/chain_sum", settings=settings))
+    assert len({problem.text for problem in problems.values()}) == len(problems) <= 200
+
+
+def test_a_task_that_has_only_a_scorer_is_used_without_examples():
+    config = DataConfig(task="reasoning-gym/graph_color", settings=("size=10",))
+    assert all(json.loads(problem.answer)["answer"] is None for problem in all_problems(config).values())
+
+
+def test_a_task_that_json_would_grade_wrongly_is_refused():
+    with pytest.raises(DataError, match=r'"reasoning-gym/rearc": its entries do not survive JSON'):
+        load_problems(DataConfig(task="reasoning-gym/rearc", settings=("size=4",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "reasoning-gym/chain_sums"}, r'did you mean "reasoning-gym/chain_sum"\?'),
+        ({"settings": ("terms=2",)}, r"were refused .*'terms'.*; it has min_terms, max_terms"),
+        ({"settings": ("min_terms=9", "max_terms=2")}, "were refused"),
+        ({"settings": ("min_terms",)}, "each is name=value, such as max_number=50"),
+        ({"settings": ("min_terms=two",)}, r'whose value is not TOML .*text is quoted: min_terms="\.\.\."'),
+        ({"answer": "{answer}!"}, r"data\.answer and data\.answer_after mean nothing"),
+    ],
+)
+def test_settings_that_a_task_does_not_take_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        load_problems(DataConfig(**{"task": "reasoning-gym/chain_sum", **changes}))
+
+
+# The user's own functions
+
+TASK = """
+from freerun.data.problem import Problem
+
+ALPHABET = "ab"
+
+def rows(num=10):
+    for n in range(num):
+        yield {"question": f"{n}?", "answer": n}
+
+def worded(num=10):
+    return [Problem(key=f"k{n}", text=f"{n}", answer="x") for n in range(num)]
+
+def demonstration(problem, rng, error_rate):
+    return problem.text[::-1]
+
+def twins():
+    yield from [{"question": "a", "answer": "b", "key": "same"}] * 9
+
+def broken():
+    yield {"question": "a", "answer": "b"}
+    raise KeyError("oops")
+
+def texts():
+    return ["a", "b"]
+
+def nothing():
+    return []
+"""
+
+
+@pytest.fixture
+def user_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_task.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_task", raising=False)
+
+
+@pytest.mark.usefixtures("user_task")
+def test_rows_of_a_function_are_worded_by_the_recipe_and_problems_taken_as_they_are():
+    rows = all_problems(DataConfig(task="my_task:rows", template="{question}!", settings=("num=20",)))
+    assert len(rows) == 20
+    assert rows["7"] == Problem(key="7", text="7?!", answer="7")
+    assert all_problems(DataConfig(task="my_task:worded"))["k3"] == Problem(key="k3", text="3", answer="x")
+
+
+@pytest.mark.usefixtures("user_task")
+def test_a_module_with_an_alphabet_and_demonstrations_can_be_learned_from_nothing():
+    config = DataConfig(task="my_task:worded")
+    assert alphabet_of("my_task:worded") == "ab"
+    text, completion = next(demonstrations_of(config, seed=0, error_rate=0.0))
+    assert completion == text[::-1]
+    check_task(config, needs_demonstrations=True)
+
+
+@pytest.mark.usefixtures("user_task")
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("my_task:twins", 'two problems of key "same"'),
+        ("my_task:broken", 'data.task = "my_task:broken" failed with KeyError'),
+        ("my_task:texts", r"0: a string, not a dictionary such as dict\(question="),
+        ("my_task:nothing", "yields nothing"),
+    ],
+)
+def test_what_a_function_yields_wrongly_is_named(task, message):
+    with pytest.raises(DataError, match=message):
+        load_problems(DataConfig(task=task))
+
+
+@pytest.mark.usefixtures("user_task")
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DataConfig(task="my_task:gone"), 'has no function "gone"'),
+        (DataConfig(task="no_task:rows"), "importing no_task failed with ModuleNotFoundError"),
+        (DataConfig(task="my task:rows"), 'write "module:function"'),
+        (DataConfig(task="my_task:rows", settings=("size=3",)), 'data.task = "my_task:rows" takes num'),
+        (DataConfig(task="time-tables"), r'unknown task .*did you mean "times-tables"\?'),
+        (DataConfig(task="euclid", settings=("max_number=4",)), "max_number=4 must be at least 5"),
+    ],
+)
+def test_a_task_that_is_not_there_is_named(config, message):
+    with pytest.raises(ConfigError, match=message):
+        load_problems(config)
+
+
+def test_the_example_of_a_task_in_one_file_is_short_and_in_the_documentation(monkeypatch: pytest.MonkeyPatch):
+    root = Path(__file__).parent.parent
+    source = (root / "examples" / "sort_words.py").read_text()
+    assert len(source.splitlines()) < 30
+    assert source in (root / "docs" / "tasks.md").read_text()
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    problems = load_problems(load_recipe(Path("examples/sort_words.toml"), []).data)
+    reward = importlib.import_module("examples.sort_words").reward
+    answers = [problem.answer for problem in problems.training]
+    assert {reward(prompt="", completion=f" {answer}\n", answer=answer) for answer in answers} == {1.0}
+    assert reward(prompt="", completion="a c b", answer="a b c") == pytest.approx(-2 / 3)
+    assert reward(prompt="", completion="a b c d", answer="a b c") == 0.0
