@@ -17,8 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from freerun.errors import WorkerError
+from freerun.model.adapter import load_adapter, save_adapter
 from freerun.model.checkpoint import load_model, save_weights
 from freerun.model.companions import copy_companions
+from freerun.model.lora import add_adapter, frozen_checksum, trained_parameters
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.runtime.messages import (
@@ -50,8 +52,15 @@ class TrainWorker:
         self._parent = parent
         self._train = start.train
         self._companions = Path(start.companions_directory)
-        self._model = load_model(Path(start.model_directory))
-        self._shared = SharedWeights(start.weight_buffers, WeightLayout(self._model))
+        self._lora = start.lora
+        self._base = Path(start.model_directory)
+        self._model = load_model(self._base)
+        if start.lora.is_on:
+            add_adapter(self._model, start.lora, seed=start.seed)
+        if start.adapter_directory:
+            load_adapter(self._model, Path(start.adapter_directory))
+        self._frozen = frozen_checksum(self._model)
+        self._shared = SharedWeights(start.weight_buffers, WeightLayout(self._model), frozen=self._frozen)
         self._trainer = PolicyTrainer(
             self._model,
             start.train,
@@ -67,7 +76,8 @@ class TrainWorker:
 
     def serve(self) -> None:
         num_parameters = sum(parameter.numel() for parameter in self._model.parameters())
-        self._parent.send(TrainerReady(num_parameters=num_parameters))
+        num_trained = sum(parameter.numel() for parameter in trained_parameters(self._model).values())
+        self._parent.send(TrainerReady(num_parameters=num_parameters, num_trained=num_trained))
         while True:
             message = self._parent.receive(timeout_seconds=60)
             match message:
@@ -91,7 +101,7 @@ class TrainWorker:
         self._parent.send(Progress(doing=doing))
 
     def _state(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
+        return {name: parameter.detach() for name, parameter in trained_parameters(self._model).items()}
 
     def _publish(self) -> None:
         version = self._trainer.version
@@ -113,7 +123,7 @@ class TrainWorker:
             try:
                 model_directory = directory / MODEL_DIRECTORY
                 model_directory.mkdir(parents=True)
-                save_weights(weights, self._model.config, model_directory)
+                self._write_weights(weights, model_directory)
                 copy_companions(self._companions, model_directory)
                 save_file(optimizer, directory / OPTIMIZER_FILE)
             except Exception as problem:  # the thread's edge: the controller says so and stops
@@ -121,6 +131,19 @@ class TrainWorker:
             self._parent.send(Saved(directory=str(directory), error=error))
 
         _in_background(write)
+
+    def _write_weights(self, weights: dict[str, Tensor], directory: Path) -> None:
+        if self._lora.is_on:
+            save_adapter(
+                weights,
+                self._model,
+                directory,
+                config=self._lora,
+                base=self._base,
+                base_checksum=self._frozen,
+            )
+        else:
+            save_weights(weights, self._model.config, directory)
 
     def _supervise(self, message: Supervise) -> float:
         if self._supervised is None:

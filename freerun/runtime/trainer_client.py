@@ -58,11 +58,11 @@ class TrainerClient:
         """Never returns; raises when the process is gone, whether or not anything was asked of it."""
         await asyncio.shield(self._loss)
 
-    async def start(self, message: StartTrainer) -> int:
-        """Load model and optimizer; returns the number of parameters."""
+    async def start(self, message: StartTrainer) -> TrainerReady:
+        """Load model and optimizer; returns what the trainer says of their size."""
         ready = await self._received(self._send(message, TrainerReady), TrainerReady)
         self._patience_seconds = self._config.stall_seconds
-        return ready.num_parameters
+        return ready
 
     async def step(self, groups: Sequence[Group]) -> StepResult:
         answer = self._send(TrainStep(groups=tuple(groups)), StepDone)

@@ -57,7 +57,7 @@ class Optimizer:
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]
         vectors = [p for p in self._parameters.values() if p.ndim < 2]
         self._adamw = torch.optim.AdamW(
