@@ -154,7 +154,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
     ("arguments", "message"),
     [
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
-        (["dance"], 'unknown verb "dance"; the verbs are train, eval, model, runs'),
+        (["dance"], 'unknown verb "dance"; the verbs are train, sft, eval, model, runs'),
         (
             ["train"],
             'the following arguments are required: RECIPE; "freerun train --help" explains its arguments',

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from freerun.config.lora import LORA_TARGETS, LoraConfig
 from freerun.config.recipe import EngineConfig
+from freerun.data.demonstrations import demonstration_of
 from freerun.engine.engine import Engine
 from freerun.errors import ConfigError, ModelError, WeightsError
 from freerun.model.adapter import load_adapter, save_adapter
@@ -132,8 +133,9 @@ def test_a_step_changes_the_adapter_only_and_keeps_moments_of_nothing_else() -> 
 def test_a_supervised_step_changes_the_adapter_only() -> None:
     model = adapted(random_model(0, SHAPE))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    sequences = [(t.prompt.token_ids, t.completion.token_ids) for t in trajectories_of(make_groups())]
-    SupervisedTrainer(model, CONFIG).step(sequences, lr=0.01)
+    trajectories = trajectories_of(make_groups())
+    rows = [demonstration_of(t.prompt.token_ids, t.completion.token_ids) for t in trajectories]
+    SupervisedTrainer(model, CONFIG).step(rows, lr=0.01)
     changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert changed == trained_parameters(model).keys()
 

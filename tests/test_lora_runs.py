@@ -15,7 +15,8 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 
 LORA = ("--lora.rank", "4", "--lora.alpha", "8", "--train.lr", "3e-2")
-SYNCHRONOUS = (*LORA, "--buffer.max_staleness", "0")
+WARM_START = ("--warm_start.num_steps", "4", "--warm_start.batch_size", "8")
+SYNCHRONOUS = (*LORA, "--eval.every_steps", "100", "--buffer.max_staleness", "0")
 
 
 def freerun(*arguments: str) -> str:
@@ -32,10 +33,13 @@ def freerun(*arguments: str) -> str:
 
 
 def test_an_asynchronous_lora_run_learns_and_its_adapter_is_evaluated_and_merged(tmp_path: Path) -> None:
-    run = Run(make_run(tmp_path), *LORA, "--train.num_steps", "20", "--buffer.max_staleness", "2")
+    run = Run(make_run(tmp_path), *LORA, *WARM_START, "--train.num_steps", "20", "--buffer.max_staleness", "2")
     assert run.wait() == 0, run.output
     assert_exactly_once(run, num_steps=20)
     steps = run.reader().steps()
+    warm_losses = [event.loss for event in run.reader().events("warm_start_progress")]
+    assert len(warm_losses) == 4
+    assert warm_losses[-1] < warm_losses[0]
     first, last = ([s.metrics["reward"] for s in part] for part in (steps[:4], steps[-4:]))
     assert sum(last) > sum(first)
     divergences = [s.metrics["engine_trainer_kl"] for s in steps if "engine_trainer_kl" in s.metrics]
@@ -62,14 +66,14 @@ def test_an_asynchronous_lora_run_learns_and_its_adapter_is_evaluated_and_merged
 
 def test_an_interrupted_and_resumed_lora_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     whole = make_run(tmp_path / "whole")
-    run = Run(whole, *SYNCHRONOUS)
+    run = Run(whole, *SYNCHRONOUS, "--train.num_steps", "4")
     assert run.wait() == 0, run.output
     parts = make_run(tmp_path / "parts")
-    first = Run(parts, *SYNCHRONOUS, "--train.num_steps", "5")
+    first = Run(parts, *SYNCHRONOUS, "--train.num_steps", "2")
     assert first.wait() == 0, first.output
-    second = Run(parts, "--resume", "--train.num_steps", "8")
+    second = Run(parts, "--resume", "--train.num_steps", "4")
     assert second.wait() == 0, second.output
-    checkpoints = [path.parent / "runs" / "tiny" / "checkpoints" / "step-8" for path in (whole, parts)]
+    checkpoints = [path.parent / "runs" / "tiny" / "checkpoints" / "step-4" for path in (whole, parts)]
     for name in ("model/adapter_model.safetensors", "optimizer.safetensors"):
         expected, actual = (load_file(directory / name) for directory in checkpoints)
         assert expected.keys() == actual.keys()

@@ -14,7 +14,7 @@ import msgspec
 from freerun.config.lora import LoraConfig
 from freerun.config.recipe import EngineConfig
 from freerun.config.train import TrainConfig
-from freerun.types import Completion, EngineStats, Group, Ints, Publication, Request, StepResult
+from freerun.types import Completion, Demonstration, EngineStats, Group, Publication, Request, StepResult
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag=True):
@@ -96,9 +96,9 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
 
 
 class Supervise(_Message, frozen=True, kw_only=True):
-    """One warm-start update on (prompt ids, completion ids)."""
+    """One warm-start update."""
 
-    sequences: tuple[tuple[Ints, Ints], ...]
+    demonstrations: tuple[Demonstration, ...]
     lr: float
 
 

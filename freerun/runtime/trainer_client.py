@@ -28,7 +28,7 @@ from freerun.runtime.messages import (
     TrainerReady,
     TrainStep,
 )
-from freerun.types import Group, Ints, Publication, StepResult
+from freerun.types import Demonstration, Group, Publication, StepResult
 
 R = TypeVar("R")
 WATCH_SECONDS = 1.0
@@ -68,9 +68,9 @@ class TrainerClient:
         answer = self._send(TrainStep(groups=tuple(groups)), StepDone)
         return (await self._received(answer, StepDone)).result
 
-    async def supervise(self, sequences: Sequence[tuple[Ints, Ints]], lr: float) -> float:
+    async def supervise(self, demonstrations: Sequence[Demonstration], lr: float) -> float:
         """One warm-start update; returns the loss before it."""
-        answer = self._send(Supervise(sequences=tuple(sequences), lr=lr), Supervised)
+        answer = self._send(Supervise(demonstrations=tuple(demonstrations), lr=lr), Supervised)
         return (await self._received(answer, Supervised)).loss
 
     # The next two are no coroutines: the command is sent by the call, and so before any later step.
