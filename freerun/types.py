@@ -127,6 +127,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return min(t.completion.oldest_version for t in self.trajectories)
 
 
+class Demonstration(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A text to imitate, and which of its tokens are to be predicted: completions, not prompts."""
+
+    token_ids: Ints
+    is_trained: np.ndarray
+    """One boolean for each token; false for the first, which nothing predicts."""
+
+    @property
+    def num_trained(self) -> int:
+        return int(self.is_trained.sum())
+
+
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """Weights that the trainer has made available: what an engine confirms before it uses them."""
 

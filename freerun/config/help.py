@@ -17,7 +17,7 @@ from freerun.config.load import as_toml, key_types, stages
 def field_docs() -> dict[str, str]:
     """The string literal under each field that has one, by dotted key."""
     return {
-        f"{section}.{name}": doc for section, stage in stages().items() for name, doc in _docs_of(stage).items()
+        f"{section}.{name}": doc for section, stage in stages().items() for name, doc in docs_of(stage).items()
     }
 
 
@@ -35,7 +35,8 @@ def describe_keys(width: int = 100) -> str:
     return "\n\n".join(blocks)
 
 
-def _docs_of(stage: type[Any]) -> dict[str, str]:
+def docs_of(stage: type[Any]) -> dict[str, str]:
+    """The string literal under each field of one stage."""
     definition = ast.parse(inspect.getsource(stage)).body[0]
     assert isinstance(definition, ast.ClassDef)
     docs = {}

@@ -14,6 +14,7 @@ from freerun.config.checks import require, require_positive
 from freerun.config.data import DataConfig
 from freerun.config.eval import EvalConfig
 from freerun.config.objective import ObjectiveConfig
+from freerun.config.lora import LoraConfig
 from freerun.config.reward import RewardConfig
 from freerun.config.train import TrainConfig
 
@@ -158,6 +159,7 @@ class Recipe:
 
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     data: DataConfig = field(default_factory=lambda: DataConfig(task="times-tables"))
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -1,8 +1,7 @@
 """Chat templates: messages in, the text the model was trained on out.
 
 A template comes with a model from the internet, so it runs in jinja's sandbox; it finds there what
-`transformers` promises to templates. Tool schemas and assistant masks are left out: a
-prompt here is only ever rendered up to the point where the model continues.
+`transformers` promises to templates. Tool schemas are left out.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ class ChatTemplate:
                 "repair it or set data.use_chat_template = false"
             ) from error
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The conversation as text, up to where the assistant's turn begins."""
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The conversation as text, up to where the assistant's turn begins, or without that beginning."""
         try:
             return self._template.render(
                 messages=[dict(message) for message in messages],
                 tools=None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
         except (jinja2.TemplateError, TypeError) as error:

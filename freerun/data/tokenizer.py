@@ -84,14 +84,18 @@ class Tokenizer:
         shown = [int(i) for i in ids if int(i) not in self._hidden_ids]
         return self._backend.decode(shown, skip_special_tokens=False)
 
-    def render_chat(self, messages: Sequence[Message]) -> str:
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat_template is not None
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """The conversation in the model's own format, up to where the assistant's turn begins."""
         if self._chat_template is None:
             raise ModelError(
                 f"{self._origin}: no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); add one or set data.use_chat_template = false"
             )
-        return self._chat_template.render(messages)
+        return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt)
 
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:

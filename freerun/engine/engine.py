@@ -27,6 +27,7 @@ from freerun.engine.scheduler import Scheduler, Step
 from freerun.engine.sequence import Sequence, SequenceGroup
 from freerun.errors import RequestError, WeightsError
 from freerun.model.decoder import Decoder
+from freerun.model.lora import trained_parameters
 from freerun.types import Completion, EngineStats, Request
 
 
@@ -95,7 +96,7 @@ class Engine:
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Generate with `weights` from the next step on; the tensors are used in place, not copied."""
         begin = time.perf_counter()
-        parameters = dict(self.model.named_parameters())
+        parameters = trained_parameters(self.model)
         if parameters.keys() != weights.keys():
             difference = sorted(parameters.keys() ^ weights.keys())
             raise WeightsError(f'version {version} does not fit the model: "{difference[0]}" is on one side only')

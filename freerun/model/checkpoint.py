@@ -8,7 +8,7 @@ so that a saved model loads in `transformers` unchanged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from freerun.errors import ModelError
+from freerun.model.adapter import base_of, is_adapter, merge_adapter
 from freerun.model.companions import copy_companions
 from freerun.model.decoder import Decoder, DecoderConfig, RopeScaling
+from freerun.model.tensor_names import stacked_parts
 
 SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 WEIGHTS_FILE = "model.safetensors"
@@ -86,45 +88,10 @@ def _rope_scaling(rope: Mapping[str, Any], where: str) -> RopeScaling | None:
     )
 
 
-def _parts(config: DecoderConfig) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """Our parameter name, and the Hugging Face tensors it stacks with their number of rows (0: not stacked)."""
-    q_rows, kv_rows = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
-    yield "embedding.weight", [("model.embed_tokens.weight", 0)]
-    for layer in range(config.num_layers):
-        ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
-        attention, feed_forward = f"{theirs}.self_attn", f"{theirs}.mlp"
-        yield f"{ours}.attention_norm.weight", [(f"{theirs}.input_layernorm.weight", 0)]
-        for kind in ("weight", "bias") if config.has_qkv_bias else ("weight",):
-            yield (
-                f"{ours}.qkv.{kind}",
-                [
-                    (f"{attention}.q_proj.{kind}", q_rows),
-                    (f"{attention}.k_proj.{kind}", kv_rows),
-                    (f"{attention}.v_proj.{kind}", kv_rows),
-                ],
-            )
-        if config.has_qk_norm:
-            yield f"{ours}.q_norm.weight", [(f"{attention}.q_norm.weight", 0)]
-            yield f"{ours}.k_norm.weight", [(f"{attention}.k_norm.weight", 0)]
-        yield f"{ours}.attention_out.weight", [(f"{attention}.o_proj.weight", 0)]
-        yield f"{ours}.feed_forward_norm.weight", [(f"{theirs}.post_attention_layernorm.weight", 0)]
-        yield (
-            f"{ours}.gate_up.weight",
-            [
-                (f"{feed_forward}.gate_proj.weight", config.intermediate_size),
-                (f"{feed_forward}.up_proj.weight", config.intermediate_size),
-            ],
-        )
-        yield f"{ours}.down.weight", [(f"{feed_forward}.down_proj.weight", 0)]
-    yield "final_norm.weight", [("model.norm.weight", 0)]
-    if not config.is_head_tied:
-        yield "head.weight", [("lm_head.weight", 0)]
-
-
 def to_hugging_face(state: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
     """Our parameters under Hugging Face names, stacked ones split."""
     tensors: dict[str, Tensor] = {}
-    for ours, parts in _parts(config):
+    for ours, parts in stacked_parts(config):
         if len(parts) == 1:
             tensors[parts[0][0]] = state[ours].contiguous()
             continue
@@ -134,13 +101,17 @@ def to_hugging_face(state: Mapping[str, Tensor], config: DecoderConfig) -> dict[
 
 
 def load_model(directory: Path) -> Decoder:
-    """A decoder in float32 with the directory's weights."""
+    """A decoder in float32 with the directory's weights; an adapter's are merged into those of its base."""
+    if is_adapter(directory):
+        model = load_model(base_of(directory))
+        merge_adapter(model, directory)
+        return model
     config = read_config(directory)
     with torch.device("meta"):
         model = Decoder(config)
     tensors = _read_tensors(directory)
     state: dict[str, Tensor] = {}
-    for ours, parts in _parts(config):
+    for ours, parts in stacked_parts(config):
         missing = [theirs for theirs, _ in parts if theirs not in tensors]
         if missing:
             raise ModelError(f'{directory}: tensor "{missing[0]}" is missing from the weights')

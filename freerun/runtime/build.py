@@ -18,6 +18,7 @@ from freerun.data.mixture import open_stream
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
+from freerun.model.projections import check_rank
 from freerun.processes.child import Child
 from freerun.protocols import Workflow
 from freerun.reward.pool import GraderPool
@@ -61,6 +62,7 @@ def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
             f"config: data.max_prompt_tokens + sampling.max_completion_tokens = {longest} exceeds the {positions} "
             f"positions of the model in {directory}; lower one of them"
         )
+    check_rank(recipe.lora, config, directory)
     if tokenizer.vocab_size > config["vocab_size"]:
         raise ModelError(
             f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
@@ -152,6 +154,8 @@ def make_rollout_pool(
             max_sequence_tokens=recipe.max_sequence_tokens,
             seed=recipe.run.seed,
             weight_buffers=weight_buffers,
+            lora=recipe.lora,
+            base_directory=recipe.model.path,
         ),
         num_workers=recipe.engine.num_workers,
         config=recipe.runtime,

@@ -12,9 +12,10 @@ from __future__ import annotations
 import msgspec
 
 from freerun.config.objective import ObjectiveConfig
+from freerun.config.lora import LoraConfig
 from freerun.config.recipe import EngineConfig
 from freerun.config.train import TrainConfig
-from freerun.types import Completion, EngineStats, Group, Ints, Publication, Request, StepResult
+from freerun.types import Completion, Demonstration, EngineStats, Group, Publication, Request, StepResult
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag=True):
@@ -28,6 +29,9 @@ class StartEngine(_Message, frozen=True, kw_only=True):
     seed: int
     weight_buffers: tuple[int, ...]
     """Descriptors of the shared buffers; empty when weights are read from the model directory."""
+    lora: LoraConfig
+    base_directory: str
+    """Where the frozen weights come from, if the buffers carry an adapter only."""
 
 
 class Generate(_Message, frozen=True, kw_only=True):
@@ -74,6 +78,12 @@ FromRollout = EngineReady | Finished | Refused | Loaded | Report
 
 class StartTrainer(_Message, frozen=True, kw_only=True):
     model_directory: str
+    """Weights to start from; with LoRA, the base of the adapter."""
+    adapter_directory: str
+    """The adapter of a checkpoint to start from; empty for a new adapter or none."""
+    lora: LoraConfig
+    seed: int
+    """Of a new adapter."""
     companions_directory: str
     """Config and tokenizer that go beside the weights into every checkpoint."""
     train: TrainConfig
@@ -91,9 +101,9 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
 
 
 class Supervise(_Message, frozen=True, kw_only=True):
-    """One warm-start update on (prompt ids, completion ids)."""
+    """One warm-start update."""
 
-    sequences: tuple[tuple[Ints, Ints], ...]
+    demonstrations: tuple[Demonstration, ...]
     lr: float
 
 
@@ -115,6 +125,8 @@ class Save(_Message, frozen=True, kw_only=True):
 
 class TrainerReady(_Message, frozen=True, kw_only=True):
     num_parameters: int
+    num_trained: int
+    """Fewer than all if an adapter is trained."""
 
 
 class Supervised(_Message, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.reward.graders import check_graders
 from freerun.runtime.build import check_model, make_grader, make_source
+from freerun.model.projections import num_adapter_parameters
 from freerun.runtime.placement import place
 
 BYTES_PER_NUMBER = 4
@@ -106,9 +107,20 @@ def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
     slot_tokens = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
     cache = kv_bytes * min(recipe.engine.cache_tokens, recipe.engine.num_slots * slot_tokens)
     weights = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+    published, lines, frozen = weights, [], ""
+    if recipe.lora.is_on:
+        num_trained = num_adapter_parameters(recipe.lora, raw)
+        published = num_trained * BYTES_PER_NUMBER
+        frozen = f"{_size(weights)} of frozen weights and "
+        lines.append(
+            f"adapter: rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}; trains and publishes "
+            f"{num_trained:,} parameters ({_size(published)}), the base stays as it is"
+        )
+    trainer = weights + (4 * published if recipe.lora.is_on else 3 * weights)
     return [
-        f"memory: weights {_size(weights)}; trainer about {_size(4 * weights)} (weights, gradients, moments), "
-        f"two shared buffers {_size(2 * weights)}, KV cache up to {_size(cache)} per rollout worker"
+        *lines,
+        f"memory: weights {_size(weights)}; trainer about {_size(trainer)} (weights, gradients, moments), "
+        f"two shared buffers {_size(2 * published)}, {frozen}KV cache up to {_size(cache)} per rollout worker",
     ]
 
 

@@ -17,6 +17,7 @@ from freerun.engine.engine import Engine
 from freerun.errors import RequestError, WorkerError
 from freerun.model.checkpoint import load_model, read_config
 from freerun.model.decoder import Decoder
+from freerun.model.lora import add_adapter, frozen_checksum
 from freerun.processes.parent import Parent, run_worker
 from freerun.runtime.messages import (
     Abort,
@@ -45,7 +46,11 @@ class RolloutWorker:
         self._parent = parent
         directory = Path(start.model_directory)
         self._shared: SharedWeights | None = None
-        if start.weight_buffers:
+        if start.weight_buffers and start.lora.is_on:
+            model = load_model(Path(start.base_directory))
+            add_adapter(model, start.lora, seed=0)  # its matrices arrive by `Load`
+            self._shared = SharedWeights(start.weight_buffers, WeightLayout(model), frozen=frozen_checksum(model))
+        elif start.weight_buffers:
             # The weights arrive by `Load`; until then the parameters hold no memory worth the name.
             with torch.device("meta"):
                 model = Decoder(read_config(directory))

@@ -112,6 +112,7 @@ def _check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
     identity = {
         "run.seed": (recipe.run.seed, saved.run.seed),
         "data": (recipe.data, saved.data),
+        "lora": (recipe.lora, saved.lora),
         "sampling.group_size": (recipe.sampling.group_size, saved.sampling.group_size),
         "train.prompts_per_step": (recipe.train.prompts_per_step, saved.train.prompts_per_step),
     }

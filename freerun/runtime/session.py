@@ -166,9 +166,13 @@ class Session:
         self, trainer: TrainerClient, pool: RolloutPool, grader: GraderPool, buffers: tuple[int, ...]
     ) -> None:
         self._act("controller", "starting the workers")
-        model_directory = self._checkpoint.model_directory if self._checkpoint else Path(self._recipe.model.path)
+        base, saved = Path(self._recipe.model.path), self._checkpoint.model_directory if self._checkpoint else None
+        has_adapter = self._recipe.lora.is_on
         start = StartTrainer(
-            model_directory=str(model_directory),
+            model_directory=str(base if has_adapter or saved is None else saved),
+            adapter_directory=str(saved) if has_adapter and saved else "",
+            lora=self._recipe.lora,
+            seed=self._recipe.run.seed,
             companions_directory=str(self._run.model),
             train=self._recipe.train,
             objective=self._recipe.objective,
@@ -180,7 +184,8 @@ class Session:
             reference_directory=str(self._run.reference) if self._recipe.objective.kl_coefficient > 0 else "",
             weight_buffers=buffers,
         )
-        await asyncio.gather(trainer.start(start), pool.start(), grader.start())
+        ready, *_ = await asyncio.gather(trainer.start(start), pool.start(), grader.start())
+        self._act("trainer", f"ready: trains {ready.num_trained:,} of {ready.num_parameters:,} parameters")
 
     async def _warm_start(self, trainer: TrainerClient, tokenizer: Tokenizer) -> None:
         num_steps = self._recipe.warm_start.num_steps

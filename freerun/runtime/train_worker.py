@@ -14,11 +14,9 @@ from pathlib import Path
 import psutil
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from freerun.errors import WorkerError
-from freerun.model.checkpoint import load_model, save_weights
-from freerun.model.companions import copy_companions
+from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.runtime.messages import (
@@ -51,8 +49,12 @@ class TrainWorker:
         self._parent = parent
         self._train = start.train
         self._companions = Path(start.companions_directory)
-        self._model = load_model(Path(start.model_directory))
-        self._shared = SharedWeights(start.weight_buffers, WeightLayout(self._model))
+        adapter = Path(start.adapter_directory) if start.adapter_directory else None
+        self._trained = TrainedModel.load(
+            Path(start.model_directory), start.lora, seed=start.seed, adapter=adapter
+        )
+        self._model = self._trained.decoder
+        self._shared = SharedWeights(start.weight_buffers, WeightLayout(self._model), frozen=self._trained.frozen)
         self._trainer = PolicyTrainer(
             self._model,
             start.train,
@@ -70,8 +72,8 @@ class TrainWorker:
         self._cores = os.sched_getaffinity(0)
 
     def serve(self) -> None:
-        num_parameters = sum(parameter.numel() for parameter in self._model.parameters())
-        self._parent.send(TrainerReady(num_parameters=num_parameters))
+        trained = self._trained
+        self._parent.send(TrainerReady(num_parameters=trained.num_parameters, num_trained=trained.num_trained))
         while True:
             message = self._parent.receive(timeout_seconds=60)
             match message:
@@ -95,12 +97,9 @@ class TrainWorker:
     def _progress(self, doing: str) -> None:
         self._parent.send(Progress(doing=doing))
 
-    def _state(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
-
     def _publish(self) -> None:
         version = self._trainer.version
-        self._shared.write(version, self._state())
+        self._shared.write(version, self._trained.state())
 
         def confirm() -> None:
             published = Publication(version=version, checksum=self._shared.checksum(version))
@@ -110,16 +109,13 @@ class TrainWorker:
 
     def _save(self, directory: Path) -> None:
         """Snapshot now, write in the background: the next step may start before the files are on disk."""
-        weights = {name: tensor.clone() for name, tensor in self._state().items()}
+        weights = {name: tensor.clone() for name, tensor in self._trained.state().items()}
         optimizer = {name: tensor.clone() for name, tensor in self._trainer.optimizer_state().items()}
 
         def write() -> None:
             error = ""
             try:
-                model_directory = directory / MODEL_DIRECTORY
-                model_directory.mkdir(parents=True)
-                save_weights(weights, self._model.config, model_directory)
-                copy_companions(self._companions, model_directory)
+                self._trained.save(weights, directory / MODEL_DIRECTORY, companions=self._companions)
                 save_file(optimizer, directory / OPTIMIZER_FILE)
             except Exception as problem:  # the thread's edge: the controller says so and stops
                 error = repr(problem)
@@ -133,7 +129,7 @@ class TrainWorker:
             os.sched_setaffinity(0, range(psutil.cpu_count() or 1))
             torch.set_num_threads(len(os.sched_getaffinity(0)))
             self._supervised = SupervisedTrainer(self._model, self._train, on_progress=self._progress)
-        return self._supervised.step(message.sequences, message.lr)
+        return self._supervised.step(message.demonstrations, message.lr)
 
     def _end_warm_start(self) -> None:
         if self._supervised is not None:

@@ -28,7 +28,7 @@ from freerun.runtime.messages import (
     TrainerReady,
     TrainStep,
 )
-from freerun.types import Group, Ints, Publication, StepResult
+from freerun.types import Demonstration, Group, Publication, StepResult
 
 R = TypeVar("R")
 WATCH_SECONDS = 1.0
@@ -58,19 +58,19 @@ class TrainerClient:
         """Never returns; raises when the process is gone, whether or not anything was asked of it."""
         await asyncio.shield(self._loss)
 
-    async def start(self, message: StartTrainer) -> int:
-        """Load model and optimizer; returns the number of parameters."""
+    async def start(self, message: StartTrainer) -> TrainerReady:
+        """Load model and optimizer; returns what the trainer says of their size."""
         ready = await self._received(self._send(message, TrainerReady), TrainerReady)
         self._patience_seconds = self._config.stall_seconds
-        return ready.num_parameters
+        return ready
 
     async def step(self, groups: Sequence[Group]) -> StepResult:
         answer = self._send(TrainStep(groups=tuple(groups)), StepDone)
         return (await self._received(answer, StepDone)).result
 
-    async def supervise(self, sequences: Sequence[tuple[Ints, Ints]], lr: float) -> float:
+    async def supervise(self, demonstrations: Sequence[Demonstration], lr: float) -> float:
         """One warm-start update; returns the loss before it."""
-        answer = self._send(Supervise(sequences=tuple(sequences), lr=lr), Supervised)
+        answer = self._send(Supervise(demonstrations=tuple(demonstrations), lr=lr), Supervised)
         return (await self._received(answer, Supervised)).loss
 
     # The next two are no coroutines: the command is sent by the call, and so before any later step.

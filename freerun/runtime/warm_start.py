@@ -6,23 +6,17 @@ done by the trainer's own process with all cores, since nothing generates yet.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import islice
 
 from freerun.config.recipe import Recipe
+from freerun.data.demonstrations import demonstration_of
 from freerun.data.tasks import demonstrations_of
 from freerun.data.tokenizer import Tokenizer
 from freerun.runtime.trainer_client import TrainerClient
+from freerun.train.schedule import cosine_learning_rate
 
 RAMP_STEPS = 20
-
-
-def learning_rate(step: int, num_steps: int, peak: float) -> float:
-    """A short linear ramp, then a cosine from the peak down to a tenth of it."""
-    ramp = min(1.0, (step + 1) / RAMP_STEPS)
-    fall = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * step / num_steps))
-    return peak * ramp * fall
 
 
 async def warm_start(
@@ -32,9 +26,10 @@ async def warm_start(
     config = recipe.warm_start
     demonstrations = demonstrations_of(recipe.data, seed=recipe.run.seed, error_rate=config.error_rate)
     for step in range(config.num_steps):
-        sequences = [
-            (tokenizer.encode(prompt), tokenizer.encode(completion, add_special_tokens=False))
+        batch = [
+            demonstration_of(tokenizer.encode(prompt), tokenizer.encode(completion, add_special_tokens=False))
             for prompt, completion in islice(demonstrations, config.batch_size)
         ]
-        loss = await trainer.supervise(sequences, learning_rate(step, config.num_steps, config.lr))
+        lr = cosine_learning_rate(step, num_steps=config.num_steps, peak=config.lr, ramp_steps=RAMP_STEPS)
+        loss = await trainer.supervise(batch, lr)
         on_step(step + 1, loss)

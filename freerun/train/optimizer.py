@@ -57,7 +57,7 @@ class Optimizer:
     def __init__(self, model: nn.Module, config: TrainConfig, critic: nn.Module | None = None) -> None:
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if critic is not None:
             self._parameters |= {f"critic.{name}": p for name, p in critic.named_parameters()}
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]

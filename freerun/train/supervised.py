@@ -1,24 +1,34 @@
-"""A warm start: supervised steps on demonstrations before version 0, with the trainer's packing and forward.
+"""Supervised steps on demonstrations, with the trainer's packing and forward: the warm start, and `freerun sft`.
 
-It has its own AdamW, thrown away with it: reinforcement starts from clean moments.
+The loss is the mean cross-entropy over the trained tokens of the whole batch, however it is packed. Of each
+demonstration the decoder reads all up to the last trained token but that one:
+
+    tokens      s0 u0 u1 a0 a1 u2 a2 e0         a: the assistant's, trained     e: after the end
+    read        s0 u0 u1 a0 a1 u2
+    predictors        2  3     5                targets a0 a1 a2
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from freerun.config.train import TrainConfig
+from freerun.model.attention import Family, packed_positions
 from freerun.model.decoder import Decoder
-from freerun.train.batch import family_of, pack_sequences
+from freerun.train.batch import PackedSequences
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.optimizer import Optimizer
 from freerun.train.packing import pack_micro_batches
 from freerun.train.trainer import ignore_progress
-from freerun.types import Ints
+from freerun.types import Demonstration
 
 
 class SupervisedTrainer:
-    """Owns the optimizer of one warm start; updates the model's parameters in place."""
+    """Owns the optimizer of one supervised training; updates the model's parameters in place."""
 
     def __init__(
         self, model: Decoder, config: TrainConfig, *, on_progress: Callable[[str], None] = ignore_progress
@@ -28,19 +38,64 @@ class SupervisedTrainer:
         self._on_progress = on_progress
         self._optimizer = Optimizer(model, config)
 
-    def step(self, sequences: Sequence[tuple[Ints, Ints]], lr: float) -> float:
-        """One update on (prompt_ids, completion_ids) pairs; the mean cross-entropy before it."""
-        num_loss_tokens = sum(len(completion) for _, completion in sequences)
-        packs = pack_micro_batches(
-            [family_of(prompt, [completion]).num_tokens for prompt, completion in sequences],
-            capacity=self._config.micro_batch_tokens,
-        )
+    def step(self, demonstrations: Sequence[Demonstration], lr: float) -> float:
+        """One update; returns the mean cross-entropy before it."""
+        num_trained = sum(d.num_trained for d in demonstrations)
+        micro_batches = self._micro_batches(demonstrations)
         total = 0.0
-        for n, pack in enumerate(packs):
-            packed = pack_sequences([sequences[i] for i in pack])
-            loss = -completion_logprobs(self.model, packed, temperature=1.0).sum() / num_loss_tokens
+        for n, micro_batch in enumerate(micro_batches):
+            loss = self._summed_loss(micro_batch) / num_trained
             loss.backward()
             total += float(loss.detach())
-            self._on_progress(f"warm start: micro-batch {n + 1}/{len(packs)}")
+            self._on_progress(f"supervised step: micro-batch {n + 1}/{len(micro_batches)}")
         self._optimizer.update(lr)
         return total
+
+    @torch.no_grad()
+    def loss(self, demonstrations: Sequence[Demonstration]) -> float:
+        """The mean cross-entropy, without an update."""
+        num_trained = sum(d.num_trained for d in demonstrations)
+        return sum(float(self._summed_loss(m)) for m in self._micro_batches(demonstrations)) / num_trained
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Live tensors, to be written out before the next step."""
+        return self._optimizer.state()
+
+    def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
+        self._optimizer.load_state(tensors)
+
+    def _micro_batches(self, demonstrations: Sequence[Demonstration]) -> list[PackedSequences]:
+        packs = pack_micro_batches(
+            [num_read_tokens(d) for d in demonstrations], capacity=self._config.micro_batch_tokens
+        )
+        return [pack_demonstrations([demonstrations[i] for i in pack]) for pack in packs]
+
+    def _summed_loss(self, packed: PackedSequences) -> Tensor:
+        return -completion_logprobs(self.model, packed, temperature=1.0).sum()
+
+
+def num_read_tokens(demonstration: Demonstration) -> int:
+    """Tokens before the last trained one: nothing looks at the hidden states of the others."""
+    return int(np.flatnonzero(demonstration.is_trained)[-1])
+
+
+def pack_demonstrations(demonstrations: Sequence[Demonstration]) -> PackedSequences:
+    """Lay them end to end, each with the predictors of its own trained tokens."""
+    lengths = [num_read_tokens(d) for d in demonstrations]
+    begins = np.cumsum([0, *lengths[:-1]])
+    families = [Family(length) for length in lengths]
+    predictors = [
+        begin + np.flatnonzero(d.is_trained) - 1 for begin, d in zip(begins, demonstrations, strict=True)
+    ]
+    read = [d.token_ids[:length] for d, length in zip(demonstrations, lengths, strict=True)]
+    targets = [d.token_ids[d.is_trained] for d in demonstrations]
+    token_ids_T, predictors_L, targets_L = (
+        torch.from_numpy(np.concatenate(parts).astype(np.int64)) for parts in (read, predictors, targets)
+    )
+    return PackedSequences(
+        token_ids_T=token_ids_T,
+        positions_T=packed_positions(families),
+        families=tuple(families),
+        predictors_L=predictors_L,
+        targets_L=targets_L,
+    )

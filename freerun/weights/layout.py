@@ -1,4 +1,7 @@
-"""Where each parameter lies in one flat buffer: the same on both sides, because both derive it from the model."""
+"""Where each parameter lies in one flat buffer: the same on both sides, because both derive it from the model.
+
+Of a model with an adapter only the adapter travels: both sides have the frozen base from its directory.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 
 from freerun.model.decoder import Decoder
+from freerun.model.lora import trained_parameters
 
 ALIGNMENT_BYTES = 64  # a cache line, and what the widest vector loads want
 
@@ -27,12 +31,12 @@ class Place:
 
 
 class WeightLayout:
-    """Parameters one after the other, in the model's order, each aligned."""
+    """Trained parameters one after the other, in the model's order, each aligned."""
 
     def __init__(self, model: Decoder) -> None:
         self.places: dict[str, Place] = {}
         offset = 0
-        for name, parameter in model.named_parameters():
+        for name, parameter in trained_parameters(model).items():
             place = Place(offset, tuple(parameter.shape), parameter.dtype)
             self.places[name] = place
             offset = -(-(offset + place.num_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

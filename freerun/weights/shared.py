@@ -29,8 +29,10 @@ from freerun.weights.layout import WeightLayout
 class SharedWeights:
     """One process's view of the two buffers; the trainer publishes, engines fetch."""
 
-    def __init__(self, descriptors: Sequence[int], layout: WeightLayout) -> None:
+    def __init__(self, descriptors: Sequence[int], layout: WeightLayout, *, frozen: str = "") -> None:
         self._layout = layout
+        self._frozen = frozen
+        """Checksum of the weights that are not in the buffers: part of every checksum, so that it covers them."""
         self._buffers_B = [self._map(descriptor) for descriptor in descriptors]
         self._views = [layout.views(buffer_B) for buffer_B in self._buffers_B]
 
@@ -53,7 +55,8 @@ class SharedWeights:
     def checksum(self, version: int) -> str:
         """A hash over this version's buffer and its number: swapped versions cannot pass for each other."""
         buffer_B = self._buffers_B[version % NUM_BUFFERS]
-        return str(xxhash.xxh3_64(buffer_B.numpy().data, seed=version).hexdigest())
+        published = str(xxhash.xxh3_64(buffer_B.numpy().data, seed=version).hexdigest())
+        return f"{published} on {self._frozen}" if self._frozen else published
 
     def fetch(self, version: int, checksum: str) -> Mapping[str, Tensor]:
         """The weights of `version`, in place, after confirming that they arrived whole."""

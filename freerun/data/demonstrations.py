@@ -1,0 +1,248 @@
+"""Demonstrations from a JSONL file: every row checked and turned into tokens before any work starts.
+
+    {"question": ..., "completion": ...}     template ─► prompt, untrained │ completion and end token, trained
+    {"messages": [{"role", "content"}, ...]}  chat template ─► each assistant turn trained, all else not
+
+An assistant turn is what the chat template prints between the beginning of that turn (the generation prompt) and
+the end token that closes it, so that the model is trained on just what it will have to sample. Pieces are encoded
+one by one for the same reason: in a rollout, too, the prompt is encoded without its continuation.
+
+A row that cannot be used is an error that names file and line; a row that is too long is left out and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from freerun.config.sft import SftConfig
+from freerun.data.template import PromptTemplate
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import DataError, ModelError
+from freerun.types import Demonstration, Ints
+
+NUM_ROWS_REPORTED = 5
+MESSAGES_FIELD = "messages"
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """The usable rows of a file, in its order; those held out are chosen by a hash, not by the seed."""
+
+    training: tuple[Demonstration, ...]
+    held_out: tuple[Demonstration, ...]
+    num_too_long: int
+
+    @property
+    def fingerprint(self) -> str:
+        """The same order of the same tokens: what a continued training must find again."""
+        digest = hashlib.sha256()
+        for demonstration in (*self.training, *self.held_out):
+            for part in (demonstration.token_ids.tobytes(), demonstration.is_trained.tobytes()):
+                digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.hexdigest()
+
+
+class _RowError(Exception):
+    """Why one row cannot be used; the reader adds file and line."""
+
+
+def demonstration_of(prompt_ids: Ints, completion_ids: Ints) -> Demonstration:
+    """A prompt that is read and a completion that is trained."""
+    return _joined([(prompt_ids, False), (completion_ids, True)])
+
+
+def read_demonstrations(path: Path, tokenizer: Tokenizer, config: SftConfig) -> Demonstrations:
+    """All rows of the file, or an error with the first that cannot be used."""
+    make = _row_maker(tokenizer, config)
+    rows: list[tuple[str, Demonstration]] = []
+    complaints: list[str] = []
+    for number, line in _lines(path):
+        try:
+            rows.append((f"{path.name}:{number}", make(_parse(line))))
+        except _RowError as bad:
+            complaints.append(f"{path}:{number}: {bad}")
+    if complaints:
+        raise DataError(_report(complaints, num_rows=len(rows) + len(complaints)))
+    if not rows:
+        raise DataError(f"{path}: the file has no rows; each line must be one JSON object")
+    usable = [(key, row) for key, row in rows if len(row.token_ids) <= config.max_tokens]
+    if not usable:
+        shortest = min(len(row.token_ids) for _, row in rows)
+        raise DataError(
+            f"{path}: all {len(rows)} rows exceed --max-tokens {config.max_tokens}; raise it to {shortest} or "
+            "more, the length of the shortest"
+        )
+    return _split(usable, config.held_out_fraction, num_too_long=len(rows) - len(usable))
+
+
+def _split(rows: Sequence[tuple[str, Demonstration]], fraction: float, *, num_too_long: int) -> Demonstrations:
+    num_held_out = round(fraction * len(rows))
+    if fraction and not 0 < num_held_out < len(rows):
+        raise DataError(
+            f"--held-out-fraction {fraction} of {len(rows)} rows leaves none to "
+            f"{'train on' if num_held_out else 'measure'}; change it, set it to 0, or add rows"
+        )
+    in_hash_order = sorted(rows, key=lambda row: hashlib.sha256(row[0].encode()).digest())
+    held_out = {key for key, _ in in_hash_order[:num_held_out]}
+    return Demonstrations(
+        training=tuple(row for key, row in rows if key not in held_out),
+        held_out=tuple(row for key, row in rows if key in held_out),
+        num_too_long=num_too_long,
+    )
+
+
+def _row_maker(tokenizer: Tokenizer, config: SftConfig) -> _TemplateRows | _ChatRows:
+    if config.template:
+        return _TemplateRows(tokenizer, config)
+    if not tokenizer.has_chat_template:
+        raise DataError(
+            "chat rows need a model with a chat template, and this one has none; give a template for the prompt "
+            '(--template "Question: {question}\\nAnswer:"), or use a chat model'
+        )
+    return _ChatRows(tokenizer)
+
+
+class _TemplateRows:
+    """Prompt from a template, completion from a field."""
+
+    def __init__(self, tokenizer: Tokenizer, config: SftConfig) -> None:
+        self._tokenizer = tokenizer
+        self._template = PromptTemplate(config.template, setting="--template")
+        self._completion_field = config.completion_field
+
+    def __call__(self, row: Mapping[str, Any]) -> Demonstration:
+        values = {name: _text_of(row, name, setting="--template") for name in self._template.fields}
+        prompt_ids = _encode(self._tokenizer, self._template.fill(values), add_special_tokens=True)
+        if len(prompt_ids) == 0 or not any(value.strip() for value in values.values()):
+            raise _RowError("the prompt is empty; fill it or remove the row")
+        completion = _text_of(row, self._completion_field, setting="--completion-field")
+        completion_ids = _encode(self._tokenizer, completion)
+        if not completion.strip() or len(completion_ids) == 0:
+            raise _RowError(f'field "{self._completion_field}" is empty; fill it or remove the row')
+        return demonstration_of(prompt_ids, self._with_end(completion_ids))
+
+    def _with_end(self, completion_ids: Ints) -> Ints:
+        stop_ids = self._tokenizer.stop_token_ids
+        if not stop_ids or completion_ids[-1] in stop_ids:
+            return completion_ids
+        return np.append(completion_ids, np.int32(stop_ids[0]))
+
+
+class _ChatRows:
+    """Whole conversations through the model's chat template."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, row: Mapping[str, Any]) -> Demonstration:
+        messages = _messages_of(row)
+        pieces: list[tuple[Ints, bool]] = []
+        done = ""
+        for index in [i for i, message in enumerate(messages) if message["role"] == "assistant"]:
+            before = self._render(messages[:index], add_generation_prompt=True)
+            after = self._render(messages[: index + 1], add_generation_prompt=False)
+            if not before.startswith(done) or not after.startswith(before):
+                raise _RowError(
+                    f"the chat template prints message {index + 1} in a way that depends on what follows it, so "
+                    "its tokens cannot be told apart; use a row for each assistant turn, as the last message"
+                )
+            pieces.append((_encode(self._tokenizer, before[len(done) :]), False))
+            pieces += self._turn(after[len(before) :], index)
+            done = after
+        if len(pieces[0][0]) == 0:
+            raise _RowError("the chat begins with the assistant's text; begin it with a user message")
+        return _joined(pieces)
+
+    def _render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
+        try:
+            return self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt)
+        except ModelError as error:
+            raise _RowError(str(error)) from error
+
+    def _turn(self, text: str, index: int) -> list[tuple[Ints, bool]]:
+        """Trained up to the token that ends the turn; what the template prints after it is never sampled."""
+        ids = _encode(self._tokenizer, text)
+        ends = np.flatnonzero(np.isin(ids, self._tokenizer.stop_token_ids))
+        num_trained = int(ends[-1]) + 1 if len(ends) else len(ids)
+        if num_trained == 0:
+            raise _RowError(f"message {index + 1}, the assistant's, has no tokens; fill it or remove the row")
+        return [(ids[:num_trained], True), (ids[num_trained:], False)]
+
+
+def _messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
+    messages = row.get(MESSAGES_FIELD)
+    if not isinstance(messages, list) or not messages:
+        there = ", ".join(f'"{field}"' for field in row) or "none"
+        raise _RowError(
+            f'no list of chat messages in field "{MESSAGES_FIELD}" (fields: {there}); add it, or give a template '
+            "for the prompt with --template"
+        )
+    for number, message in enumerate(messages, start=1):
+        is_message = isinstance(message, dict) and all(
+            isinstance(message.get(name), str) for name in ("role", "content")
+        )
+        if not is_message:
+            raise _RowError(f'message {number} is not an object with the strings "role" and "content"')
+    if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
+        raise _RowError('no message of role "assistant" says anything, so there is nothing to train on')
+    return messages
+
+
+def _joined(pieces: Sequence[tuple[Ints, bool]]) -> Demonstration:
+    return Demonstration(
+        token_ids=np.concatenate([ids for ids, _ in pieces]).astype(np.int32),
+        is_trained=np.concatenate([np.full(len(ids), is_trained) for ids, is_trained in pieces]),
+    )
+
+
+def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> Ints:
+    try:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    except ModelError as error:
+        raise _RowError(str(error)) from error
+
+
+def _text_of(row: Mapping[str, Any], name: str, *, setting: str) -> str:
+    if name not in row:
+        there = ", ".join(f'"{field}"' for field in row) or "none"
+        raise _RowError(f'no field "{name}" (fields: {there}); change {setting} or the row')
+    value = row[name]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _RowError(f'field "{name}" is not a string or number; change {setting} or the row')
+    return str(value)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, numbered from 1."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {(error.strerror or 'unreadable').lower()}; name a JSONL file") from error
+    # Bytes, because text would also be split at U+2028 and its like, which JSON allows within strings.
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _RowError(f"not JSON ({error}); each line must be one JSON object") from error
+    if not isinstance(row, dict):
+        raise _RowError("not a JSON object; each line must be one")
+    return row
+
+
+def _report(complaints: Sequence[str], *, num_rows: int) -> str:
+    shown = list(complaints[:NUM_ROWS_REPORTED])
+    if len(complaints) > len(shown):
+        shown.append(f"and {len(complaints) - len(shown)} more of {num_rows} rows")
+    return "\n".join(shown)

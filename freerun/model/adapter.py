@@ -1,0 +1,160 @@
+"""Adapters in and out, in the format of PEFT: adapter_config.json and adapter_model.safetensors.
+
+An adapter directory of ours has the model's config and tokenizer beside it, so that it is read wherever a model
+directory is: `checkpoint.load_model` merges it into its base. `peft.PeftModel.from_pretrained` reads it too.
+
+The adapter remembers a checksum of the base it was trained on: on other weights it would be noise, silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from freerun.config.lora import LoraConfig
+from freerun.errors import ModelError
+from freerun.model.decoder import Decoder
+from freerun.model.lora import LoraLinear, frozen_checksum, projections_of, weights_checksum
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+BASE_CHECKSUM = "base_checksum"
+PREFIX = "base_model.model."
+"""PEFT's path to the model that it wraps."""
+UNSUPPORTED = ("use_rslora", "use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+"""Settings of PEFT that change what the matrices mean; off unless somebody sets them."""
+
+
+def is_adapter(directory: Path) -> bool:
+    return (directory / CONFIG_FILE).is_file()
+
+
+def base_of(directory: Path) -> Path:
+    """The model directory that the adapter was trained on."""
+    base = Path(_read_config(directory).get("base_model_name_or_path") or "")
+    if not (base / "config.json").is_file():
+        raise ModelError(
+            f'{directory}: the base model of this adapter, "{base}", is not a model directory here; put it back, '
+            f"or name it where it is now: freerun model merge {directory} DIR --base BASE"
+        )
+    return base
+
+
+def save_adapter(
+    state: Mapping[str, Tensor],
+    model: Decoder,
+    directory: Path,
+    *,
+    config: LoraConfig,
+    base: Path,
+    base_checksum: str,
+) -> None:
+    """Write the adapter whose stacked matrices are in `state`; `model` only says how they are stacked."""
+    tensors: dict[str, Tensor] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLinear):
+            for projection, A, B in layer.matrices(state[f"{name}.lora_A"], state[f"{name}.lora_B"]):
+                tensors[f"{PREFIX}{projection.name}.lora_A.weight"] = A.contiguous()
+                tensors[f"{PREFIX}{projection.name}.lora_B.weight"] = B.contiguous()
+    save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt", BASE_CHECKSUM: base_checksum})
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base.resolve()),
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": list(config.targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    (directory / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+
+
+@torch.no_grad()
+def load_adapter(model: Decoder, directory: Path) -> None:
+    """Put a saved adapter's matrices into a model that has an adapter of the same shape on the same base."""
+    tensors = _read_tensors(directory, base_checksum=frozen_checksum(model))
+    for layer in [module for module in model.modules() if isinstance(module, LoraLinear)]:
+        for projection, A, B in layer.matrices(layer.lora_A, layer.lora_B):
+            for matrix, kind in ((A, "lora_A"), (B, "lora_B")):
+                saved = tensors.pop(f"{PREFIX}{projection.name}.{kind}.weight", None)
+                if saved is None or saved.shape != matrix.shape:
+                    shape = "missing" if saved is None else f"of shape {tuple(saved.shape)}"
+                    raise ModelError(
+                        f"{directory}: {kind} of {projection.name} is {shape}, the run's adapter needs "
+                        f"{tuple(matrix.shape)}; use the rank and targets it was trained with"
+                    )
+                matrix.copy_(saved)
+    _require_used_up(tensors, directory)
+
+
+@torch.no_grad()
+def merge_adapter(model: Decoder, directory: Path) -> None:
+    """Add the adapter's product to the weights of its base, a model without adapter; it is gone afterwards."""
+    config = _read_config(directory)
+    for key in UNSUPPORTED:
+        if config.get(key):
+            raise ModelError(f"{directory / CONFIG_FILE}: {key} is not supported; merge it with PEFT instead")
+    scale = config["lora_alpha"] / config["r"]
+    tensors = _read_tensors(directory, base_checksum=weights_checksum(dict(model.named_parameters())))
+    for name, projections in projections_of(model.config):
+        weight = model.get_parameter(f"{name}.weight")
+        for projection in projections:
+            names = [f"{PREFIX}{projection.name}.{kind}.weight" for kind in ("lora_A", "lora_B")]
+            if not any(name in tensors for name in names):
+                continue
+            A, B = (tensors.pop(name, torch.empty(0, 0)).float() for name in names)
+            rows = weight[projection.begin : projection.end]
+            if (B.shape[0], A.shape[1]) != rows.shape or B.shape[1] != A.shape[0]:
+                raise ModelError(
+                    f"{directory}: the adapter of {projection.name} has shapes {tuple(A.shape)} and "
+                    f"{tuple(B.shape)}, its base {tuple(rows.shape)}; it was trained on another model"
+                )
+            rows.add_(B @ A, alpha=scale)
+    _require_used_up(tensors, directory)
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    path = directory / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); name an adapter directory of PEFT's format") from None
+    if config.get("peft_type") != "LORA":
+        raise ModelError(f'{path}: peft_type "{config.get("peft_type")}" is not supported, only "LORA"')
+    return dict(config)
+
+
+def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:
+    """The adapter's tensors, after confirming that they belong to this base."""
+    path = directory / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+    except (SafetensorError, FileNotFoundError) as error:
+        raise ModelError(f"{path}: cannot be read ({error})") from None
+    # An adapter from elsewhere has no checksum; its word for the base is all there is.
+    trained_on = metadata.get(BASE_CHECKSUM, base_checksum)
+    if trained_on != base_checksum:
+        raise ModelError(
+            f"{path}: trained on a base with checksum {trained_on}, this base has {base_checksum}; the weights of "
+            "the base model have changed since: restore them"
+        )
+    return tensors
+
+
+def _require_used_up(tensors: Mapping[str, Tensor], directory: Path) -> None:
+    if tensors:
+        raise ModelError(
+            f'{directory / WEIGHTS_FILE}: tensor "{min(tensors)}" belongs to no adapter of this model; '
+            "use the targets it was trained with"
+        )

@@ -1,0 +1,120 @@
+"""Low-rank adapters inside the decoder: y = x W^T + scale * (x A^T) B^T, with W frozen.
+
+    weight   [q; k; v]            frozen, stacked as without an adapter
+    lora_A   [A_q; A_v]           one product for all projections of the layer that have an adapter
+    lora_B   [B_q; B_v]           each applied to its own part of the product, added to its own rows of y
+
+Engine and trainer use this same module, so their logprobs agree as they do without an adapter. A is random and B
+is zero at the start: version 0 is the base model, exactly. Dropout is left out: the engine samples from what the
+trainer computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from freerun.config.lora import LORA_TARGETS, LoraConfig
+from freerun.model.decoder import Decoder, DecoderConfig
+from freerun.model.tensor_names import stacked_parts
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One Hugging Face projection and the rows of the stacked layer that it is."""
+
+    name: str
+    """Of the module, such as model.layers.0.self_attn.q_proj."""
+    begin: int
+    end: int
+
+    @property
+    def target(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+class LoraLinear(nn.Linear):
+    """A frozen linear layer with adapters beside some of the projections that it stacks."""
+
+    def __init__(self, linear: nn.Linear, projections: Sequence[Projection], *, rank: int, scale: float) -> None:
+        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.projections = tuple(projections)
+        self.rank = rank
+        self.scale = scale
+        num_rows = sum(p.end - p.begin for p in projections)
+        self.lora_A = nn.Parameter(torch.empty(len(projections) * rank, linear.in_features))
+        self.lora_B = nn.Parameter(torch.zeros(num_rows, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        low = F.linear(x, self.lora_A).split(self.rank, dim=-1)
+        for part, (projection, _, B) in zip(low, self.matrices(self.lora_A, self.lora_B), strict=True):
+            y[..., projection.begin : projection.end].add_(F.linear(part, B), alpha=self.scale)
+        return y
+
+    def matrices(self, lora_A: Tensor, lora_B: Tensor) -> Iterator[tuple[Projection, Tensor, Tensor]]:
+        """Stacked matrices, such as this layer's own, by projection."""
+        Bs = lora_B.split([p.end - p.begin for p in self.projections])
+        return zip(self.projections, lora_A.split(self.rank), Bs, strict=True)
+
+
+def projections_of(config: DecoderConfig) -> Iterator[tuple[str, list[Projection]]]:
+    """Our linear layers by name, each with the projections that it stacks."""
+    for ours, parts in stacked_parts(config):
+        projections: list[Projection] = []
+        begin = 0
+        for theirs, rows in parts:
+            name = theirs.removesuffix(".weight")
+            # A projection that stands alone, o_proj or down_proj, writes to the residual stream.
+            end = begin + (rows or config.hidden_size)
+            if name.rpartition(".")[2] in LORA_TARGETS and theirs.endswith(".weight"):
+                projections.append(Projection(name, begin, end))
+            begin = end
+        if projections:
+            yield ours.removesuffix(".weight"), projections
+
+
+def add_adapter(model: Decoder, config: LoraConfig, *, seed: int) -> None:
+    """Freeze the model and put an adapter that changes nothing yet beside the configured projections."""
+    generator = torch.Generator().manual_seed(seed)
+    model.requires_grad_(False)
+    for name, projections in projections_of(model.config):
+        chosen = [p for p in projections if p.target in config.targets]
+        if not chosen:
+            continue
+        linear = model.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        layer = LoraLinear(linear, chosen, rank=config.rank, scale=config.scale)
+        bound = 1 / math.sqrt(linear.in_features)  # as in PEFT: Kaiming's uniform with a = sqrt(5)
+        with torch.no_grad():
+            layer.lora_A.uniform_(-bound, bound, generator=generator)
+        model.set_submodule(name, layer)
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """What training changes and publication carries: the adapter if the model has one, else everything."""
+    parameters = dict(model.named_parameters())
+    adapter = {name: p for name, p in parameters.items() if name.endswith((".lora_A", ".lora_B"))}
+    return adapter or parameters
+
+
+def frozen_checksum(model: nn.Module) -> str:
+    """A hash over the weights that an adapter stands on; empty for a model without one."""
+    trained = trained_parameters(model)
+    frozen = {name: p for name, p in model.named_parameters() if name not in trained}
+    return weights_checksum(frozen) if frozen else ""
+
+
+def weights_checksum(parameters: dict[str, nn.Parameter]) -> str:
+    digest = xxhash.xxh3_64()
+    for name, parameter in parameters.items():
+        digest.update(name.encode())
+        digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return str(digest.hexdigest())

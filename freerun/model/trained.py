@@ -1,0 +1,60 @@
+"""A model that is trained, whole or by an adapter, and how its weights are written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from freerun.config.lora import LoraConfig
+from freerun.model.adapter import load_adapter, save_adapter
+from freerun.model.checkpoint import load_model, save_weights
+from freerun.model.companions import copy_companions
+from freerun.model.decoder import Decoder
+from freerun.model.lora import add_adapter, frozen_checksum, trained_parameters
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The decoder, and what is known of the part of it that stays as it is."""
+
+    decoder: Decoder
+    base: Path
+    lora: LoraConfig
+    frozen: str
+    """Checksum of the weights that are not trained; empty if all are."""
+
+    @classmethod
+    def load(cls, base: Path, lora: LoraConfig, *, seed: int, adapter: Path | None = None) -> TrainedModel:
+        """The base model, with a new adapter or a saved one if there is to be one."""
+        decoder = load_model(base)
+        if lora.is_on:
+            add_adapter(decoder, lora, seed=seed)
+            if adapter is not None:
+                load_adapter(decoder, adapter)
+        return cls(decoder, base, lora, frozen_checksum(decoder))
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.decoder.parameters())
+
+    @property
+    def num_trained(self) -> int:
+        return sum(parameter.numel() for parameter in trained_parameters(self.decoder).values())
+
+    def state(self) -> dict[str, Tensor]:
+        """What training changes; live tensors."""
+        return {name: parameter.detach() for name, parameter in trained_parameters(self.decoder).items()}
+
+    def save(self, state: Mapping[str, Tensor], directory: Path, *, companions: Path) -> None:
+        """Write a `state` as a model directory, or as an adapter directory, with what belongs beside it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        if self.lora.is_on:
+            save_adapter(
+                state, self.decoder, directory, config=self.lora, base=self.base, base_checksum=self.frozen
+            )
+        else:
+            save_weights(state, self.decoder.config, directory)
+        copy_companions(companions, directory)

@@ -1,0 +1,164 @@
+"""`freerun sft` as a user starts it: it learns, can be interrupted, and leaves a model."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from freerun.cli.main import main
+from freerun.config.lora import LoraConfig
+from freerun.config.sft import SftConfig
+from freerun.data.demonstrations import read_demonstrations
+from freerun.data.tokenizer import Tokenizer
+from freerun.model.attention import full_forward_logits
+from freerun.model.checkpoint import load_model
+from freerun.model.tiny import make_tiny
+from freerun.runtime.sft_directory import SftDirectory
+from freerun.runtime.sft_session import SftJob, SftSession
+
+TEMPLATE = ("--template", "{question}=", "--completion-field", "answer", "--num-threads", "1")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model and sums of single digits, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 48}
+    make_tiny(Path("model"), alphabet="0123456789+=$", **sizes)
+    rows = [{"question": f"{a}+{b}", "answer": str(a + b)} for a in range(10) for b in range(10)]
+    Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def losses(directory: Path) -> list[dict[str, float]]:
+    path = directory / "losses.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+@contextmanager
+def interrupted_after(num_losses: int, directory: Path) -> Iterator[None]:
+    """A real Ctrl-C to this process once the training has come so far."""
+
+    def interrupt() -> None:
+        while len(losses(directory)) < num_losses:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_the_loss_falls_and_the_model_loads_in_transformers(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--num-epochs", "8", "--lr", "1e-2", "--eval-every-steps", "20")
+    assert main(["sft", "model", "sums.jsonl", "out", *TEMPLATE, *options]) == 0
+    output = capsys.readouterr().out
+    assert "data: 95 rows to train on (234 tokens with loss), 5 held out" in output
+    assert "step 48/48" in output
+    rows = losses(work / "out")
+    steps = [row["loss"] for row in rows if "loss" in row]
+    assert len(steps) == 48
+    assert sum(steps[-5:]) < 0.7 * sum(steps[:5])
+    held_out = {row["step"]: row["held_out_loss"] for row in rows if "held_out_loss" in row}
+    assert list(held_out) == [0, 20, 40, 48]
+    assert held_out[48] < held_out[0]
+    assert {path.name for path in (work / "out" / "model").iterdir()} >= {"config.json", "model.safetensors"}
+    assert not (work / "out" / "model" / "optimizer.safetensors").exists()
+    tokens = [3, 4, 5]
+    with torch.no_grad():
+        theirs = AutoModelForCausalLM.from_pretrained(work / "out" / "model")(torch.tensor([tokens])).logits[0]
+        ours = full_forward_logits(load_model(work / "out" / "model"), tokens)
+    torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
+
+    assert main(["sft", "model", "sums.jsonl", "out", *TEMPLATE, *options]) == 2
+    assert '"out" holds a finished training' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lora", [(), ("--lora-rank", "4")], ids=["whole model", "adapter"])
+def test_an_interrupted_and_continued_training_is_the_uninterrupted_one(
+    work: Path, capsys: pytest.CaptureFixture[str], lora: tuple[str, ...]
+) -> None:
+    options = (*TEMPLATE, "--num-steps", "150", "--batch-size", "8", "--lr", "3e-3", *lora)
+    assert main(["sft", "model", "sums.jsonl", "whole", *options]) == 0
+    with interrupted_after(5, work / "parts"):
+        assert main(["sft", "model", "sums.jsonl", "parts", *options]) == 130
+    assert "the same command continues" in capsys.readouterr().out
+    assert len(losses(work / "parts")) < len(losses(work / "whole"))
+    load_model(work / "parts" / "model")
+    assert main(["sft", "model", "sums.jsonl", "parts", *options]) == 0
+    assert "continuing after step" in capsys.readouterr().out
+    assert losses(work / "parts") == losses(work / "whole")
+    name = "adapter_model.safetensors" if lora else "model.safetensors"
+    expected, actual = (load_file(work / out / "model" / name) for out in ("whole", "parts"))
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[key], actual[key]) for key in expected)
+
+
+def test_each_row_is_trained_on_once_an_epoch_in_an_order_of_the_seed(work: Path) -> None:
+    data = read_demonstrations(
+        Path("sums.jsonl"),
+        Tokenizer.load(Path("model")),
+        SftConfig(template="{question}=", completion_field="answer"),
+    )
+
+    def order(seed: int) -> list[str]:
+        job = SftJob(
+            Path("model"),
+            Path("sums.jsonl"),
+            Path("out"),
+            SftConfig(num_epochs=2, batch_size=7, seed=seed),
+            LoraConfig(),
+        )
+        session = SftSession(job, data, SftDirectory(Path("out")), Console(quiet=True), step=0)
+        return [row.token_ids.tobytes().hex() for step in range(session.num_steps) for row in session.batch(step)]
+
+    rows = sorted(row.token_ids.tobytes().hex() for row in data.training)
+    one = order(1)
+    assert sorted(one[: len(rows)]) == sorted(one[len(rows) :]) == rows
+    assert one[: len(rows)] != one[len(rows) :]
+    assert one == order(1)
+    assert one != order(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gone", "sums.jsonl", "out"), '"gone" is not a model directory (no config.json)'),
+        (("model", "gone.jsonl", "out", *TEMPLATE), "gone.jsonl: no such file or directory; name a JSONL file"),
+        (("model", "bad.jsonl", "out", *TEMPLATE), 'bad.jsonl:2: no field "answer" (fields: "question")'),
+        (
+            ("model", "sums.jsonl", "out", *TEMPLATE, "--lora-rank", "99"),
+            "lora.rank = 99 exceeds the rank of k_proj",
+        ),
+        (("model", "sums.jsonl", "out", *TEMPLATE, "--max-tokens", "9999"), "exceeds the 2048 positions"),
+        (("model", "sums.jsonl", "taken", *TEMPLATE), 'cannot make a model in "taken"'),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_written(
+    work: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    Path("bad.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question": "1+1"}\n')
+    Path("taken").mkdir()
+    Path("taken/file").write_text("")
+    assert main(["sft", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_a_directory_of_other_settings_is_not_continued(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sft", "model", "sums.jsonl", "out", *TEMPLATE, "--num-steps", "2"]) == 0
+    assert main(["sft", "model", "sums.jsonl", "out", *TEMPLATE, "--num-steps", "3"]) == 2
+    assert '"out" was started with num_steps = 2, not 3' in capsys.readouterr().err
