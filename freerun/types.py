@@ -57,6 +57,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prompt_token_ids: Ints
     num_samples: int
     sampling: Sampling
+    pinned_version: int = -1
+    """Sample every token under this version, which was pinned before; -1 takes the newest at each step."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -154,6 +156,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int = 0
     num_waiting: int = 0
     num_slots: int = 0
+    num_evaluating: int = 0
+    """Sequences of an evaluation, which has slots of its own."""
     cache_tokens_used: int = 0
     cache_tokens: int = 0
     num_interrupts: int = 0

@@ -68,9 +68,9 @@ def an_eval(version: int, accuracy: float = 0.5) -> EvalFinished:
     return EvalFinished(
         seconds=1.0,
         version=version,
-        oldest_version=version,
-        newest_version=version,
         accuracy=accuracy,
+        accuracy_low=accuracy - 0.1,
+        accuracy_high=accuracy + 0.1,
         num_prompts=8,
         num_samples=4,
         num_failed=0,
@@ -259,7 +259,7 @@ def test_a_store_of_another_schema_is_refused_and_left_alone(tmp_path: Path) -> 
     connection.close()
     before = file.read_bytes()
     for opener in (Store, RunReader):
-        with pytest.raises(StoreError, match="schema version 99, this freerun knows 1"):
+        with pytest.raises(StoreError, match="schema version 99, this freerun knows 2"):
             opener(tmp_path)
     assert file.read_bytes() == before
 
