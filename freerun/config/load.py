@@ -31,8 +31,16 @@ COMMAND_LINE = "on the command line"
 def load_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
     """The recipe in `path`, with overrides such as `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`."""
     overridden = _read_overrides(overrides)
-    values = _read_toml(path) | overridden
-    values["run.name"] = values.get("run.name") or path.stem
+    return _assemble(_read_toml(path) | overridden, name=path.stem)
+
+
+def make_recipe(name: str, overrides: Sequence[str]) -> Recipe:
+    """A recipe without a file: every default but what the overrides say."""
+    return _assemble(_read_overrides(overrides), name=name)
+
+
+def _assemble(values: dict[str, Any], *, name: str) -> Recipe:
+    values["run.name"] = values.get("run.name") or name
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")

@@ -110,7 +110,7 @@ class Engine:
         self._load_seconds += time.perf_counter() - begin
 
     def add_load_seconds(self, seconds: float) -> None:
-        """Account for time that decoding stood still before `load`: the checksum."""
+        """Account for time that decoding stood still around `load`: the checksum, the copy of a pinned version."""
         self._load_seconds += seconds
 
     def frozen_copy(self) -> Engine:

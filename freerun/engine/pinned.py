@@ -10,6 +10,7 @@ one more copy of the weights, and a second cache as far as it is used, until `un
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -53,8 +54,10 @@ class PinnableEngine:
         """Keep the weights of the live engine, which must be of `version`, for requests that name it."""
         if self._live.version != version:
             raise WeightsError(f"version {version} cannot be pinned: the engine holds {self._live.version}")
+        begin = time.perf_counter()
         self.unpin()
         self._frozen = self._live.frozen_copy()
+        self._live.add_load_seconds(time.perf_counter() - begin)
 
     def unpin(self) -> None:
         """Let go of the pinned version, and of the requests that it still has."""
