@@ -1,4 +1,4 @@
-"""Evaluations end to end: pinned in training whatever dies, and `freerun eval` with all it keeps."""
+"""Evaluations with real processes: pinned whatever dies, and `freerun eval` with all that it keeps."""
 
 import asyncio
 import json
@@ -9,40 +9,22 @@ import sys
 from pathlib import Path
 
 import msgspec
-import pytest
-from tiny_runs import ROOT, Run, make_run, recipe_of
+from tiny_models import make_request
+from tiny_runs import ROOT, make_run, recipe_of
 
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import PinLostError
-from freerun.events.events import EvalSkipped
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
 from freerun.processes.child import Child
 from freerun.runtime.build import make_rollout_pool
+from freerun.runtime.eval_session import Greedy
 from freerun.runtime.messages import FromRollout
 from freerun.runtime.rollouts import PinnedVersion, RolloutPool
 from freerun.types import Completion, Publication, Request, Sampling
 from freerun.weights.buffers import close_buffers, create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
-
-
-def test_every_evaluation_of_a_run_is_recorded_with_its_problems_at_one_version(tmp_path: Path) -> None:
-    run = Run(make_run(tmp_path), "--eval.every_steps", "2", "--eval.num_prompts", "6")
-    assert run.wait() == 0, run.output
-    with run.reader() as reader:
-        evals = reader.evals()
-        skipped = [event for event in reader.events("eval_skipped") if isinstance(event, EvalSkipped)]
-        assert sorted([e.version for e in evals] + [e.version for e in skipped]) == [0, 2, 4, 6, 8]
-        assert evals[-1].version == 8
-        assert all("still runs" in event.reason for event in skipped), "mixed or lost versions are skipped too"
-        for row in evals:
-            problems = reader.eval_problems(row.version)
-            assert [problem.ordinal for problem in problems] == [-1, -2, -3, -4, -5, -6]
-            right = [problem.num_correct / problem.num_samples for problem in problems]
-            assert row.accuracy == pytest.approx(sum(right) / 6)
-            assert row.accuracy_low <= row.accuracy <= row.accuracy_high
-            assert reader.eval_completions(row.version) == []
 
 
 class Engines:
@@ -86,45 +68,53 @@ class Engines:
         await self.pool.close()
         close_buffers(self.buffers)
 
-
-async def lose_workers(recipe_path: Path, *, num_workers: int, is_newest: bool) -> list[object]:
-    """Kill the first worker in the middle of an evaluation of version 0, before or after version 1 has arrived."""
-    engines = Engines(recipe_path, num_workers)
-    try:
-        await engines.pool.start()
-        await engines.load(0)
-        pinned = engines.pool.pin(0)
-        if not is_newest:
-            await engines.load(1)
-        engines.stop(0)
-        work = [engines.sample(pinned, index) for index in range(2 * num_workers)]
-        await asyncio.sleep(0.05)
-        engines.child(0).kill()
+    async def sample_and_kill(self, pinned: PinnedVersion, first_id: int) -> list[object]:
+        """Four requests; the first worker dies with its share of them before it can answer."""
+        self.stop(0)
+        work = [self.sample(pinned, first_id + index) for index in range(4)]
+        await asyncio.sleep(0)
+        self.child(0).kill()
         async with asyncio.timeout(60):
             return list(await asyncio.gather(*work, return_exceptions=True))
-    finally:
-        await engines.close()
 
 
 def versions_of(result: object) -> set[int]:
-    assert isinstance(result, tuple)
+    assert isinstance(result, tuple), result
     return {span.version for completion in result for span in completion.spans}
 
 
-def test_a_pinned_version_that_dies_with_its_worker_is_lost_and_not_replaced_by_another(tmp_path: Path) -> None:
-    results = asyncio.run(lose_workers(make_run(tmp_path), num_workers=1, is_newest=False))
-    assert [type(result) for result in results] == [PinLostError] * 2
-    assert "version 0 is gone" in str(results[0])
+def test_a_new_worker_pins_the_newest_version_again_but_an_older_one_is_lost(tmp_path: Path) -> None:
+    async def lose_twice() -> tuple[list[object], list[object]]:
+        engines = Engines(make_run(tmp_path), num_workers=1)
+        try:
+            await engines.pool.start()
+            await engines.load(0)
+            pinned = engines.pool.pin(0)
+            while_newest = await engines.sample_and_kill(pinned, 0)
+            await engines.load(1)
+            return while_newest, await engines.sample_and_kill(pinned, 100)
+        finally:
+            await engines.close()
 
-
-def test_a_new_worker_pins_again_what_is_still_the_newest(tmp_path: Path) -> None:
-    results = asyncio.run(lose_workers(make_run(tmp_path), num_workers=1, is_newest=True))
-    assert [versions_of(result) for result in results] == [{0}] * 2
+    while_newest, while_older = asyncio.run(lose_twice())
+    assert [versions_of(result) for result in while_newest] == [{0}] * 4
+    assert [type(result) for result in while_older] == [PinLostError] * 4
+    assert "version 0 is gone" in str(while_older[0])
 
 
 def test_another_worker_that_kept_the_version_takes_over(tmp_path: Path) -> None:
-    results = asyncio.run(lose_workers(make_run(tmp_path), num_workers=2, is_newest=False))
-    assert [versions_of(result) for result in results] == [{0}] * 4
+    async def lose_one_of_two() -> list[object]:
+        engines = Engines(make_run(tmp_path), num_workers=2)
+        try:
+            await engines.pool.start()
+            await engines.load(0)
+            pinned = engines.pool.pin(0)
+            await engines.load(1)
+            return await engines.sample_and_kill(pinned, 0)
+        finally:
+            await engines.close()
+
+    assert [versions_of(result) for result in asyncio.run(lose_one_of_two())] == [{0}] * 4
 
 
 def freerun_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -159,28 +149,23 @@ def test_eval_reports_intervals_and_keeps_every_problem_and_completion(tmp_path:
     assert 0 <= report["pass_at"]["1"]["low"] <= report["pass_at"]["1"]["value"] <= report["pass_at"]["4"]["value"]
 
 
-def test_a_greedy_evaluation_of_training_problems_is_the_same_every_time(tmp_path: Path) -> None:
-    recipe = make_run(tmp_path)
-    arguments = (
-        tmp_path / "model",
-        "--task",
-        recipe,
-        "--greedy",
-        "--split",
-        "training",
-        "--eval.num_prompts",
-        "3",
-    )
-    tokens = []
-    for seed in (1, 2):
-        output = tmp_path / f"greedy-{seed}"
-        done = freerun_eval(*arguments, "--engine.num_slots", seed, "--output", output)
-        assert done.returncode == 0, done.stderr
-        assert "1 sample each, greedy" in done.stdout
-        with RunReader(output) as reader:
-            assert [row.ordinal for row in reader.eval_completions(0)] == [0, 1, 2]
-            tokens.append([row.token_ids.tolist() for row in reader.eval_completions(0)])
-    assert tokens[0] == tokens[1]
+class Recorder:
+    """A generator that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        self.requests.append(request)
+        return ()
+
+
+def test_a_greedy_generator_asks_for_the_likeliest_tokens_whatever_the_workflow_says() -> None:
+    asked = make_request(3, temperature=0.7, top_k=5)
+    recorder = Recorder()
+    asyncio.run(Greedy(recorder).generate(asked))
+    [request] = recorder.requests
+    assert (request.sampling.temperature, request.sampling.top_k, request.request_id) == (0.0, 5, 3)
 
 
 def test_an_evaluation_that_cannot_grade_says_why_and_fails(tmp_path: Path) -> None:
