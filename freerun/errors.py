@@ -39,3 +39,7 @@ class WorkerError(FreerunError):
 
 class RolloutError(FreerunError):
     """Too many rollouts or grades failed in a row; carries the last failure."""
+
+
+class PinLostError(RolloutError):
+    """The pinned version that a request names is gone with the last worker that held it."""

@@ -19,14 +19,30 @@ from freerun.types import (
 
 
 class Generator(Protocol):
-    """Samples completions and swaps in new weights without losing any that are under way."""
+    """Samples completions: all that a workflow sees of the engines."""
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
         """All samples of the request, in order of their index."""
         ...
 
+
+class PinnedGenerator(Generator, Protocol):
+    """Samples every token under one version, until it is released."""
+
+    def release(self) -> None:
+        """Let go of the version; what is still being sampled under it is given up."""
+        ...
+
+
+class VersionedGenerator(Generator, Protocol):
+    """Swaps in new weights without losing any completion that is under way."""
+
     async def load(self, published: Publication) -> None:
         """Return when every engine has confirmed that it generates with these weights."""
+        ...
+
+    def pin(self, version: int) -> PinnedGenerator:
+        """Keep the version that `load` has just brought, beside those to come; one at a time."""
         ...
 
     def stats(self) -> Sequence[EngineStats]: ...

@@ -57,6 +57,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prompt_token_ids: Ints
     num_samples: int
     sampling: Sampling
+    pinned_version: int = -1
+    """Sample every token under this version, which was pinned before; -1 takes the newest at each step."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -168,6 +170,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int = 0
     num_waiting: int = 0
     num_slots: int = 0
+    num_evaluating: int = 0
+    """Sequences of an evaluation, which has slots of its own."""
     cache_tokens_used: int = 0
     cache_tokens: int = 0
     num_interrupts: int = 0
@@ -175,7 +179,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_loads: int = 0
     num_preemptions: int = 0
     load_seconds: float = 0.0
-    """Time decoding stood still for loads: checksum and pointer swap."""
+    """Time decoding stood still for loads (checksum and pointer swap) and for copies of pinned versions."""
     num_recomputed_tokens: int = 0
     """Cache entries thrown away by loads and computed again: the rest of an interrupt's cost."""
 

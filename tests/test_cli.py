@@ -24,6 +24,8 @@ from freerun.config.recipe import Recipe
 from freerun.errors import FreerunError
 from freerun.events.reader import RunSummary
 from freerun.runtime.checkpoint import CheckpointWriter, ControllerState
+from freerun.runtime.eval_job import EvalJob, save_job
+from freerun.runtime.eval_report import check_ks
 
 
 @pytest.fixture
@@ -35,14 +37,29 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(("train", recipe, resume))
         return 7
 
-    def run_eval(recipe: Recipe, model_directory: Path) -> int:
-        calls.append(("eval", recipe, model_directory))
-        return 0
+    def run_eval(job: EvalJob, directory: Path) -> None:
+        calls.append(("eval", job, directory))
+
+    class Report:
+        is_empty = False
+
+        def __init__(self, directory: Path, ks: list[int]) -> None:
+            calls.append(("report", directory, ks))
+
+        def describe(self) -> str:
+            return "the report"
+
+        def completions(self, shown: str) -> list[str]:
+            return [f"{shown} completions"]
+
+        def as_json(self) -> str:
+            return "{}"
 
     fakes: dict[str, dict[str, Any]] = {
         "session": {"run_training": run_training},
         "plan": {"describe_plan": lambda recipe: f"the plan of {recipe.run.name}"},
         "eval_session": {"run_eval": run_eval},
+        "eval_report": {"Report": Report, "check_ks": check_ks},
     }
     for name, functions in fakes.items():
         module = ModuleType(name)
@@ -190,7 +207,24 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
             'config: data.task = "times-tables" has no demonstrations; set warm_start.num_steps = 0, '
             'or data.task to "euclid"',
         ),
-        (["eval", "model"], '"model" is a model, not a run: say how to evaluate it with --recipe RECIPE'),
+        (["eval", "model"], "a model directory is no run: say what to evaluate it on with --task TASK"),
+        (
+            ["eval", "model", "--task", "demo.toml", "--version", "3"],
+            '"model" is a model, not a run: it has no version 3',
+        ),
+        (
+            ["eval", "model", "--task", "chess"],
+            '--task "chess" is neither a recipe (.toml), nor a data file, '
+            "nor a built-in task (times-tables, euclid)",
+        ),
+        (
+            ["eval", "model", "--task", "demo.toml", "--k", "1", "8"],
+            "--k 8 must lie between 1 and the 4 samples of a problem; --eval.num_samples N draws more",
+        ),
+        (
+            ["eval", "model", "--task", "demo.toml", "--sampling.temperature", "0"],
+            "config: sampling.temperature = 0.0 must be greater than 0",
+        ),
         (
             ["eval", "gone"],
             '"gone" is neither a model directory (no config.json) nor a run (no config.toml); '
@@ -222,19 +256,61 @@ def test_what_stops_a_run_becomes_its_exit_code(
 def test_eval_of_a_run_takes_its_newest_checkpoint_and_its_own_recipe(demo: Path, runtime: list[Any]) -> None:
     run = make_run(Path("runs/x"), ("step-20", "step-100", "step-3"))
     assert main(["eval", str(run), "--eval.num_samples", "2"]) == 0
-    [(_, recipe, model)] = runtime
-    assert model == run / "checkpoints/step-100/model"
-    assert (recipe.run.name, recipe.eval.num_samples) == ("kept", 2)
+    [(_, job, directory), (_, shown, ks)] = runtime
+    assert (job.model, job.version) == (str(run / "checkpoints/step-100/model"), 100)
+    assert (job.recipe.run.name, job.recipe.eval.num_samples, job.is_greedy) == ("kept", 2, False)
+    assert directory.parent == run / "evals"
+    assert directory.name.startswith("step-100-times-tables-")
+    assert (shown, ks) == (directory, [])
 
 
-def test_eval_of_a_run_can_take_another_recipe(demo: Path, runtime: list[Any]) -> None:
-    main(["eval", str(make_run(Path("runs/x"), ("step-1",))), "--recipe", str(demo)])
-    assert runtime[0][1].run.name == "demo"
+def test_eval_of_a_run_can_take_an_older_checkpoint_and_another_recipe(demo: Path, runtime: list[Any]) -> None:
+    run = make_run(Path("runs/x"), ("step-1", "step-2"))
+    main(["eval", str(run), "--version", "1", "--task", str(demo), "--output", "here"])
+    (_, job, directory) = runtime[0]
+    assert (job.recipe.run.name, job.version, directory) == ("demo", 1, Path("here"))
+
+
+def test_a_version_that_is_not_kept_is_refused_with_those_that_are(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(make_run(Path("runs/x"), ("step-20",))), "--version", "7"]) == 2
+    assert "has no checkpoint of version 7; it keeps step-20" in capsys.readouterr().err
 
 
 def test_eval_of_a_model_directory_takes_it_as_it_is(demo: Path, runtime: list[Any]) -> None:
-    main(["eval", "model", "--recipe", str(demo)])
-    assert runtime == [("eval", load_recipe(demo, []), Path("model"))]
+    main(["eval", "model", "--task", str(demo)])
+    (_, job, directory) = runtime[0]
+    assert (job.recipe, job.model, job.version) == (load_recipe(demo, []), "model", 0)
+    assert directory.parent == Path("evals")
+
+
+def test_a_task_is_a_recipe_a_built_in_task_or_a_data_file(demo: Path, runtime: list[Any]) -> None:
+    Path("my.jsonl").write_text("{}\n")
+    main(["eval", "model", "--task", "euclid", "--sampling.temperature", "0.6", "--output", "a"])
+    main(["eval", "model", "--task", "my.jsonl", "--output", "b"])
+    run = make_run(Path("runs/x"), ("step-1",))
+    main(["eval", str(run), "--task", "my.jsonl", "--output", "c"])
+    euclid, whole, other = [call[1] for call in runtime if call[0] == "eval"]
+    assert (euclid.recipe.data.task, euclid.recipe.sampling.temperature, euclid.task) == ("euclid", 0.6, "euclid")
+    assert whole.recipe.data.path == whole.recipe.data.held_out_path == "my.jsonl"
+    assert (other.recipe.run.name, other.recipe.data.path, other.task) == ("kept", "my.jsonl", "my")
+
+
+def test_a_greedy_evaluation_draws_one_completion(demo: Path, runtime: list[Any]) -> None:
+    main(["eval", "model", "--task", str(demo), "--greedy", "--eval.num_samples", "4"])
+    assert (runtime[0][1].is_greedy, runtime[0][1].recipe.eval.num_samples) == (True, 1)
+
+
+def test_an_evaluation_made_before_is_shown_and_not_made_again(
+    demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("evals/old").mkdir(parents=True)
+    save_job(EvalJob(load_recipe(demo, []), "model", 0, "demo", "held-out", False), Path("evals/old"))
+    assert main(["eval", "evals/old", "--show", "wrong", "--k", "2"]) == 0
+    assert runtime == [("report", Path("evals/old"), [2])]
+    assert capsys.readouterr().out == "wrong completions\nthe report\n"
+    assert main(["eval", "evals/old", "--greedy"]) == 2
 
 
 def test_a_run_without_a_checkpoint_cannot_be_evaluated(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:

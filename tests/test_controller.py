@@ -31,8 +31,8 @@ from freerun.config.recipe import (
 from freerun.config.reward import RewardConfig
 from freerun.config.train import TrainConfig
 from freerun.data.curriculum import Curriculum
-from freerun.errors import RolloutError, WorkerError
-from freerun.events.events import AnyEvent, EvalFinished, GroupFinished, StepFinished
+from freerun.errors import PinLostError, RolloutError, WorkerError
+from freerun.events.events import AnyEvent, EvalFinished, EvalSkipped, GroupFinished, StepFinished
 from freerun.runtime.checkpoint import ControllerState
 from freerun.runtime.controller import Controller, Stages
 from freerun.types import (
@@ -79,6 +79,7 @@ class SimulatedEngines:
     def __init__(self, rng: random.Random) -> None:
         self.version = -1
         self.rng = rng
+        self.pinned: Pinned | None = None
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
         raise NotImplementedError("the simulated workflow makes its completions itself")
@@ -88,8 +89,28 @@ class SimulatedEngines:
         self.version = published.version
         await asyncio.sleep(self.rng.random())
 
+    def pin(self, version: int) -> "Pinned":
+        assert version == self.version, "pinned behind another load"
+        assert self.pinned is None, "two versions pinned at once"
+        self.pinned = Pinned(self, version)
+        return self.pinned
+
     def stats(self) -> Sequence[EngineStats]:
         return []
+
+
+@dataclass
+class Pinned:
+    """The engines at one version."""
+
+    engines: SimulatedEngines
+    version: int
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        raise NotImplementedError("the simulated workflow makes its completions itself")
+
+    def release(self) -> None:
+        self.engines.pinned = None
 
 
 class SimulatedGraders:
@@ -144,6 +165,7 @@ class World:
         self.rng = rng
         self.failure_rate = failure_rate
         self.tail = tail
+        self.evaluation_delay = 0.0
         self.trained: dict[int, int] = {}
         self.saved: ControllerState | None = None
         self.events: list[AnyEvent] = []
@@ -175,6 +197,10 @@ class World:
     def verdicts(self, prompt: Prompt) -> list[bool]:
         return [self.rng.random() < 0.5 for _ in range(self.recipe.sampling.group_size)]
 
+    async def evaluation_workflow(self, prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        await asyncio.sleep(self.evaluation_delay)
+        return await self.workflow(prompt, generator, grader)
+
     async def session(self, ending: str) -> int:
         """Run until the end, a stop or a kill; returns the version that was reached."""
         recipe, source = self.recipe, CountingSource()
@@ -202,7 +228,7 @@ class World:
         stages = Stages(
             source=source,  # type: ignore[arg-type]
             workflow=self.workflow,
-            evaluation_workflow=self.workflow,
+            evaluation_workflow=self.evaluation_workflow,
             generator=SimulatedEngines(self.rng),
             grader=SimulatedGraders(),
             gate=gate,
@@ -322,12 +348,45 @@ def test_generation_goes_on_while_the_trainer_trains_and_checkpoints_are_written
     assert len(overlapping) > len(steps) / 2
 
 
-def test_an_evaluation_says_which_versions_sampled_it() -> None:
+def test_evaluations_are_pinned_while_training_goes_on() -> None:
     world = small_world(eval=EvalConfig(every_steps=3))
+    world.evaluation_delay = 1.5
     run_in_virtual_time(world.session("end"))
-    evaluations = [event for event in world.events if isinstance(event, EvalFinished)]
-    assert evaluations[-1].version == evaluations[-1].oldest_version == evaluations[-1].newest_version == 12
-    assert all(e.oldest_version <= e.version <= e.newest_version for e in evaluations)
+    evaluations = {event.version: event for event in world.events if isinstance(event, EvalFinished)}
+    assert list(evaluations) == [0, 3, 6, 9, 12]
+    assert all(e.num_failed == 0 and len(e.problems) == e.num_prompts for e in evaluations.values())
+    steps = {e.result.version: e.seconds for e in world.events if isinstance(e, StepFinished)}
+    assert sum(evaluations[v].seconds > steps[v + 1] for v in (3, 6, 9)) > 0, "no evaluation outlived its version"
+
+
+def test_an_evaluation_that_is_due_while_another_runs_is_skipped_and_said_so() -> None:
+    world = small_world(eval=EvalConfig(every_steps=1))
+    world.evaluation_delay = 20.0
+    run_in_virtual_time(world.session("end"))
+    finished = [event.version for event in world.events if isinstance(event, EvalFinished)]
+    skipped = [event for event in world.events if isinstance(event, EvalSkipped)]
+    assert sorted([*finished, *(event.version for event in skipped)]) == list(range(13))
+    assert finished[-1] == 12, "the last version is always evaluated"
+    assert skipped[0].reason == "the evaluation of version 0 still runs"
+
+
+def test_an_evaluation_whose_version_is_lost_or_mixed_is_skipped_with_the_reason() -> None:
+    world = small_world(eval=EvalConfig(every_steps=4))
+
+    async def lose_or_mix(prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        if generator.version == 4 and prompt.ordinal == -2:
+            raise PinLostError("version 4 is gone")
+        if generator.version == 8:
+            generator = generator.engines  # which go on to newer versions
+            await asyncio.sleep(5)
+        return await world.workflow(prompt, generator, grader)
+
+    world.evaluation_workflow = lose_or_mix  # type: ignore[method-assign]
+    run_in_virtual_time(world.session("end"))
+    assert [event.version for event in world.events if isinstance(event, EvalFinished)] == [0, 12]
+    skipped = {event.version: event.reason for event in world.events if isinstance(event, EvalSkipped)}
+    assert skipped[4] == "version 4 is gone"
+    assert "the generator did not keep 8" in skipped[8]
 
 
 def test_rollouts_that_always_fail_stop_the_run_and_keep_the_steps_made() -> None:

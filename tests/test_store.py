@@ -69,9 +69,9 @@ def an_eval(version: int, accuracy: float = 0.5) -> EvalFinished:
     return EvalFinished(
         seconds=1.0,
         version=version,
-        oldest_version=version,
-        newest_version=version,
         accuracy=accuracy,
+        accuracy_low=accuracy - 0.1,
+        accuracy_high=accuracy + 0.1,
         num_prompts=8,
         num_samples=4,
         num_failed=0,

@@ -79,9 +79,9 @@ def a_run(num_steps: int = 12, text: str = " 56\n") -> list[AnyEvent]:
         EvalFinished(
             seconds=0.5,
             version=0,
-            oldest_version=0,
-            newest_version=0,
             accuracy=0.18,
+            accuracy_low=0.12,
+            accuracy_high=0.26,
             num_prompts=64,
             num_samples=4,
             num_failed=0,
@@ -106,9 +106,9 @@ def a_run(num_steps: int = 12, text: str = " 56\n") -> list[AnyEvent]:
         EvalFinished(
             seconds=end,
             version=10,
-            oldest_version=10,
-            newest_version=11,
             accuracy=0.55,
+            accuracy_low=0.45,
+            accuracy_high=0.65,
             num_prompts=64,
             num_samples=4,
             num_failed=1,
@@ -239,7 +239,7 @@ def test_the_log_has_one_line_per_step_and_nothing_that_is_not_known() -> None:
         "step 12/60  reward 0.80  held-out 0.18  length 5.1  staleness 1.0/3 (bound 4)  gen 512 tok/s  "
         "train 503 tok/s  waited 0.4 s\n"
     ) in log
-    assert "held-out 0.55 at version 10  (64 prompts x 4, sampled by 10 to 11)  1 failed\n" in log
+    assert "held-out 0.55 [0.45, 0.65] at version 10  (64 prompts x 4)  1 failed\n" in log
     assert "checkpoint 10 saved  runs/times-tables/checkpoints/10\n" in log
     assert "group 99 failed: grader-0 timed out after 10 s\n" in log
     assert "step 13/60  held-out 0.55" in log
@@ -272,7 +272,7 @@ def test_the_summary_says_what_came_of_the_run_and_what_to_type_next() -> None:
     assert words.splitlines() == [
         "outcome    finished",
         "steps      12 of 60, in 30 s",
-        "held-out   18% → 55% (versions 0 → 10)",
+        "held-out   18% → 55% [45%, 65%] (versions 0 → 10)",
         "reward     -3.6 → 0.8",
         "staleness  mean 0.97, max 3 of 4: bound held",
         "trained    768 trajectories; groups: 12 filtered, 1 failed (last failure: grader-0 timed out after 10 s)",

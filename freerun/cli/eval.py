@@ -1,64 +1,170 @@
-"""`freerun eval`: held-out accuracy of a model directory, or of the newest checkpoint of a run."""
+"""`freerun eval`: accuracy of a model directory or of a run's checkpoint, recorded so that it can be looked at."""
 
 from __future__ import annotations
 
+import argparse
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 from freerun.cli.arguments import Parser, split_overrides
 from freerun.cli.train import check_data_files
-from freerun.config.load import load_recipe
-from freerun.errors import CheckpointError, ConfigError, ModelError
+from freerun.config.load import key_types, load_recipe, make_recipe
+from freerun.config.recipe import Recipe
+from freerun.errors import CheckpointError, ConfigError, FreerunError, ModelError
+
+if TYPE_CHECKING:
+    from freerun.runtime.eval_job import EvalJob
 
 EPILOG = """\
+MODEL_OR_RUN is a model directory, a run (its newest checkpoint, its own recipe), or an evaluation made before,
+which is only shown again.
+
+TASK is a recipe (its data, sampling and grader), a built-in task, or a data file, which is evaluated whole.
+Beside a built-in task or a data file, everything else is the run's own, or the defaults for a model directory:
+say what differs with --section.key value.
+
 examples:
-  freerun eval models/smollm2 --recipe recipes/times-tables.toml
   freerun eval runs/times-tables
-  freerun eval runs/times-tables --eval.num_samples 8 --sampling.temperature 0.6
+  freerun eval runs/times-tables --version 20 --eval.num_samples 8 --k 1 4 8
+  freerun eval models/smollm2 --task recipes/times-tables.toml --greedy
+  freerun eval models/smollm2 --task my.jsonl --sampling.temperature 0.6 --reward.grader number --show wrong
+  freerun eval runs/times-tables/evals/NAME --show wrong
 """
 
 
 def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
     args, unknown = _parser().parse_known_args(own)
-    model = find_model(args.target)
-    recipe = load_recipe(args.recipe or _recipe_of(args.target), [*overrides, *unknown])
+    overrides += unknown
+
+    from freerun.runtime.eval_job import is_evaluation
+
+    directory: Path = args.target
+    if is_evaluation(directory):
+        if overrides or args.task or args.greedy or args.version is not None:
+            raise FreerunError(f'"{directory}" is an evaluation made before; it takes only --k, --show and --json')
+    else:
+        job = make_job(args, overrides)
+        directory = args.output or new_directory(args.target, job)
+        if directory.exists():
+            raise FreerunError(f'"{directory}" exists; name another with --output DIR')
+
+        from freerun.runtime.eval_session import run_eval
+
+        run_eval(job, directory)
+    return _report(directory, args)
+
+
+def _report(directory: Path, args: argparse.Namespace) -> int:
+    from freerun.runtime.eval_report import Report
+
+    report = Report(directory, args.k)
+    if args.json:
+        print(report.as_json())
+    else:
+        for block in report.completions(args.show):
+            print(block)
+        print(report.describe())
+    return 1 if report.is_empty else 0
+
+
+def make_job(args: argparse.Namespace, overrides: Sequence[str]) -> EvalJob:
+    """Everything that decides the evaluation, checked before anything starts."""
+    from freerun.runtime.eval_job import EvalJob
+    from freerun.runtime.eval_report import check_ks
+
+    model, version = find_model(args.target, args.version)
+    own_recipe = args.target / "config.toml"
+    if args.greedy:  # all samples would be the same
+        overrides = [*overrides, "--eval.num_samples", "1"]
+    recipe = find_recipe(args.task, own_recipe if own_recipe.is_file() else None, overrides)
     check_data_files(recipe)
+    check_ks(args.k, recipe.eval.num_samples)
+    source = recipe.data.path if recipe.data.task == "jsonl" else recipe.data.task
+    return EvalJob(recipe, str(model), version, Path(source).stem, args.split, args.greedy)
 
-    from freerun.runtime.eval_session import run_eval
 
-    return run_eval(recipe, model)
-
-
-def find_model(target: Path) -> Path:
-    """The model directory itself, or that of the run's newest checkpoint."""
+def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
+    """The model directory itself, or that of a run's checkpoint: the newest, or the one of `version`."""
     if (target / "config.json").is_file():
-        return target
+        if version is not None:
+            raise CheckpointError(f'"{target}" is a model, not a run: it has no version {version}')
+        return target, 0
     if not (target / "config.toml").is_file():
         raise ModelError(
             f'"{target}" is neither a model directory (no config.json) nor a run (no config.toml); '
             "name one, such as models/smollm2 or runs/times-tables"
         )
-    from freerun.runtime.checkpoint import find_checkpoint
+    from freerun.runtime.checkpoint import find_checkpoint, read_checkpoint
 
-    checkpoint = find_checkpoint(target / "checkpoints")
-    if checkpoint is None:
+    checkpoints = target / "checkpoints"
+    if version is not None:
+        if not (checkpoints / f"step-{version}").is_dir():
+            kept = ", ".join(sorted(path.name for path in checkpoints.glob("step-*"))) or "none"
+            raise CheckpointError(f'the run "{target}" has no checkpoint of version {version}; it keeps {kept}')
+        checkpoint = read_checkpoint(checkpoints / f"step-{version}")
+    elif (newest := find_checkpoint(checkpoints)) is None:
         raise CheckpointError(f'the run "{target}" has no checkpoint yet (no checkpoints/step-*)')
-    return checkpoint.model_directory
+    else:
+        checkpoint = newest
+    return checkpoint.model_directory, checkpoint.state.version
 
 
-def _recipe_of(target: Path) -> Path:
-    config = target / "config.toml"
-    if not config.is_file():
-        raise ConfigError(f'"{target}" is a model, not a run: say how to evaluate it with --recipe RECIPE')
-    return config
+def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) -> Recipe:
+    """The recipe that TASK names, or the run's own (without one: the defaults) with the data that TASK names."""
+    if task.endswith(".toml"):
+        return load_recipe(Path(task), overrides)
+    if not task and own_recipe is None:
+        raise ConfigError("a model directory is no run: say what to evaluate it on with --task TASK")
+    data = [*_data_overrides(task), *overrides]
+    return load_recipe(own_recipe, data) if own_recipe else make_recipe(Path(task).stem, data)
+
+
+def _data_overrides(task: str) -> list[str]:
+    builtin = [name for name in get_args(key_types()["data.task"]) if name != "jsonl"]
+    if not task:
+        return []
+    if task in builtin:
+        return ["--data.task", task]
+    if Path(task).is_file():
+        return ["--data.task", "jsonl", "--data.path", task, "--data.held_out_path", task]
+    raise ConfigError(
+        f'--task "{task}" is neither a recipe (.toml), nor a data file, nor a built-in task ({", ".join(builtin)})'
+    )
+
+
+def new_directory(target: Path, job: EvalJob) -> Path:
+    """A name that says what and when: below the run, or below evals/ for a model directory."""
+    is_run = (target / "config.toml").is_file()
+    subject = f"step-{job.version}" if is_run else target.resolve().name
+    name = f"{subject}-{job.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return (target / "evals" if is_run else Path("evals")) / name
 
 
 def _parser() -> Parser:
-    parser = Parser("freerun eval", "Measure held-out accuracy.", EPILOG)
-    parser.usage = "freerun eval MODEL_OR_RUN [--recipe RECIPE] [--section.key value ...]"
-    parser.add_argument(
-        "target", metavar="MODEL_OR_RUN", type=Path, help="model directory, or run directory such as runs/demo"
+    parser = Parser("freerun eval", "Measure accuracy on held-out problems, with 95 % intervals.", EPILOG)
+    parser.usage = (
+        "freerun eval MODEL_OR_RUN [--task TASK] [--version N] [--k K ...] [--greedy] [--split SPLIT]\n"
+        "                    [--show WHICH] [--json] [--output DIR] [--section.key value ...]"
     )
-    parser.add_argument("--recipe", metavar="RECIPE", type=Path, help="TOML file; a run has its own config.toml")
+    add = parser.add_argument
+    add("target", metavar="MODEL_OR_RUN", type=Path, help="model directory, run, or evaluation made before")
+    add("--task", metavar="TASK", default="", help="recipe, built-in task or data file; a run has its own recipe")
+    add("--version", metavar="N", type=int, help="the run's checkpoint of this version; the newest by default")
+    add("--k", metavar="K", type=int, nargs="+", default=[], help="report pass@K; by default 1 and all samples")
+    add("--greedy", action="store_true", help="take the likeliest token at every step: one completion a problem")
+    add(
+        "--split", choices=("held-out", "training"), default="held-out", help="which problems; held-out by default"
+    )
+    add("--show", metavar="WHICH", choices=("wrong", "right", "all"), default="nothing",
+        help="print these completions: wrong, right or all")  # fmt: skip
+    add("--json", action="store_true", help="print estimates and problems as JSON instead")
+    add(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="where results are kept; by default a new directory below evals/",
+    )
     return parser

@@ -39,8 +39,16 @@ def load_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
     values = _read_toml(path)
     if PRESET_KEY in overridden:
         values = {key: value for key, value in values.items() if not key.startswith("objective.")}
-    values |= overridden
-    values["run.name"] = values.get("run.name") or path.stem
+    return _assemble(values | overridden, name=path.stem)
+
+
+def make_recipe(name: str, overrides: Sequence[str]) -> Recipe:
+    """A recipe without a file: every default but what the overrides say."""
+    return _assemble(_read_overrides(overrides), name=name)
+
+
+def _assemble(values: dict[str, Any], *, name: str) -> Recipe:
+    values["run.name"] = values.get("run.name") or name
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")

@@ -12,6 +12,7 @@ The engine is single-threaded and knows no processes; `freerun.runtime.rollout_w
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 from typing import Protocol
@@ -110,8 +111,20 @@ class Engine:
         self._load_seconds += time.perf_counter() - begin
 
     def add_load_seconds(self, seconds: float) -> None:
-        """Account for time that decoding stood still before `load`: the checksum."""
+        """Account for time that decoding stood still around `load`: the checksum, the copy of a pinned version."""
         self._load_seconds += seconds
+
+    def frozen_copy(self) -> Engine:
+        """A second engine at this version, with weights and cache of its own and none of the requests."""
+        frozen = Engine(
+            copy.deepcopy(self.model),
+            self.config,
+            text=self._text,
+            max_sequence_tokens=self._slot_tokens,
+            seed=self._seed,
+        )
+        frozen.version = self.version
+        return frozen
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from freerun.types import EngineStats, Group, StepResult
+from freerun.types import EngineStats, Group, StepResult, Trajectory
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", eq=False):
@@ -76,16 +76,44 @@ class WeightsLoaded(Event, frozen=True, kw_only=True, tag="weights_loaded"):
     checksum: str
 
 
+class ProblemResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one problem in one evaluation."""
+
+    ordinal: int
+    key: str
+    num_samples: int
+    """Completions graded: 0 if the problem failed."""
+    num_correct: int
+    mean_reward: float
+    mean_length: float
+    """Tokens of a completion."""
+    failure: str = ""
+    """Why it could not be sampled or graded."""
+
+
 class EvalFinished(Event, frozen=True, kw_only=True, tag="eval_finished"):
     version: int
-    """The version that sampled most of its tokens: new weights may arrive while it runs."""
-    oldest_version: int
-    newest_version: int
+    """The version that sampled every token of it."""
     accuracy: float
+    """Share of the completions that are right, mean over problems (pass@1); nan if none could be graded."""
+    accuracy_low: float
+    accuracy_high: float
+    """The 95 % interval of `accuracy`; see `events/pass_at_k.py`."""
     num_prompts: int
     num_samples: int
     num_failed: int
     mean_length: float
+    problems: tuple[ProblemResult, ...] = ()
+    """One per prompt; the store keeps them in a table."""
+    groups: tuple[tuple[Trajectory, ...], ...] = ()
+    """The completions themselves, where they are to be kept: `freerun eval`."""
+
+
+class EvalSkipped(Event, frozen=True, kw_only=True, tag="eval_skipped"):
+    """An evaluation that was due has no result: it was not started, or its version was lost."""
+
+    version: int
+    reason: str
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag="checkpoint_saved"):
@@ -117,6 +145,7 @@ AnyEvent = (
     | EngineReport
     | WeightsLoaded
     | EvalFinished
+    | EvalSkipped
     | CheckpointSaved
     | WorkerDied
     | RunFinished

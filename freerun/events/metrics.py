@@ -17,6 +17,7 @@ from freerun.events.events import (
     CheckpointSaved,
     EngineReport,
     EvalFinished,
+    EvalSkipped,
     GroupFinished,
     RunFinished,
     RunStarted,
@@ -122,6 +123,7 @@ class RunState:
     rewards: list[float] = field(default_factory=list)
     """One per step that had a reward."""
     evals: list[EvalFinished] = field(default_factory=list)
+    skipped_evals: list[EvalSkipped] = field(default_factory=list)
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     first_step: Step | None = None
     train_seconds: float = 0.0
@@ -156,6 +158,8 @@ class RunState:
                 self.loaded_version = event.version
             case EvalFinished():
                 self.evals.append(event)
+            case EvalSkipped():
+                self.skipped_evals.append(event)
             case CheckpointSaved():
                 self.checkpoint = event
             case WarmStartProgress():

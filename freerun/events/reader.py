@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from freerun.events.events import AnyEvent
+from freerun.events.events import AnyEvent, ProblemResult
 from freerun.events.schema import STORE_NAME, Rewound, StoreError, check_schema, is_alive, store_file
 from freerun.types import FinishReason, Floats, Ints, Span, decoder_for
 
@@ -58,10 +58,11 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded evaluation."""
 
     version: int
-    oldest_version: int
-    newest_version: int
+    """The version that sampled all of it."""
     seconds: float
     accuracy: float
+    accuracy_low: float
+    accuracy_high: float
     num_prompts: int
     num_samples: int
     num_failed: int
@@ -89,6 +90,22 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     spans: tuple[Span, ...]
     reward_parts: dict[str, float]
     """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
+
+
+class EvalCompletionRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A recorded completion of an evaluation."""
+
+    version: int
+    ordinal: int
+    sample: int
+    key: str
+    prompt: str
+    answer: str
+    completion: str
+    reward: float
+    is_correct: bool
+    finish_reason: FinishReason
+    token_ids: Ints
 
 
 _decode_event: msgspec.msgpack.Decoder[AnyEvent | Rewound] = decoder_for(AnyEvent | Rewound)
@@ -142,9 +159,19 @@ class RunReader:
 
     def evals(self) -> list[EvalRow]:
         """Evaluations by version."""
-        rows = [dict(row) for row in self._rows("SELECT * FROM evals ORDER BY version")]
-        floats = ("accuracy", "mean_length")
-        return [EvalRow(**(row | {name: _number(row[name]) for name in floats})) for row in rows]
+        floats = ("accuracy", "accuracy_low", "accuracy_high", "mean_length")
+        return [EvalRow(**_with_nan(row, floats)) for row in self._rows("SELECT * FROM evals ORDER BY version")]
+
+    def eval_problems(self, version: int) -> list[ProblemResult]:
+        """What came of each problem in the evaluation of `version`, in the order they were asked."""
+        rows = self._rows("SELECT * FROM eval_problems WHERE version = ? ORDER BY abs(ordinal)", version)
+        fields = [_with_nan(row, ("mean_reward", "mean_length")) for row in rows]
+        return [ProblemResult(**{name: f[name] for name in f if name != "version"}) for f in fields]
+
+    def eval_completions(self, version: int) -> list[EvalCompletionRow]:
+        """The completions of the evaluation of `version`; only `freerun eval` keeps them."""
+        query = "SELECT * FROM eval_completions WHERE version = ? ORDER BY abs(ordinal), sample"
+        return [_eval_completion_row(row) for row in self._rows(query, version)]
 
     def trajectories(self, version: int) -> list[TrajectoryRow]:
         """The batch that the step to `version` consumed, in the order it was given."""
@@ -214,6 +241,11 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
+def _with_nan(row: sqlite3.Row, names: tuple[str, ...]) -> dict[str, Any]:
+    """The row's fields; of those named, NULL is the nan that it stands for."""
+    return dict(row) | {name: _number(row[name]) for name in names}
+
+
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
@@ -222,6 +254,14 @@ def _step_row(row: sqlite3.Row, metrics: dict[str, float]) -> StepRow:
     counts = _decode_counts.decode(row["staleness_counts"])
     fields: dict[str, Any] = dict(row) | {"staleness_counts": counts, "metrics": metrics}
     return StepRow(**fields)
+
+
+def _eval_completion_row(row: sqlite3.Row) -> EvalCompletionRow:
+    fields = _with_nan(row, ("reward",)) | {
+        "is_correct": bool(row["is_correct"]),
+        "token_ids": np.frombuffer(row["token_ids"], np.int32),
+    }
+    return EvalCompletionRow(**fields)
 
 
 def _trajectory_row(row: sqlite3.Row) -> TrajectoryRow:

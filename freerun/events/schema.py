@@ -4,7 +4,8 @@
     events        every event in order, without the batches                   (msgpack body)
     steps         one row per version; metrics: its numbers by name
     trajectories  what each step consumed, whole: text, tokens, logprobs, spans, reward
-    evals         one row per evaluated version
+    evals         one row per evaluated version; eval_problems: one per problem of it
+    eval_completions   what was sampled in it, where that is kept (`freerun eval`)
 
 (ordinal, sample) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained
 twice. A not-a-number is stored as NULL, the only way SQLite knows it.
@@ -52,9 +53,18 @@ CREATE TABLE trajectories (
 );
 CREATE INDEX trajectories_by_version ON trajectories (version);
 CREATE TABLE evals (
-    version INTEGER PRIMARY KEY, oldest_version INTEGER NOT NULL, newest_version INTEGER NOT NULL,
-    seconds REAL NOT NULL, accuracy REAL, num_prompts INTEGER NOT NULL, num_samples INTEGER NOT NULL,
-    num_failed INTEGER NOT NULL, mean_length REAL
+    version INTEGER PRIMARY KEY, seconds REAL NOT NULL, accuracy REAL, accuracy_low REAL, accuracy_high REAL,
+    num_prompts INTEGER NOT NULL, num_samples INTEGER NOT NULL, num_failed INTEGER NOT NULL, mean_length REAL
+);
+CREATE TABLE eval_problems (
+    version INTEGER NOT NULL, ordinal INTEGER NOT NULL, key TEXT NOT NULL, num_samples INTEGER NOT NULL,
+    num_correct INTEGER NOT NULL, mean_reward REAL, mean_length REAL, failure TEXT NOT NULL,
+    PRIMARY KEY (version, ordinal)
+);
+CREATE TABLE eval_completions (
+    version INTEGER NOT NULL, ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, key TEXT NOT NULL,
+    prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
+    finish_reason TEXT NOT NULL, token_ids BLOB NOT NULL, PRIMARY KEY (version, ordinal, sample)
 );
 """
 
@@ -118,12 +128,14 @@ def _valid_text(text: str) -> str:
 
 
 def _event_row(event: AnyEvent | Rewound) -> tuple[float, str, int | None, bytes]:
-    """A row of `events`: the batch of a step is left to the table of trajectories."""
+    """A row of `events`: what has a table of its own (batches, problems, completions) is left out."""
     kind = str(event.__struct_config__.tag)
     if isinstance(event, StepFinished):
         return event.seconds, kind, event.result.version, encode(msgspec.structs.replace(event, groups=()))
+    if isinstance(event, EvalFinished):
+        return event.seconds, kind, event.version, encode(msgspec.structs.replace(event, problems=(), groups=()))
     # A run's start and end name a version too, but they happened whatever is made again later.
-    is_rewindable = kind in ("weights_loaded", "eval_finished", "checkpoint_saved")
+    is_rewindable = kind in ("weights_loaded", "eval_skipped", "checkpoint_saved")
     version = getattr(event, "version", None) if is_rewindable else None
     try:
         return event.seconds, kind, version, encode(event)
@@ -165,12 +177,7 @@ def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
         case StepFinished():
             _insert_step(db, event)
         case EvalFinished():
-            # A resumed run evaluates its first version again: the newer answer stands.
-            db.execute(
-                "INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (event.version, event.oldest_version, event.newest_version, event.seconds, event.accuracy,
-                 event.num_prompts, event.num_samples, event.num_failed, event.mean_length),
-            )  # fmt: skip
+            _insert_eval(db, event)
         case RunStarted():
             db.execute(
                 "UPDATE sessions SET num_steps = ?, start_version = ? WHERE session = ?",
@@ -197,3 +204,27 @@ def _insert_step(db: sqlite3.Connection, event: StepFinished) -> None:
         columns = ", ".join(rows[0])
         values = ", ".join(f":{name}" for name in rows[0])
         db.executemany(f"INSERT INTO trajectories ({columns}) VALUES ({values})", rows)
+
+
+def _insert_eval(db: sqlite3.Connection, event: EvalFinished) -> None:
+    """The evaluation's tables; a resumed run evaluates its first version again, and the newer answer stands."""
+    for table in ("evals", "eval_problems", "eval_completions"):
+        db.execute(f"DELETE FROM {table} WHERE version = ?", (event.version,))
+    db.execute(
+        "INSERT INTO evals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (event.version, event.seconds, event.accuracy, event.accuracy_low, event.accuracy_high,
+         event.num_prompts, event.num_samples, event.num_failed, event.mean_length),
+    )  # fmt: skip
+    problems = (
+        (event.version, p.ordinal, _valid_text(p.key), p.num_samples, p.num_correct, p.mean_reward, p.mean_length,
+         _valid_text(p.failure))
+        for p in event.problems
+    )  # fmt: skip
+    db.executemany("INSERT INTO eval_problems VALUES (?, ?, ?, ?, ?, ?, ?, ?)", problems)
+    columns = ("version", "ordinal", "sample", "key", "prompt", "answer", "completion", "reward", "is_correct",
+               "finish_reason", "token_ids")  # fmt: skip
+    completions = [_trajectory_row(event.version, t) for group in event.groups for t in group]
+    db.executemany(
+        f"INSERT INTO eval_completions VALUES ({', '.join(f':{name}' for name in columns)})",
+        [{name: row[name] for name in columns} for row in completions],
+    )

@@ -38,6 +38,7 @@ from freerun.events.schema import (
 COMMIT_SECONDS = 0.5
 MAX_EVENTS_PER_COMMIT = 512
 CLOSE_SECONDS = 60.0
+_VERSIONED_TABLES = ("steps", "metrics", "trajectories", "evals", "eval_problems", "eval_completions", "events")
 
 
 class _Mark:
@@ -98,7 +99,7 @@ class Store:
         self.flush()
         with self._exclusive() as connection, _transaction(connection) as db:
             [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
-            for table in ("steps", "metrics", "trajectories", "evals", "events"):
+            for table in _VERSIONED_TABLES:
                 db.execute(f"DELETE FROM {table} WHERE version > ?", (version,))
             # What belongs to no version but came after the checkpoint will happen again too; a session's
             # start and end stay.

@@ -26,16 +26,15 @@ from freerun.data.source import PromptStream
 from freerun.errors import FreerunError, RolloutError, WorkerError
 from freerun.events.events import (
     Activity,
-    EvalFinished,
     GroupFinished,
     Listener,
     StepFinished,
     WeightsLoaded,
 )
-from freerun.protocols import Generator, Grader, Trainer, Workflow
+from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
 from freerun.runtime.background import Background
 from freerun.runtime.checkpoint import ControllerState
-from freerun.runtime.evaluation import evaluate
+from freerun.runtime.held_out import HeldOut
 from freerun.types import Group, Prompt, Publication
 
 SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
@@ -49,7 +48,7 @@ class Stages:
     source: PromptStream
     workflow: Workflow
     evaluation_workflow: Workflow
-    generator: Generator
+    generator: VersionedGenerator
     grader: Grader
     gate: StalenessGate
     buffer: TrajectoryBuffer
@@ -87,7 +86,15 @@ class Controller:
         """Each raises when a worker is lost that cannot be replaced."""
         self._loading: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
-        self._evaluating: asyncio.Task[None] | None = None
+        self._held_out = HeldOut(
+            stages.source.held_out(recipe.eval.num_prompts),
+            stages.evaluation_workflow,
+            stages.generator,
+            stages.grader,
+            num_samples=recipe.eval.num_samples,
+            emit=emit,
+            clock=lambda: self.seconds,
+        )
         self._saved_version = version
         self._num_failures_in_row = 0
 
@@ -128,17 +135,12 @@ class Controller:
         await self._save_last()
         if self._loading is not None:
             await self._loading
-        evaluation = self._background.start(self._evaluate_last())
+        evaluation = self._background.start(self._held_out.evaluate_last(self.version))
         stop = self._background.start(_wait(self._stop))
         await asyncio.wait({evaluation, stop}, return_when=asyncio.FIRST_COMPLETED)
         evaluation.cancel()
         if self._saving is not None:
             await self._saving
-
-    async def _evaluate_last(self) -> None:
-        if self._evaluating is not None:
-            await self._evaluating
-        await self._evaluate_at(self.version)
 
     async def _save_last(self) -> None:
         if self._saving is not None:
@@ -313,33 +315,15 @@ class Controller:
         self._emit(WeightsLoaded(seconds=self.seconds, version=published.version, checksum=published.checksum))
         is_last = published.version == self._recipe.train.num_steps
         if published.version % self._recipe.eval.every_steps == 0 and not is_last:
+            evaluation = self._held_out.begin(published.version)
             if self.is_synchronous:
-                await self._evaluate_at(published.version)
-            elif self._is_idle(self._evaluating):
-                self._evaluating = self._background.start(self._evaluate_at(published.version))
+                await evaluation
+            else:
+                self._background.start(evaluation)
         self._stages.gate.advance(published.version)
         self._rollouts_wake.set()
 
     # ---- beside the loops -----------------------------------------------------------------------
-
-    async def _evaluate_at(self, version: int) -> None:
-        """Held-out accuracy, sampled like training rollouts and beside them."""
-        stages, config = self._stages, self._recipe.eval
-        prompts = stages.source.held_out(config.num_prompts)
-        result = await evaluate(prompts, stages.evaluation_workflow, stages.generator, stages.grader)
-        self._emit(
-            EvalFinished(
-                seconds=self.seconds,
-                version=result.most_used_version(default=version),
-                oldest_version=min(result.token_versions, default=version),
-                newest_version=max(result.token_versions, default=version),
-                accuracy=result.accuracy,
-                num_prompts=len(prompts),
-                num_samples=config.num_samples,
-                num_failed=result.num_failed,
-                mean_length=result.mean_length,
-            )
-        )
 
     def _save(self) -> None:
         """Begin a checkpoint of the version the trainer has now; it is written out beside the next step.

@@ -1,73 +1,95 @@
-"""`freerun eval`: held-out accuracy of a model directory, with rollout workers and graders but no trainer."""
+"""`freerun eval`: one evaluation with rollout workers and graders but no trainer, recorded in its own store."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
-import tempfile
+import shutil
+import sys
+import time
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from freerun.config.recipe import Recipe
+from freerun.data.source import PromptSource
 from freerun.data.tokenizer import Tokenizer
+from freerun.events.events import RunFinished
+from freerun.events.store import Store
+from freerun.protocols import Generator
 from freerun.runtime.background import Background
-from freerun.runtime.build import make_grader, make_rollout_pool, make_source, make_workflow
+from freerun.runtime.build import check_model, make_grader, make_rollout_pool, make_source, make_workflow
+from freerun.runtime.eval_job import EvalJob, Split, save_job
 from freerun.runtime.evaluation import Evaluation, evaluate
-from freerun.runtime.wording import printable
-
-NUM_SHOWN = 4
+from freerun.types import Completion, Prompt, Request
 
 
-def run_eval(recipe: Recipe, model_directory: Path) -> int:
-    """Evaluate and print accuracy with its standard error; returns the exit code."""
-    console = Console()
-    with tempfile.TemporaryDirectory(prefix="freerun-eval-") as logs:
-        result = asyncio.run(_evaluate(recipe, model_directory, Path(logs), console))
-    for line in _describe(result, recipe):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    return 0 if result.groups else 1
+class Greedy:
+    """A generator that takes the likeliest token, whatever the workflow asks for."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        sampling = msgspec.structs.replace(request.sampling, temperature=0.0)
+        return await self._generator.generate(msgspec.structs.replace(request, sampling=sampling))
 
 
-def _describe(result: Evaluation, recipe: Recipe) -> list[str]:
-    failed = f"; {result.num_failed} prompts could not be graded" if result.num_failed else ""
-    if not result.groups:
-        return [f"no held-out accuracy{failed}"]
-    shown = [group[0] for group in result.groups[:NUM_SHOWN]]
-    lines = [
-        f"  {'right' if t.reward.is_correct else 'wrong'}: {printable(t.prompt.text + t.completion.text)}"
-        for t in shown
-    ]
-    return [
-        *lines,
-        f"held-out accuracy {result.accuracy:.3f} ± {result.standard_error:.3f} (standard error over "
-        f"{len(result.groups)} prompts, {recipe.eval.num_samples} samples each, "
-        f"temperature {recipe.sampling.temperature:g}){failed}",
-    ]
+def run_eval(job: EvalJob, directory: Path) -> None:
+    """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
+    began = time.monotonic()
+    directory.mkdir(parents=True)
+    try:
+        result, num_available = asyncio.run(_evaluate(job, directory / "logs"))
+    except KeyboardInterrupt:
+        shutil.rmtree(directory)
+        raise
+    seconds = time.monotonic() - began
+    with Store(directory) as store:
+        num_samples = job.recipe.eval.num_samples
+        store(
+            result.as_event(seconds=seconds, version=job.version, num_samples=num_samples, keeps_completions=True)
+        )
+        store(RunFinished(seconds=seconds, outcome="finished", version=job.version, model_directory=job.model))
+    save_job(dataclasses.replace(job, num_available=num_available), directory)
 
 
-async def _evaluate(recipe: Recipe, model_directory: Path, logs: Path, console: Console) -> Evaluation:
-    tokenizer = Tokenizer.load(model_directory)
-    prompts = make_source(recipe, tokenizer).held_out(recipe.eval.num_prompts)
+async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
+    """The evaluation, and how many problems there were to choose from."""
+    recipe, model = job.recipe, Path(job.model)
+    tokenizer = Tokenizer.load(model)
+    check_model(recipe, tokenizer, model)
+    available = _prompts(make_source(recipe, tokenizer), job.split)
+    prompts = available[: recipe.eval.num_prompts]
     workflow = make_workflow(recipe, tokenizer, recipe.eval.num_samples, itertools.count())
     grader = make_grader(recipe, logs)
     pool = make_rollout_pool(
         recipe,
-        model_directory=model_directory,
+        model_directory=model,
         logs=logs,
         weight_buffers=(),
         on_report=lambda worker, stats: None,
         on_death=lambda worker, reason, is_restarted: None,
     )
     background = Background()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        await asyncio.gather(pool.start(), grader.start())
-        background.start(pool.wait_for_loss())
-        with Progress(console=console, transient=True) as progress:
-            bar = progress.add_task("evaluating", total=len(prompts))
-            work = evaluate(prompts, workflow, pool, grader, on_prompt=lambda: progress.advance(bar))
-            return await background.watch(work)
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("starting the workers", total=len(prompts))
+            await asyncio.gather(pool.start(), grader.start())
+            background.start(pool.wait_for_loss())
+            progress.update(bar, description="evaluating")
+            generator = Greedy(pool) if job.is_greedy else pool
+            work = evaluate(prompts, workflow, generator, grader, on_prompt=lambda: progress.advance(bar))
+            return await background.watch(work), len(available)
     finally:
         await background.cancel()
         await asyncio.gather(pool.close(), grader.close())
+
+
+def _prompts(source: PromptSource, split: Split) -> list[Prompt]:
+    if split == "held-out":
+        return source.held_out(sys.maxsize)
+    return [source.at(ordinal) for ordinal in range(source.epoch_size)]

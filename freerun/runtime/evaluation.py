@@ -1,59 +1,73 @@
-"""Held-out evaluation: every prompt through a workflow, and what came out, with its uncertainty."""
+"""An evaluation: every prompt through a workflow, side by side, and what came of each."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from freerun.events.events import EvalFinished, ProblemResult
+from freerun.events.pass_at_k import Estimate, estimate_pass_at_k
 from freerun.protocols import Generator, Grader, Workflow
 from freerun.types import Prompt, Trajectory
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One prompt: its graded completions, or why there are none."""
+
+    prompt: Prompt
+    trajectories: tuple[Trajectory, ...] = ()
+    failure: Exception | None = None
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """The graded groups, in the order of the prompts, and how many could not be graded."""
+    """One attempt per prompt, in the order of the prompts."""
 
-    groups: list[tuple[Trajectory, ...]]
-    num_failed: int
-
-    @property
-    def accuracy(self) -> float:
-        """Mean over prompts; nan if none could be graded."""
-        means = self._means()
-        return sum(means) / len(means) if means else math.nan
+    attempts: tuple[Attempt, ...]
 
     @property
-    def standard_error(self) -> float:
-        """Over prompts: samples of one prompt are not independent. nan for fewer than two."""
-        means = self._means()
-        if len(means) < 2:
-            return math.nan
-        variance = sum((value - self.accuracy) ** 2 for value in means) / (len(means) - 1)
-        return math.sqrt(variance / len(means))
+    def groups(self) -> tuple[tuple[Trajectory, ...], ...]:
+        """The graded completions of the prompts that did not fail."""
+        return tuple(attempt.trajectories for attempt in self.attempts if attempt.trajectories)
 
     @property
-    def token_versions(self) -> Counter[int]:
-        """How many tokens each version sampled: weights may be loaded while an evaluation runs."""
-        versions: Counter[int] = Counter()
-        for trajectory in [t for group in self.groups for t in group]:
-            for span in trajectory.completion.spans:
-                versions[span.version] += span.num_tokens
-        return versions
-
-    def most_used_version(self, *, default: int) -> int:
-        """The version that sampled most of the tokens."""
-        return max(self.token_versions.items(), key=lambda item: item[1], default=(default, 0))[0]
+    def failures(self) -> list[Exception]:
+        return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
 
     @property
-    def mean_length(self) -> float:
-        lengths = [len(trajectory.completion.token_ids) for group in self.groups for trajectory in group]
-        return sum(lengths) / len(lengths) if lengths else math.nan
+    def versions(self) -> set[int]:
+        """The versions that sampled its tokens."""
+        return {span.version for group in self.groups for t in group for span in t.completion.spans}
 
-    def _means(self) -> list[float]:
-        return [sum(t.reward.is_correct for t in group) / len(group) for group in self.groups]
+    def pass_at(self, k: int) -> Estimate:
+        """pass@k over the prompts that could be graded."""
+        counts = [(len(group), sum(t.reward.is_correct for t in group)) for group in self.groups]
+        return estimate_pass_at_k(counts, k)
+
+    def problems(self) -> tuple[ProblemResult, ...]:
+        return tuple(_result_of(attempt) for attempt in self.attempts)
+
+    def as_event(
+        self, *, seconds: float, version: int, num_samples: int, keeps_completions: bool = False
+    ) -> EvalFinished:
+        """What is recorded and shown of it."""
+        accuracy = self.pass_at(1)
+        return EvalFinished(
+            seconds=seconds,
+            version=version,
+            accuracy=accuracy.value,
+            accuracy_low=accuracy.low,
+            accuracy_high=accuracy.high,
+            num_prompts=len(self.attempts),
+            num_samples=num_samples,
+            num_failed=len(self.failures),
+            mean_length=_mean([len(t.completion.token_ids) for group in self.groups for t in group]),
+            problems=self.problems(),
+            groups=self.groups if keeps_completions else (),
+        )
 
 
 async def evaluate(
@@ -66,14 +80,29 @@ async def evaluate(
 ) -> Evaluation:
     """Run all prompts side by side; one whose rollout fails is counted, not graded."""
 
-    async def attempt(prompt: Prompt) -> tuple[Trajectory, ...] | None:
+    async def attempt(prompt: Prompt) -> Attempt:
         try:
-            return await workflow(prompt, generator, grader)
-        except Exception:  # the edge of user code, as in training: a failure is counted
-            return None
+            return Attempt(prompt, await workflow(prompt, generator, grader))
+        except Exception as error:  # the edge of user code, as in training: a failure is data
+            return Attempt(prompt, failure=error)
         finally:
             on_prompt()
 
-    results = await asyncio.gather(*(attempt(prompt) for prompt in prompts))
-    groups = [result for result in results if result is not None]
-    return Evaluation(groups=groups, num_failed=len(results) - len(groups))
+    return Evaluation(tuple(await asyncio.gather(*(attempt(prompt) for prompt in prompts))))
+
+
+def _result_of(attempt: Attempt) -> ProblemResult:
+    group = attempt.trajectories
+    return ProblemResult(
+        ordinal=attempt.prompt.ordinal,
+        key=attempt.prompt.key,
+        num_samples=len(group),
+        num_correct=sum(t.reward.is_correct for t in group),
+        mean_reward=_mean([t.reward.value for t in group]),
+        mean_length=_mean([len(t.completion.token_ids) for t in group]),
+        failure="" if attempt.failure is None else str(attempt.failure) or type(attempt.failure).__name__,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

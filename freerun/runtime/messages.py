@@ -48,6 +48,16 @@ class Load(_Message, frozen=True, kw_only=True):
     published: Publication
 
 
+class Pin(_Message, frozen=True, kw_only=True):
+    """Keep the weights loaded last, of this version, for requests that name it."""
+
+    version: int
+
+
+class Unpin(_Message, frozen=True, kw_only=True):
+    """Let go of the pinned version and of the requests that name it."""
+
+
 class EngineReady(_Message, frozen=True, kw_only=True):
     pass
 
@@ -72,7 +82,7 @@ class Report(_Message, frozen=True, kw_only=True):
     stats: EngineStats
 
 
-ToRollout = StartEngine | Generate | Abort | Load
+ToRollout = StartEngine | Generate | Abort | Load | Pin | Unpin
 FromRollout = EngineReady | Finished | Refused | Loaded | Report
 
 

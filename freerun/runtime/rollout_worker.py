@@ -1,4 +1,4 @@
-"""A rollout worker: a process with one engine, serving requests and loads between decode steps.
+"""A rollout worker: a process with one engine, serving requests, loads and pins between decode steps.
 
     loop:  take in every message that has arrived ─► one engine step ─► send what finished
 
@@ -14,6 +14,7 @@ import torch
 
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
+from freerun.engine.pinned import PinnableEngine
 from freerun.errors import RequestError, WorkerError
 from freerun.model.checkpoint import load_model, read_config
 from freerun.model.decoder import Decoder
@@ -26,10 +27,12 @@ from freerun.runtime.messages import (
     Generate,
     Load,
     Loaded,
+    Pin,
     Refused,
     Report,
     StartEngine,
     ToRollout,
+    Unpin,
 )
 from freerun.types import Publication, Request
 from freerun.weights.layout import WeightLayout
@@ -58,13 +61,14 @@ class RolloutWorker:
             self._shared = SharedWeights(start.weight_buffers, WeightLayout(model))
         else:
             model = load_model(directory)
-        self._engine = Engine(
+        engine = Engine(
             model,
             start.engine,
             text=Tokenizer.load(directory),
             max_sequence_tokens=start.max_sequence_tokens,
             seed=start.seed,
         )
+        self._engine = PinnableEngine(engine)
         if not start.weight_buffers:
             self._engine.load(0, {name: parameter.data for name, parameter in model.named_parameters()})
         self._next_report = 0.0
@@ -88,6 +92,10 @@ class RolloutWorker:
                         self._submit(request)
                 case Load(published=published):
                     self._load(published)
+                case Pin(version=version):
+                    self._engine.pin(version)
+                case Unpin():
+                    self._engine.unpin()
                 case Abort(request_ids=request_ids):
                     for request_id in request_ids:
                         self._engine.abort(request_id)

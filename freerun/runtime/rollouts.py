@@ -5,6 +5,8 @@
   batches together does not depend on timing (in synchronous mode runs are bitwise repeatable).
 - A worker that dies or falls silent is replaced; its requests are sent again, from the start, to whoever
   is least loaded. Sampling is counter-based, so they get the same random numbers.
+- A pinned version is kept by every worker. One that is replaced has it again only while it is the newest; if
+  no worker has it any more, requests for it fail with `PinLostError`: they are never served by another version.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from freerun.config.recipe import RuntimeConfig
-from freerun.errors import RolloutError, WorkerError
+from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.processes.child import Child
 from freerun.runtime.messages import (
     Abort,
@@ -23,9 +27,11 @@ from freerun.runtime.messages import (
     Generate,
     Load,
     Loaded,
+    Pin,
     Refused,
     Report,
     StartEngine,
+    Unpin,
 )
 from freerun.types import Completion, EngineStats, Publication, Request
 
@@ -43,6 +49,7 @@ class _Worker:
         self.child = child
         self.is_ready = False
         self.loaded_version = -1
+        self.pinned_version = -1
         self.last_progress = asyncio.get_running_loop().time()
         self.stats = EngineStats()
         self.requests: dict[int, Request] = {}
@@ -80,6 +87,7 @@ class RolloutPool:
         self._workers: list[_Worker] = []
         self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
         self._published: Publication | None = None
+        self._pinned_version = -1
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -125,6 +133,23 @@ class RolloutPool:
         what = f"the rollout workers to load version {published.version}"
         await self._raced(confirmed, self._config.start_seconds + self._config.stall_seconds, what)
 
+    def pin(self, version: int) -> PinnedVersion:
+        """Keep `version`, the one loaded last, in every worker, for requests made through what is returned."""
+        assert self._pinned_version < 0, f"version {self._pinned_version} is still pinned"
+        self._pinned_version = version
+        for worker in self._workers:
+            if worker.is_ready:
+                self._send_pin(worker)
+        return PinnedVersion(self, version)
+
+    def unpin(self) -> None:
+        """Let go of the pinned version, if there is one."""
+        self._pinned_version = -1
+        for worker in self._workers:
+            if worker.pinned_version >= 0:
+                worker.pinned_version = -1
+                worker.child.send(Unpin())
+
     async def close(self) -> None:
         """End all workers; returns when no process is left."""
         for task in self._tasks:
@@ -137,12 +162,31 @@ class RolloutPool:
             self._failure.exception()  # seen, or asyncio complains about it at exit
 
     def _dispatch(self, request: Request) -> None:
-        worker = min(self._workers, key=lambda w: (not w.is_ready, w.num_samples, w.index))
+        able = [worker for worker in self._workers if self._can_serve(worker, request)]
+        if not able:
+            self._fail(request.request_id, _pin_lost(request))
+            return
+        worker = min(able, key=lambda w: (not w.is_ready, w.num_samples, w.index))
         worker.requests[request.request_id] = request
         if worker.is_ready:
             if not worker.unsent:
                 asyncio.get_running_loop().call_soon(self._send, worker)
             worker.unsent.append(request)
+
+    def _can_serve(self, worker: _Worker, request: Request) -> bool:
+        """Whether the worker has the version that the request is pinned to, or will have it when it is ready."""
+        if request.pinned_version < 0 or request.pinned_version == worker.pinned_version:
+            return True
+        is_newest = self._published is not None and request.pinned_version == self._published.version
+        return not worker.is_ready and is_newest and request.pinned_version == self._pinned_version
+
+    def _fail(self, request_id: int, error: RolloutError) -> None:
+        if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
+            waiting.set_exception(error)
+
+    def _send_pin(self, worker: _Worker) -> None:
+        worker.pinned_version = self._pinned_version
+        worker.child.send(Pin(version=self._pinned_version))
 
     def _send(self, worker: _Worker) -> None:
         """Send the requests of this turn of the event loop in one message."""
@@ -173,8 +217,7 @@ class RolloutPool:
                     waiting.set_result(completions)
             case Refused(request_id=request_id, reason=reason):
                 worker.requests.pop(request_id, None)
-                if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
-                    waiting.set_exception(RolloutError(reason))
+                self._fail(request_id, RolloutError(reason))
             case Loaded(published=published):
                 worker.loaded_version = published.version
                 self._changed.set()
@@ -189,6 +232,11 @@ class RolloutPool:
         worker.is_ready = True
         if self._published is not None:
             worker.child.send(Load(published=self._published))
+            if self._published.version == self._pinned_version:
+                self._send_pin(worker)
+        for request in [r for r in worker.requests.values() if not self._can_serve(worker, r)]:
+            del worker.requests[request.request_id]
+            self._dispatch(request)
         if worker.requests:
             worker.child.send(Generate(requests=tuple(worker.requests.values())))
         self._changed.set()
@@ -205,7 +253,7 @@ class RolloutPool:
             raise WorkerError(f"{why}: {reason}")
         self._num_restarts_left -= 1
         orphans = list(worker.requests.values())
-        worker.is_ready, worker.loaded_version = False, -1
+        worker.is_ready, worker.loaded_version, worker.pinned_version = False, -1, -1
         worker.requests, worker.unsent = {}, []
         worker.child = await self._spawn(worker.index)
         worker.child.send(self._start_message)
@@ -247,3 +295,23 @@ class RolloutPool:
                 await future
         finally:
             waiting.cancel()
+
+
+class PinnedVersion:
+    """The pool at one version: implements `protocols.PinnedGenerator`."""
+
+    def __init__(self, pool: RolloutPool, version: int) -> None:
+        self._pool = pool
+        self._version = version
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        return await self._pool.generate(msgspec.structs.replace(request, pinned_version=self._version))
+
+    def release(self) -> None:
+        self._pool.unpin()
+
+
+def _pin_lost(request: Request) -> PinLostError:
+    return PinLostError(
+        f"version {request.pinned_version} is gone: the worker that kept it died, and newer weights have arrived"
+    )

@@ -265,9 +265,9 @@ class Session:
     def _on_engine_report(self, worker: str, stats: EngineStats) -> None:
         self._emit(EngineReport(seconds=self._seconds(), worker=worker, stats=stats))
         queued = f", {stats.num_waiting} waiting" if stats.num_waiting else ""
-        is_busy = stats.num_running > 0
-        idle = "waiting for the gate to admit a rollout"
-        self._act(worker, f"generating {stats.num_running} sequences{queued}" if is_busy else idle)
+        parts = [f"generating {stats.num_running} sequences{queued}"] if stats.num_running else []
+        parts += [f"evaluating {stats.num_evaluating}"] if stats.num_evaluating else []
+        self._act(worker, ", ".join(parts) or "waiting for the gate to admit a rollout")
         for name, doing in self._grader.activities().items() if self._grader else ():
             self._act(name, doing)
 

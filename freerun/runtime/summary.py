@@ -40,12 +40,14 @@ def _steps(state: RunState) -> str:
 
 
 def _held_out(state: RunState) -> str:
+    skipped = f"; {len(state.skipped_evals)} evaluations skipped" if state.skipped_evals else ""
     if not state.evals:
-        return ""
+        return skipped.removeprefix("; ")
     first, last = state.evals[0], state.evals[-1]
+    accuracy = f"{percent(last.accuracy)} [{percent(last.accuracy_low)}, {percent(last.accuracy_high)}]"
     if first is last:
-        return f"{percent(last.accuracy)} (version {last.version})"
-    return f"{percent(first.accuracy)} → {percent(last.accuracy)} (versions {first.version} → {last.version})"
+        return f"{accuracy} (version {last.version}){skipped}"
+    return f"{percent(first.accuracy)} → {accuracy} (versions {first.version} → {last.version}){skipped}"
 
 
 def _reward(state: RunState) -> str:

@@ -19,6 +19,7 @@ from freerun.events.events import (
     AnyEvent,
     CheckpointSaved,
     EvalFinished,
+    EvalSkipped,
     GroupFinished,
     RunFinished,
     RunStarted,
@@ -127,9 +128,10 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
         case EvalFinished():
             failed = f"  {event.num_failed} failed" if event.num_failed else ""
             size = f"{event.num_prompts} prompts x {event.num_samples}"
-            is_mixed = event.oldest_version != event.newest_version
-            mixed = f", sampled by {event.oldest_version} to {event.newest_version}" if is_mixed else ""
-            return f"held-out {event.accuracy:.2f} at version {event.version}  ({size}{mixed}){failed}"
+            accuracy = f"{event.accuracy:.2f} [{event.accuracy_low:.2f}, {event.accuracy_high:.2f}]"
+            return f"held-out {accuracy} at version {event.version}  ({size}){failed}"
+        case EvalSkipped():
+            return f"no held-out accuracy of version {event.version}: {event.reason}"
         case CheckpointSaved():
             return f"checkpoint {event.version} saved  {event.directory}"
         case WorkerDied():

@@ -1,0 +1,102 @@
+"""An engine that can keep one version: held-out evaluation beside rollouts that go on under newer ones.
+
+    live     version  7 ─ 7 ─ 8 ─── 8 ─── 9 ─── 9 ─── 9 ─ 10      loads as they come
+    frozen               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8, gone when it is let go
+
+`pin` makes a second engine with a copy of the weights and a cache of its own. While both have work their
+steps alternate, so an evaluation takes at most every other step and never the place of a rollout. The price is
+one more copy of the weights, and a second cache as far as it is used, until `unpin`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import msgspec
+from torch import Tensor
+
+from freerun.engine.engine import Engine
+from freerun.errors import RequestError, WeightsError
+from freerun.types import Completion, EngineStats, Request
+
+
+class PinnableEngine:
+    """Routes requests to the live engine, or to the frozen one if they name its version."""
+
+    def __init__(self, live: Engine) -> None:
+        self._live = live
+        self._frozen: Engine | None = None
+        self._is_frozen_next = False
+        self._past_work = EngineStats()
+        """Counters of the frozen engines that are gone."""
+
+    @property
+    def has_work(self) -> bool:
+        return self._live.has_work or (self._frozen is not None and self._frozen.has_work)
+
+    def submit(self, request: Request) -> None:
+        self._engine_for(request.pinned_version).submit(request)
+
+    def abort(self, request_id: int) -> None:
+        self._live.abort(request_id)
+        if self._frozen is not None:
+            self._frozen.abort(request_id)
+
+    def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """New weights for the live engine; what is pinned stays."""
+        self._live.load(version, weights)
+
+    def add_load_seconds(self, seconds: float) -> None:
+        self._live.add_load_seconds(seconds)
+
+    def pin(self, version: int) -> None:
+        """Keep the weights of the live engine, which must be of `version`, for requests that name it."""
+        if self._live.version != version:
+            raise WeightsError(f"version {version} cannot be pinned: the engine holds {self._live.version}")
+        begin = time.perf_counter()
+        self.unpin()
+        self._frozen = self._live.frozen_copy()
+        self._live.add_load_seconds(time.perf_counter() - begin)
+
+    def unpin(self) -> None:
+        """Let go of the pinned version, and of the requests that it still has."""
+        if self._frozen is not None:
+            self._past_work = _with_work_of(self._past_work, self._frozen.stats())
+            self._frozen = None
+
+    def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:
+        """One forward pass of one of the engines, in turns while both have work; returns what it finished."""
+        frozen = self._frozen if self._frozen is not None and self._frozen.has_work else None
+        if frozen is not None and (self._is_frozen_next or not self._live.has_work):
+            self._is_frozen_next = False
+            return frozen.step()
+        self._is_frozen_next = True
+        return self._live.step()
+
+    def stats(self) -> EngineStats:
+        """The live engine's numbers; work done is that of both."""
+        stats = _with_work_of(self._live.stats(), self._past_work)
+        if self._frozen is None:
+            return stats
+        frozen = self._frozen.stats()
+        num_evaluating = frozen.num_running + frozen.num_waiting
+        return msgspec.structs.replace(_with_work_of(stats, frozen), num_evaluating=num_evaluating)
+
+    def _engine_for(self, pinned_version: int) -> Engine:
+        if pinned_version < 0:
+            return self._live
+        if self._frozen is None or self._frozen.version != pinned_version:
+            raise RequestError(f"version {pinned_version} is not pinned here")
+        return self._frozen
+
+
+def _with_work_of(stats: EngineStats, other: EngineStats) -> EngineStats:
+    """`stats` with what `other` computed added to it."""
+    return msgspec.structs.replace(
+        stats,
+        num_tokens=stats.num_tokens + other.num_tokens,
+        num_prefill_tokens=stats.num_prefill_tokens + other.num_prefill_tokens,
+        num_steps=stats.num_steps + other.num_steps,
+        busy_seconds=stats.busy_seconds + other.busy_seconds,
+    )

@@ -1,0 +1,60 @@
+"""What `freerun eval` was asked: one model, one set of problems, one way of sampling; kept beside the results.
+
+evals/<name>/              or runs/<run>/evals/<name>/
+    evaluation.json        this job; a directory that has it is a finished evaluation
+    store.sqlite           accuracy, every problem, every completion
+    logs/                  what each process printed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from freerun.config.recipe import Recipe
+from freerun.errors import FreerunError
+
+JOB_FILE = "evaluation.json"
+Split = Literal["held-out", "training"]
+
+
+@dataclass(frozen=True)
+class EvalJob:
+    """An evaluation, resolved."""
+
+    recipe: Recipe
+    """Data, sampling, engine, grader and `eval`; the rest of it plays no part."""
+    model: str
+    """The model directory that is evaluated."""
+    version: int
+    """Of the checkpoint; 0 for a model that belongs to no run."""
+    task: str
+    """What it is evaluated on, for people."""
+    split: Split
+    is_greedy: bool
+    """Take the likeliest token instead of sampling."""
+    num_available: int = 0
+    """Problems of the split, whether asked or not; known when the data has been read."""
+
+    @property
+    def sampling_words(self) -> str:
+        return "greedy" if self.is_greedy else f"temperature {self.recipe.sampling.temperature:g}"
+
+
+def is_evaluation(directory: Path) -> bool:
+    return (directory / JOB_FILE).is_file()
+
+
+def save_job(job: EvalJob, directory: Path) -> None:
+    """Mark the directory as a finished evaluation."""
+    (directory / JOB_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(job)) + b"\n")
+
+
+def read_job(directory: Path) -> EvalJob:
+    try:
+        return msgspec.json.decode((directory / JOB_FILE).read_bytes(), type=EvalJob)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise FreerunError(f"{directory / JOB_FILE} cannot be read: {error}; evaluate again") from error

@@ -1,0 +1,177 @@
+"""Evaluations with real processes: pinned whatever dies, and `freerun eval` with all that it keeps."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+from tiny_models import make_request
+from tiny_runs import ROOT, make_run, recipe_of
+
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import PinLostError
+from freerun.events.reader import RunReader
+from freerun.model.checkpoint import load_model
+from freerun.processes.child import Child
+from freerun.runtime.build import make_rollout_pool
+from freerun.runtime.eval_session import Greedy
+from freerun.runtime.messages import FromRollout
+from freerun.runtime.rollouts import PinnedVersion, RolloutPool
+from freerun.types import Completion, Publication, Request, Sampling
+from freerun.weights.buffers import close_buffers, create_buffers
+from freerun.weights.layout import WeightLayout
+from freerun.weights.shared import SharedWeights
+
+
+class Engines:
+    """Real rollout workers that this test publishes weights to and kills."""
+
+    def __init__(self, recipe_path: Path, num_workers: int) -> None:
+        recipe = recipe_of(recipe_path, "--engine.num_workers", str(num_workers))
+        directory = Path(recipe.model.path)
+        self.buffers = create_buffers("test")
+        self.model = load_model(directory)
+        self.weights = SharedWeights(self.buffers, WeightLayout(self.model))
+        self.prompt = Tokenizer.load(directory).encode("^12,18>")
+        self.pool: RolloutPool = make_rollout_pool(
+            recipe,
+            model_directory=directory,
+            logs=recipe_path.parent / "logs",
+            weight_buffers=self.buffers,
+            on_report=lambda worker, stats: None,
+            on_death=lambda worker, reason, is_restarted: None,
+        )
+
+    async def load(self, version: int) -> None:
+        self.weights.write(version, dict(self.model.named_parameters()))
+        await self.pool.load(Publication(version=version, checksum=self.weights.checksum(version)))
+
+    def sample(self, pinned: PinnedVersion, index: int) -> asyncio.Task[tuple[Completion, ...]]:
+        sampling = Sampling(max_completion_tokens=24)
+        request = Request(
+            request_id=index, ordinal=-1, prompt_token_ids=self.prompt, num_samples=1, sampling=sampling
+        )
+        return asyncio.create_task(pinned.generate(request))
+
+    def child(self, index: int) -> Child[FromRollout]:
+        return self.pool._workers[index].child
+
+    def stop(self, index: int) -> None:
+        """Let a worker be busy for as long as it takes: it cannot answer before it is killed."""
+        os.kill(self.child(index).pid, signal.SIGSTOP)
+
+    async def close(self) -> None:
+        await self.pool.close()
+        close_buffers(self.buffers)
+
+    async def sample_and_kill(self, pinned: PinnedVersion, first_id: int) -> list[object]:
+        """Four requests; the first worker dies with its share of them before it can answer."""
+        self.stop(0)
+        work = [self.sample(pinned, first_id + index) for index in range(4)]
+        await asyncio.sleep(0)
+        self.child(0).kill()
+        async with asyncio.timeout(60):
+            return list(await asyncio.gather(*work, return_exceptions=True))
+
+
+def versions_of(result: object) -> set[int]:
+    assert isinstance(result, tuple), result
+    return {span.version for completion in result for span in completion.spans}
+
+
+def test_a_new_worker_pins_the_newest_version_again_but_an_older_one_is_lost(tmp_path: Path) -> None:
+    async def lose_twice() -> tuple[list[object], list[object]]:
+        engines = Engines(make_run(tmp_path), num_workers=1)
+        try:
+            await engines.pool.start()
+            await engines.load(0)
+            pinned = engines.pool.pin(0)
+            while_newest = await engines.sample_and_kill(pinned, 0)
+            await engines.load(1)
+            return while_newest, await engines.sample_and_kill(pinned, 100)
+        finally:
+            await engines.close()
+
+    while_newest, while_older = asyncio.run(lose_twice())
+    assert [versions_of(result) for result in while_newest] == [{0}] * 4
+    assert [type(result) for result in while_older] == [PinLostError] * 4
+    assert "version 0 is gone" in str(while_older[0])
+
+
+def test_another_worker_that_kept_the_version_takes_over(tmp_path: Path) -> None:
+    async def lose_one_of_two() -> list[object]:
+        engines = Engines(make_run(tmp_path), num_workers=2)
+        try:
+            await engines.pool.start()
+            await engines.load(0)
+            pinned = engines.pool.pin(0)
+            await engines.load(1)
+            return await engines.sample_and_kill(pinned, 0)
+        finally:
+            await engines.close()
+
+    assert [versions_of(result) for result in asyncio.run(lose_one_of_two())] == [{0}] * 4
+
+
+def freerun_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "freerun.cli.main", "eval", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_eval_reports_intervals_and_keeps_every_problem_and_completion(tmp_path: Path) -> None:
+    recipe, output = make_run(tmp_path), tmp_path / "evals" / "first"
+    task = ("--task", recipe, "--eval.num_prompts", "5", "--eval.num_samples", "4")
+    done = freerun_eval(tmp_path / "model", *task, "--k", "1", "4", "--output", output)
+    assert done.returncode == 0, done.stderr
+    assert "5 of the " in done.stdout
+    assert "(the same as mean@4)" in done.stdout
+    assert done.stdout.count("95 % interval [") == 2
+
+    with RunReader(output) as reader:
+        problems, completions = reader.eval_problems(0), reader.eval_completions(0)
+    assert [problem.num_samples for problem in problems] == [4] * 5
+    assert len(completions) == 20
+    for problem in problems:
+        own = [row for row in completions if row.ordinal == problem.ordinal]
+        assert sum(row.is_correct for row in own) == problem.num_correct
+        assert all(len(row.token_ids) > 0 and row.answer for row in own)
+
+    # What was recorded is shown again, without sampling anything.
+    shown = freerun_eval(output, "--show", "wrong", "--k", "4")
+    num_wrong = sum(not row.is_correct for row in completions)
+    assert shown.stdout.count("\n  wrong ") == num_wrong > 0
+    report = json.loads(freerun_eval(output, "--json").stdout)
+    assert msgspec.convert(report["problems"], list[dict[str, object]])[0]["key"] == problems[0].key
+    assert 0 <= report["pass_at"]["1"]["low"] <= report["pass_at"]["1"]["value"] <= report["pass_at"]["4"]["value"]
+
+
+class Recorder:
+    """A generator that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        self.requests.append(request)
+        return ()
+
+
+def test_a_greedy_generator_asks_for_the_likeliest_tokens_whatever_the_workflow_says() -> None:
+    asked = make_request(3, temperature=0.7, top_k=5)
+    recorder = Recorder()
+    asyncio.run(Greedy(recorder).generate(asked))
+    [request] = recorder.requests
+    assert (request.sampling.temperature, request.sampling.top_k, request.request_id) == (0.0, 5, 3)
+
+
+def test_an_evaluation_that_cannot_grade_says_why_and_fails(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    output = tmp_path / "broken"
+    grader = ("--reward.grader", "tests.lively_grader:no_such_function")
+    done = freerun_eval(tmp_path / "model", "--task", recipe, "--output", output, *grader)
+    assert done.returncode != 0
+    assert "no_such_function" in done.stdout + done.stderr
