@@ -21,6 +21,8 @@ VERBS = {
     "eval": "measure a model or a run's newest checkpoint on held-out prompts",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
     "runs": "list the runs of a directory",
+    "compare": "curves and a table of several runs, seeds together",
+    "study": "run a whole study and write its table and figure: staleness",
 }
 """One module of `freerun.cli` per verb, each with `run(arguments) -> exit code`."""
 

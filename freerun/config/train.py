@@ -11,7 +11,7 @@ from freerun.config.checks import require, require_positive
 @dataclass(frozen=True)
 class TrainConfig:
     num_steps: int = 100
-    """Training steps; each consumes one batch and makes one new version."""
+    """Training steps; each consumes one batch and makes one new version. 0 ends with the warm-started model."""
     prompts_per_step: int = 8
     """Groups in a batch; the batch size in trajectories is prompts_per_step x sampling.group_size."""
     num_minibatches: int = 4
@@ -40,7 +40,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_positive(
             "train",
-            num_steps=self.num_steps,
             prompts_per_step=self.prompts_per_step,
             num_minibatches=self.num_minibatches,
             micro_batch_tokens=self.micro_batch_tokens,
@@ -49,6 +48,7 @@ class TrainConfig:
             max_grad_norm=self.max_grad_norm,
             num_threads=self.num_threads,
         )
+        require(self.num_steps >= 0, f"train.num_steps = {self.num_steps} must be 0 or more")
         require(self.warmup_updates >= 0, f"train.warmup_updates = {self.warmup_updates} must be 0 or more")
         require(self.weight_decay >= 0, f"train.weight_decay = {self.weight_decay} must be 0 or more")
         require(0 <= self.beta1 < 1, f"train.beta1 = {self.beta1} must lie in [0, 1)")

@@ -1,0 +1,1 @@
+"""What finished runs say together: comparisons and studies, as tables, figures and files. Reads stores only."""

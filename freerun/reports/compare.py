@@ -1,0 +1,122 @@
+"""Runs side by side: groups over seeds, what each comes down to, and the files that say so.
+
+run directories ─► records ─► groups ─┬─► table      on the terminal, table.md
+                                      ├─► every value of every metric: compare.csv
+                                      └─► curves     compare.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from freerun.errors import FreerunError
+from freerun.reports.drawing import draw_comparison
+from freerun.reports.grouping import RunGroup, group_runs
+from freerun.reports.intervals import Estimate, t_interval, wilson_interval
+from freerun.reports.record import RunRecord, read_run
+from freerun.reports.tables import escape_markdown, markdown, number, with_interval, write_csv
+
+HEADER = ("group", "seeds", "held-out", "CI over", "best", "tok/s", "seconds")
+CAPTION = """
+held-out: accuracy of the last evaluation with its 95 % interval, over seeds (Student's t) or, of a single seed,
+over the prompts of its evaluation (Wilson); best: of the best evaluation, mean over seeds; tok/s: completion tokens
+trained on by seconds of training; seconds: of training, without start-up and warm start.
+"""
+CSV_HEADER = ("group", "run", "seed", "step", "seconds", "trained_tokens", "metric", "value")
+FIGURE_FILE, CSV_FILE, TABLE_FILE = "compare.png", "compare.csv", "table.md"
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """A group's line in the table."""
+
+    group: RunGroup
+    final_accuracy: Estimate
+    interval_over: str
+    """What the interval generalises to: seeds, or the prompts of the only run's evaluation."""
+    best_accuracy: float
+    tokens_per_second: float
+    seconds: float
+
+
+def read_groups(paths: Sequence[Path]) -> list[RunGroup]:
+    """Read the runs and group them; a run that is named twice would count as two seeds, so it is refused."""
+    resolved = [path.resolve() for path in paths]
+    for path, target in zip(paths, resolved, strict=True):
+        if resolved.count(target) > 1:
+            raise FreerunError(f'the run "{path}" is named more than once; name each run once')
+    return group_runs([read_run(path) for path in paths])
+
+
+def summarise(group: RunGroup) -> GroupSummary:
+    """Means over the runs of a group; the interval is over seeds where there are several."""
+    numbers = [record.numbers() for record in group.records]
+    final = t_interval([n.final_accuracy for n in numbers])
+    interval_over = f"{final.num} seeds" if final.has_interval else ""
+    evaluated = [record for record in group.records if record.evals]
+    if final.num == 1:
+        num_prompts = evaluated[0].evals[-1].num_prompts
+        final = wilson_interval(final.mean, num_prompts)
+        interval_over = f"{num_prompts} prompts"
+    return GroupSummary(
+        group=group,
+        final_accuracy=final,
+        interval_over=interval_over,
+        best_accuracy=t_interval([n.best_accuracy for n in numbers]).mean,
+        tokens_per_second=t_interval([n.tokens_per_second for n in numbers]).mean,
+        seconds=t_interval([n.seconds for n in numbers]).mean,
+    )
+
+
+def table_rows(groups: Sequence[RunGroup]) -> list[list[str]]:
+    """The cells under `HEADER`; labels are as they came from files."""
+    rows = []
+    for summary in map(summarise, groups):
+        group = summary.group
+        repeats = len(group.records) - group.num_seeds
+        rows.append(
+            [
+                group.label,
+                f"{group.num_seeds}" + (f" (+{repeats} repeated)" if repeats else ""),
+                with_interval(summary.final_accuracy),
+                summary.interval_over or "-",
+                number(summary.best_accuracy, 3),
+                number(summary.tokens_per_second, 0),
+                number(summary.seconds, 1),
+            ]
+        )
+    return rows
+
+
+def notes(groups: Sequence[RunGroup]) -> list[str]:
+    """What a reader must know before comparing: runs that did not get to their end."""
+    return [
+        f"{record.name} is {record.summary.state} at step {record.summary.version}/{record.summary.num_steps}"
+        for record in (record for group in groups for record in group.records)
+        if not record.is_finished
+    ]
+
+
+def csv_rows(groups: Sequence[RunGroup]) -> Iterator[tuple[object, ...]]:
+    """One row per run, step and metric."""
+    for group in groups:
+        for record in group.records:
+            yield from _rows_of(record, group.label)
+
+
+def _rows_of(record: RunRecord, label: str) -> Iterator[tuple[object, ...]]:
+    for metric in record.metric_names():
+        for p in record.series(metric):
+            yield label, record.name, record.seed, p.step, p.seconds, p.trained_tokens, metric, p.value
+
+
+def write_comparison(groups: Sequence[RunGroup], directory: Path) -> None:
+    """Write the table, every number and the figure."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = markdown(HEADER, table_rows(groups)) + CAPTION
+    text += "".join(f"\nNote: {escape_markdown(note)}\n" for note in notes(groups))
+    (directory / TABLE_FILE).write_text(text, encoding="utf-8")
+    write_csv(directory / CSV_FILE, CSV_HEADER, csv_rows(groups))
+    draw_comparison(groups, directory / FIGURE_FILE)

@@ -1,0 +1,59 @@
+"""Several runs as one curve: their mean over a common axis, with the interval over seeds.
+
+Runs meet on no common grid: seconds never agree, and an evaluation may be skipped in one of them. So each run
+is a line between its own points, and lines are averaged where all of them are defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freerun.reports.intervals import t_interval
+from freerun.reports.record import Point
+
+Numbers = NDArray[np.float64]
+Axis = Literal["step", "seconds", "trained_tokens"]
+MAX_POINTS = 60
+"""Of one curve: more are averaged over consecutive steps, or noise hides the course."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of the mean; `low` and `high` are nan for a single run."""
+
+    x: Numbers
+    mean: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def mean_curve(runs: Sequence[Sequence[Point]], axis: Axis, *, bin_size: int = 1) -> Curve | None:
+    """The mean over the runs that have points, from where the last begins to where the first ends."""
+    lines = [_line(points, axis, bin_size) for points in runs if points]
+    if not lines:
+        return None
+    begin, end = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
+    knots = np.unique(np.concatenate([x for x, _ in lines]))
+    grid = knots[(knots >= begin) & (knots <= end)]
+    values = np.array([np.interp(grid, x, y) for x, y in lines])
+    estimates = [t_interval(column.tolist()) for column in values.T]
+    mean, low, high = (np.array([getattr(e, name) for e in estimates]) for name in ("mean", "low", "high"))
+    return Curve(grid, mean, low, high)
+
+
+def bin_size_for(runs: Sequence[Sequence[Point]]) -> int:
+    """Consecutive points to average so that the longest run has at most `MAX_POINTS`."""
+    return max(1, -(-max((len(points) for points in runs), default=0) // MAX_POINTS))
+
+
+def _line(points: Sequence[Point], axis: Axis, bin_size: int) -> tuple[Numbers, Numbers]:
+    x = np.array([getattr(point, axis) for point in points], np.float64)
+    y = np.array([point.value for point in points], np.float64)
+    edges = np.arange(0, len(points), bin_size)
+    counts = np.diff(np.append(edges, len(points)))
+    return np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts

@@ -1,0 +1,181 @@
+"""The figures. matplotlib is imported where something is drawn: tables and CSV need none.
+
+Colours are those of Okabe and Ito, told apart by every kind of colour vision; markers and dashes repeat what
+colours say. A band or a bar is always the 95 % interval over seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from freerun.errors import FreerunError
+from freerun.reports.curves import Axis, Curve, bin_size_for, mean_curve
+from freerun.reports.grouping import RunGroup
+from freerun.reports.intervals import Estimate
+from freerun.reports.record import HELD_OUT
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", ":", "-.")
+STYLE: Any = {
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "figure.dpi": 150,
+    "figure.constrained_layout.w_pad": 0.09,
+    "figure.constrained_layout.h_pad": 0.09,
+    "text.parse_math": False,  # labels come from files: a dollar is a dollar
+}
+PANELS: tuple[tuple[str, Axis, str, str, str], ...] = (
+    (HELD_OUT, "step", "Held-out accuracy by step", "step", "accuracy"),
+    (HELD_OUT, "seconds", "Held-out accuracy by time", "seconds of training", "accuracy"),
+    (HELD_OUT, "trained_tokens", "Held-out accuracy by data", "completion tokens trained on", "accuracy"),
+    ("reward", "step", "Reward", "step", "mean reward of the batch"),
+    ("completion_length", "step", "Completion length", "step", "mean tokens per completion"),
+    ("staleness_mean", "step", "Staleness", "step", "mean staleness, versions"),
+)
+
+
+def require_matplotlib() -> None:
+    """Fail before the work whose figure could not be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise FreerunError(
+            "figures need matplotlib, which is not installed; pip install 'freerun[plots]'"
+        ) from None
+
+
+@contextmanager
+def _figure(path: Path, width: float, height: float) -> Iterator[Any]:
+    """A figure in the house style, saved when it is drawn; no global state, no window."""
+    require_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        figure.savefig(path)
+
+
+def draw_comparison(groups: Sequence[RunGroup], path: Path) -> None:
+    """Six panels: accuracy over each axis, and what training looked like on the way."""
+    legend_inches = 0.25 * len(groups) + 0.1
+    with _figure(path, 11, 6.2 + legend_inches) as figure:
+        panels = figure.subplots(2, 3)
+        handles: list[Any] = []
+        for panel, (metric, axis, title, x_label, y_label) in zip(panels.flat, PANELS, strict=True):
+            lines = _draw_panel(panel, groups, metric, axis)
+            panel.set(title=title, xlabel=x_label, ylabel=y_label)
+            handles = handles or lines
+        figure.legend(handles, [_legend(group) for group in groups], loc="outside lower left", ncols=1)
+
+
+def _legend(group: RunGroup) -> str:
+    num_runs = len(group.records)
+    what = f"{num_runs} seeds: mean and 95 % interval" if num_runs > 1 else "1 seed"
+    # matplotlib leaves a label that begins with an underscore out.
+    return f"{' ' if group.label.startswith('_') else ''}{group.label}   ({what})"
+
+
+def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis) -> list[Any]:
+    """One curve per group; returns their handles for the legend."""
+    is_accuracy = metric == HELD_OUT
+    handles = []
+    lowest, highest = math.inf, -math.inf
+    for index, group in enumerate(groups):
+        series = [record.series(metric) for record in group.records]
+        curve = mean_curve(series, axis, bin_size=1 if is_accuracy else bin_size_for(series))
+        handles.append(_draw_curve(panel, curve, index))
+        values = [point.value for points in series for point in points] if is_accuracy else []
+        values += curve.mean.tolist() if curve else []
+        lowest, highest = min([lowest, *values]), max([highest, *values])
+    if lowest < math.inf:
+        # By the values, not the bands: that of two seeds can be ten times as wide as all there is to see.
+        margin = 0.12 * (highest - lowest) or 0.1
+        bounds = (lowest - margin, highest + margin)
+        panel.set_ylim(_within_shares(*bounds) if is_accuracy else bounds)
+    if axis == "trained_tokens":
+        panel.xaxis.set_major_formatter(_thousands)
+    return handles
+
+
+def _draw_curve(panel: Any, curve: Curve | None, index: int) -> Any:
+    look = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+    if curve is None:
+        return panel.plot([], [], **look)[0]
+    panel.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
+    marker = MARKERS[index % len(MARKERS)] if len(curve.x) == 1 else ""  # a line needs two points to be seen
+    return panel.plot(curve.x, curve.mean, marker=marker, linewidth=1.8, **look)[0]
+
+
+def _thousands(value: float, position: object) -> str:
+    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
+
+
+def _within_shares(low: float, high: float) -> tuple[float, float]:
+    """Limits for an axis of shares; the interval of few seeds may reach beyond what a share can be."""
+    return max(low, -0.02), min(high, 1.02)
+
+
+def draw_by_eta(
+    etas: Sequence[str],
+    accuracy: dict[str, list[Estimate]],
+    throughput: dict[str, list[Estimate]],
+    *,
+    before_training: float,
+    path: Path,
+) -> None:
+    """Accuracy and throughput against the bound, a line per objective with its estimates in the order of etas."""
+    with _figure(path, 9.6, 4.2) as figure:
+        left, right = figure.subplots(1, 2)
+        _draw_by_category(left, etas, accuracy)
+        _draw_by_category(right, etas, throughput)
+        handles, labels = left.get_legend_handles_labels()
+        if math.isfinite(before_training):
+            handles.append(left.axhline(before_training, color="#666666", linewidth=1, linestyle=(0, (2, 2))))
+            labels.append("before training")
+        left.set(title="Held-out accuracy after training", ylabel="accuracy")
+        left.set_ylim(_within_shares(*left.get_ylim()))
+        right.set(title="Throughput", ylabel="trained completion tokens per second")
+        right.set_ylim(bottom=0)
+        right.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
+        for panel in (left, right):
+            panel.set_xlabel("η, largest staleness allowed (versions)")
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+
+
+def _draw_by_category(panel: Any, etas: Sequence[str], lines: dict[str, list[Estimate]]) -> None:
+    """Evenly spaced categories; objectives stand a little beside each other so that no bar hides another."""
+    panel.set_xticks(range(len(etas)), ["∞" if eta == "inf" else eta for eta in etas])
+    panel.set_xlim(-0.5, len(etas) - 0.5)
+    panel.grid(axis="x", visible=False)
+    for index, (objective, estimates) in enumerate(lines.items()):
+        shift = 0.12 * (index - (len(lines) - 1) / 2)
+        known = [(place + shift, e) for place, e in enumerate(estimates) if math.isfinite(e.mean)]
+        panel.errorbar(
+            [x for x, _ in known],
+            [e.mean for _, e in known],
+            yerr=[e.half_width if e.has_interval else 0.0 for _, e in known],
+            label=objective,
+            color=COLOURS[index % len(COLOURS)],
+            marker=MARKERS[index % len(MARKERS)],
+            linestyle=DASHES[index % len(DASHES)],
+            markersize=5.5,
+            linewidth=1.6,
+            elinewidth=1.3,
+            capsize=3.5,
+        )

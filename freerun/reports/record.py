@@ -1,0 +1,184 @@
+"""One run as the reports see it: its settings, its curves, and the few numbers it comes down to.
+
+Everything comes from the run's directory: config.toml and the store. `seconds` here are seconds of training:
+the run's clock without the time between the start of a session and its first weights in the engines, so that
+neither a warm start nor a resumption counts as slow training.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from freerun.errors import FreerunError
+from freerun.events.events import AnyEvent, RunFinished, RunStarted, WeightsLoaded
+from freerun.events.reader import EvalRow, RunReader, RunSummary, StepRow
+from freerun.events.schema import Rewound
+
+CONFIG_FILE = "config.toml"
+HELD_OUT = "held_out_accuracy"
+"""The one series that comes from evaluations; all others are the metrics of the steps, by their names."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a series, and where it stands on each of the axes."""
+
+    step: int
+    seconds: float
+    trained_tokens: float
+    value: float
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """What a run comes down to; nan where the run never got so far."""
+
+    first_accuracy: float
+    """Held out, at version 0."""
+    final_accuracy: float
+    best_accuracy: float
+    tokens_per_second: float
+    """Completion tokens trained on, by seconds of training."""
+    seconds: float
+    trained_tokens: float
+    staleness_mean: float
+    """Over all trajectories trained on; the bound says only what it cannot exceed."""
+    staleness_max: float
+    metrics: dict[str, float]
+    """The mean over the steps of each metric in the store."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run, read once."""
+
+    path: Path
+    summary: RunSummary
+    config: dict[str, Any]
+    """Values by dotted key."""
+    steps: list[StepRow]
+    evals: list[EvalRow]
+    start_ups: list[tuple[float, float]]
+    """From when to when, on the run's clock, each session had no weights in its engines yet."""
+    wall_seconds: float
+    """The run's clock at its last event."""
+
+    @property
+    def name(self) -> str:
+        return self.path.absolute().name
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("run.seed", 0))
+
+    @property
+    def is_finished(self) -> bool:
+        return self.summary.state == "finished"
+
+    def metric_names(self) -> list[str]:
+        """Every series this run has."""
+        names = {name for step in self.steps for name in step.metrics}
+        return [*([HELD_OUT] if self.evals else []), *sorted(names)]
+
+    def series(self, metric: str) -> list[Point]:
+        """A metric over the run; an accuracy stands where its version was made, not where it was measured."""
+        if metric == HELD_OUT:
+            values = {row.version: row.accuracy for row in self.evals}
+        else:
+            values = {step.version: step.metrics[metric] for step in self.steps if metric in step.metrics}
+        return [
+            Point(version, *self._axes[version], value)
+            for version, value in sorted(values.items())
+            if version in self._axes and math.isfinite(value)
+        ]
+
+    def numbers(self) -> RunNumbers:
+        accuracies = [row.accuracy for row in self.evals if math.isfinite(row.accuracy)]
+        seconds, tokens = self._axes[max(self._axes)]
+        staleness: Counter[int] = Counter()
+        for step in self.steps:
+            staleness.update(step.staleness_counts)
+        return RunNumbers(
+            first_accuracy=accuracies[0] if accuracies and self.evals[0].version == 0 else math.nan,
+            final_accuracy=accuracies[-1] if accuracies else math.nan,
+            best_accuracy=max(accuracies, default=math.nan),
+            tokens_per_second=tokens / seconds if seconds > 0 else math.nan,
+            seconds=seconds if self.steps else math.nan,
+            trained_tokens=tokens,
+            staleness_mean=_mean(staleness.elements()),
+            staleness_max=float(max(staleness)) if staleness else math.nan,
+            metrics={n: _mean(p.value for p in self.series(n)) for n in self.metric_names() if n != HELD_OUT},
+        )
+
+    @cached_property
+    def _axes(self) -> dict[int, tuple[float, float]]:
+        """Seconds of training and tokens trained on, by version."""
+        axes, tokens = {0: (0.0, 0.0)}, 0.0
+        for step in self.steps:
+            tokens += step.metrics.get("num_tokens", 0.0)
+            idle = sum(end - begin for begin, end in self.start_ups if end <= step.seconds)
+            axes[step.version] = (step.seconds - idle, tokens)
+        return axes
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run directory; a run that is still being written is read as far as it is."""
+    config = read_config(path)
+    with RunReader(path) as reader:
+        ends = [event.seconds for event in reader.events("run_finished") if isinstance(event, RunFinished)]
+        steps = reader.steps()
+        return RunRecord(
+            path=path,
+            summary=reader.status(),
+            config=config,
+            steps=steps,
+            evals=reader.evals(),
+            start_ups=find_start_ups(reader.events("run_started", "weights_loaded")),
+            wall_seconds=max([*ends, steps[-1].seconds if steps else 0.0]),
+        )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a run's config.toml by dotted key, whether or not this freerun still knows them."""
+    file = path / CONFIG_FILE
+    try:
+        sections = tomllib.loads(file.read_text())
+    except OSError:
+        raise FreerunError(
+            f'"{path}" is not a run directory (no {CONFIG_FILE}); name one, such as runs/demo'
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FreerunError(f"{file}: not valid TOML ({error}); restore the file") from None
+    return {
+        f"{section}.{key}": value
+        for section, table in sections.items()
+        if isinstance(table, dict)
+        for key, value in table.items()
+    }
+
+
+def find_start_ups(events: Iterable[AnyEvent | Rewound]) -> list[tuple[float, float]]:
+    """The stretches from a session's start to its first weights in the engines."""
+    start_ups: list[tuple[float, float]] = []
+    begin: float | None = None
+    for event in events:
+        if isinstance(event, RunStarted):
+            begin = event.seconds
+            # A session goes on from its checkpoint's clock: what an earlier one did after that is undone.
+            start_ups = [known for known in start_ups if known[0] < begin]
+        elif isinstance(event, WeightsLoaded) and begin is not None:
+            start_ups.append((begin, event.seconds))
+            begin = None
+    return start_ups
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return math.fsum(known) / len(known) if known else math.nan

@@ -1,0 +1,52 @@
+"""Numbers as words, and rows as Markdown and CSV: what tables show is made here, whoever shows them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from freerun.reports.intervals import Estimate
+
+UNKNOWN = "-"
+
+
+def with_interval(estimate: Estimate, digits: int = 3) -> str:
+    """`0.834 ± 0.052`; `0.834 [0.71, 0.91]` where the interval is not symmetric; `0.834` without one."""
+    mean, low, high = estimate.mean, estimate.low, estimate.high
+    if not math.isfinite(mean):
+        return UNKNOWN
+    if not estimate.has_interval:
+        return f"{mean:.{digits}f}"
+    if math.isclose(high - mean, mean - low, rel_tol=1e-6, abs_tol=1e-12):
+        return f"{mean:.{digits}f} ± {estimate.half_width:.{digits}f}"
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def number(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}" if math.isfinite(value) else UNKNOWN
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; cells may hold anything. The first column is text, the others are numbers."""
+    lines = [[escape_markdown(cell) for cell in row] for row in [header, *rows]]
+    lines.insert(1, ["---", *("---:" for _ in header[1:])])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """One line that means itself: names and values come from files."""
+    line = "".join(character if character.isprintable() else " " for character in text)
+    for special in "\\|`*<[":
+        line = line.replace(special, "\\" + special)
+    return line
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Numbers in full, what is not a number as an empty field."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for row in rows:
+            writer.writerow(["" if isinstance(v, float) and not math.isfinite(v) else v for v in row])
