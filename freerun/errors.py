@@ -39,3 +39,7 @@ class WorkerError(FreerunError):
 
 class RolloutError(FreerunError):
     """Too many rollouts or grades failed in a row; carries the last failure."""
+
+
+class SandboxError(FreerunError):
+    """A sandbox that does not work: never the fault of the program in it."""

@@ -4,6 +4,7 @@
     exact    the completion is the answer, but for whitespace around them
     regex    the first group of `reward.pattern`'s first match is the answer, but for whitespace
     math     the completion's final expression equals the answer mathematically (math-verify)
+    code     the completion is a program that passes the answer's tests, in a sandbox
     m:f      the user's function f(prompt=, completion=, answer=) of module m
 
 A grader says True or False, or a number that is the reward itself. Whatever it cannot judge it raises: a
@@ -29,7 +30,9 @@ import numpy as np
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
+from freerun.reward.code import code_grader
 from freerun.reward.last_number import last_number
+from freerun.reward.sandbox.features import check_allowed_absences
 from freerun.reward.user_function import import_function, split_name
 from freerun.types import Reward
 
@@ -96,6 +99,7 @@ _BY_NAME: dict[str, Callable[[RewardConfig], GraderFunction]] = {
     "exact": lambda config: grade_exact,
     "regex": lambda config: _regex_grader(config.pattern),
     "math": lambda config: _math_grader(),
+    "code": code_grader,
 }
 
 
@@ -111,6 +115,8 @@ def check_grader(config: RewardConfig) -> None:
         )
     elif config.grader == "regex":
         _compiled(config.pattern)
+    elif config.grader == "code":
+        check_allowed_absences(config.sandbox_without)
 
 
 def grader_named(config: RewardConfig) -> GraderFunction:
