@@ -55,6 +55,7 @@ def keep_only(descriptors: tuple[int, ...]) -> None:
 def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
     """Make this process harmless, for good; raises `OSError` if one of the walls cannot be built."""
     os.umask(0o077)
+    os.setsid()  # kill(0, …) reaches the whole process group, in whatever namespace its members are
     has_directory = cell.has_directory and walls.has_namespaces
     owner = (cell.uid, cell.uid) if cell.uid else (os.getuid(), os.getgid())
     if has_directory:

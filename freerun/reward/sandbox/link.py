@@ -5,7 +5,7 @@
     examiner ── ["call", 1, [args, kwargs]]► candidate
     examiner ◄─ ["call", 1, …] ───────────── candidate     a function the tests passed as an argument
     examiner ── ["value", …] ──────────────► candidate
-    examiner ◄─ ["value", …, changed] ────── candidate     and what it did to its arguments
+    examiner ◄─ ["value", …, changed] ────── candidate     and what it did to its arguments, if it returns None
     examiner ◄─ ["raised", "ValueError", …]                or what it raised
 
 The two sides are the same but for one thing: only the program's objects have attributes. From a function of
@@ -93,8 +93,10 @@ class Link:
             self._answer(reply)
         try:
             if reply[0] == "value":
-                self._change(args, reply[2])
-                return decode(reply[1], lambda reference: self._resolve(reference, is_open))
+                value = decode(reply[1], lambda reference: self._resolve(reference, is_open))
+                if value is None:
+                    self._change(args, reply[2])
+                return value
             name, text = str(reply[1]), str(reply[2])
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise LinkLost(f"a value that cannot be read: {error}") from None
@@ -116,9 +118,9 @@ class Link:
             return ["value", encode(getattr(target, details), self._refer), None]
         args, kwargs = (decode(part, self._resolve) for part in details)
         before = _snapshot(args)
-        result = encode(target(*args, **kwargs), self._refer)
-        after = _snapshot(args)
-        return ["value", result, after if after != before else None]
+        result = target(*args, **kwargs)
+        after = _snapshot(args) if result is None else before
+        return ["value", encode(result, self._refer), after if after != before else None]
 
     def _refer(self, value: Any) -> list[Any]:
         if isinstance(value, Remote):
@@ -135,6 +137,7 @@ class Link:
 
     def _change(self, args: tuple[Any, ...], contents: Any) -> None:
         """Do to our arguments what was done to their copies."""
+        # Only by a function that returns nothing: in `assert f(x) == sorted(x)` it must not empty x.
         for value, content in zip(args, contents or [None] * len(args), strict=True):
             if content is None:
                 continue
