@@ -43,3 +43,7 @@ class RolloutError(FreerunError):
 
 class PinLostError(RolloutError):
     """The pinned version that a request names is gone with the last worker that held it."""
+
+
+class SandboxError(FreerunError):
+    """A sandbox that does not work: never the fault of the program in it."""

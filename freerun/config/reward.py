@@ -23,7 +23,7 @@ class Part(NamedTuple):
 @dataclass(frozen=True)
 class RewardConfig:
     grader: str = "number"
-    """number, exact, regex, math, format, reasoning-gym, your own function as "module:function", or a weighted
+    """number, exact, regex, math, code, format, reasoning-gym, your own function as "module:function", or a weighted
     sum of them such as "number + 0.2 * format", whose first part decides what counts as right."""
     pattern: str = ""
     """For the grader "regex": the first group of this pattern is compared with the answer."""
@@ -45,6 +45,12 @@ class RewardConfig:
     """A grader that takes longer over a completion fails: its process is killed and replaced."""
     max_failures_in_row: int = 16
     """This many failed groups without a success between them stop the run."""
+    code_seconds: float = 8.0
+    """For the grader "code": a program and its tests that take longer (wall clock) are wrong."""
+    code_memory_bytes: int = 512 * 1024 * 1024
+    """For the grader "code": address space of each process of a program."""
+    sandbox_without: tuple[str, ...] = ()
+    """Parts of the sandbox this machine may lack: namespaces, landlock, seccomp (docs/sandbox.md)."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -53,6 +59,8 @@ class RewardConfig:
             num_workers=self.num_workers,
             timeout_seconds=self.timeout_seconds,
             max_failures_in_row=self.max_failures_in_row,
+            code_seconds=self.code_seconds,
+            code_memory_bytes=self.code_memory_bytes,
         )
         require(self.correct > self.incorrect, "reward.correct must be greater than reward.incorrect")
         require(
@@ -64,6 +72,12 @@ class RewardConfig:
             require(graders.count(grader) == 1, f'reward.grader = "{self.grader}" names {grader} twice')
         if "regex" in graders:
             require(self.pattern != "", 'reward.pattern is empty; the grader "regex" needs one')
+        if "code" in graders:
+            require(
+                self.code_seconds < self.timeout_seconds,
+                f"reward.code_seconds = {self.code_seconds} must be less than reward.timeout_seconds = "
+                f"{self.timeout_seconds}, after which the grade is a failure",
+            )
 
     @property
     def parts(self) -> tuple[Part, ...]:

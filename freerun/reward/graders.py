@@ -4,6 +4,7 @@
     exact    the completion is the answer, but for whitespace around them
     regex    the first group of `reward.pattern`'s first match is the answer, but for whitespace
     math     the completion's final expression equals the answer mathematically (math-verify)
+    code     the completion is a program that passes the answer's tests, in a sandbox
     format   the whole completion matches `reward.format_pattern`, but for whitespace around it
     reasoning-gym
              what the dataset of the answer, a reasoning_gym entry as JSON, gives the completion
@@ -27,8 +28,10 @@ from typing import Any
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
+from freerun.reward.code import code_grader
 from freerun.reward.last_number import last_number
 from freerun.reward.reasoning_gym_entry import check_installed, reasoning_gym_grader
+from freerun.reward.sandbox.features import check_allowed_absences
 from freerun.reward.user_function import import_function, split_name
 
 GraderFunction = Callable[[str, str, str], Any]
@@ -96,6 +99,7 @@ _BY_NAME: dict[str, Callable[[RewardConfig], GraderFunction]] = {
     "math": lambda config: _math_grader(),
     "format": lambda config: _format_grader(config.format_pattern),
     "reasoning-gym": lambda config: reasoning_gym_grader(),
+    "code": code_grader,
 }
 
 
@@ -111,6 +115,8 @@ def check_graders(config: RewardConfig) -> None:
                 _compiled("format_pattern", config.format_pattern)
             case "reasoning-gym":
                 check_installed()
+            case "code":
+                check_allowed_absences(config.sandbox_without)
             case _ if name not in _BY_NAME:
                 raise _unknown_grader(name, config)
 

@@ -1,0 +1,121 @@
+"""Finds the program in a completion, and the code of the prompt that it completes.
+
+- A completion with a fenced block is the last such block; without one it is all code.
+- Prompt code is Python that ends with a function whose body is missing (HumanEval's form: imports, helpers,
+  signature and docstring). It is the last fenced block of the prompt, or begins at the first line that looks like
+  code. Other prompts, prose or a function to be repaired, have none.
+- A completion that defines what the tests ask for stands for itself, after the imports and helpers of the
+  prompt. Any other is taken as the rest of the prompt's last function.
+- Code is cut before the first line from which on it does not parse: models go on talking.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_FENCE = re.compile(
+    r"^[ \t]*```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE
+)
+_CHAT_MARKER = re.compile(r"<\|[^|>\n]*\|>")
+_FIRST_LINE = re.compile(r"^(?:(?:def|async def|class|from|import)\b|@)", re.MULTILINE)
+MAX_LINES_CUT = 400
+
+
+@dataclass(frozen=True)
+class PromptCode:
+    """The code of a prompt that asks for a function's body."""
+
+    header: str = ""
+    """What stands before the unfinished function: imports and helpers."""
+    stub: str = ""
+    """The unfinished function, up to where the completion goes on."""
+
+    @property
+    def helpers(self) -> set[str]:
+        """Names that the prompt itself defines."""
+        return _defined(self.header)
+
+
+def prompt_code(prompt: str) -> PromptCode:
+    """The code at the end of a prompt, if it is a function to be completed."""
+    blocks = _FENCE.findall(prompt)
+    text = blocks[-1] if blocks else _CHAT_MARKER.sub("\n", prompt)
+    start = _FIRST_LINE.search(text)
+    if start is None:
+        return PromptCode()
+    code = text[start.start() :]
+    body = _parsed(code) or _parsed(f"{code.rstrip()}\n    pass\n")
+    if not body or not _is_stub(body[-1]):
+        # Behind the code of a chat prompt stands the beginning of the next turn.
+        code = _longest_program(code)
+        body = _parsed(code)
+        if not body or not _is_stub(body[-1]):
+            return PromptCode()
+    lines = code.splitlines(keepends=True)
+    first = _first_line_number(body[-1]) - 1
+    return PromptCode("".join(lines[:first]), "".join(lines[first:]))
+
+
+def program_in(completion: str, prompt: PromptCode, names: Collection[str]) -> str:
+    """The program that a completion amounts to, where the tests will ask for `names`."""
+    blocks = _FENCE.findall(completion)
+    code = blocks[-1] if blocks else completion
+    alone = _longest_program(code)
+    if not prompt.stub or _defined(alone) & set(names):
+        return f"{prompt.header}\n{alone}"
+    # A model that starts its answer on a new line or without the indentation did not mean another function.
+    return prompt.header + _longest_program(prompt.stub + code)
+
+
+def _longest_program(code: str) -> str:
+    """The longest beginning of the code, in whole lines, that parses."""
+    lines = code.splitlines(keepends=True)
+    for cut in range(min(len(lines), MAX_LINES_CUT) + 1):
+        beginning = "".join(lines[: len(lines) - cut])
+        if _parsed(beginning) is not None:
+            return beginning
+    return code
+
+
+def _parsed(code: str) -> list[ast.stmt] | None:
+    try:
+        return ast.parse(code).body
+    # Nested too deeply, or with a null byte: no program either.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_stub(statement: ast.stmt) -> bool:
+    """Whether it is a function without a body: imports, a docstring, `pass`, `...` or nothing."""
+    if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    return all(
+        isinstance(part, ast.Pass | ast.Import | ast.ImportFrom)
+        or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+        for part in statement.body
+    )
+
+
+def _first_line_number(statement: ast.stmt) -> int:
+    decorators = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _defined(code: str) -> set[str]:
+    """Names that the top level of a program binds by def, class, import or assignment."""
+    names: set[str] = set()
+    for statement in _parsed(code) or []:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(statement.name)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+        else:
+            names |= {
+                node.id
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+    return names

@@ -1,0 +1,10 @@
+"""Runs Python that nobody trusts, and judges it from outside.
+
+    grader process                      sandbox.py      asks, reads the verdict
+      └─ fork server                    server.py       a small process, started once, in namespaces of its own
+           ├─ candidate                 candidate.py    the untrusted program ◄┐ plain data only
+           └─ examiner                  examiner.py     the tests             ◄┘ (link.py, plain.py)
+
+`jail.py` is what a child gives up before it reads a line of what it runs. Everything from `server.py` down
+imports only the standard library: it is loaded into a process that must stay small.
+"""

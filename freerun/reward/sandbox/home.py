@@ -1,0 +1,79 @@
+"""Where sandboxed programs live: the fork server's own namespaces, and a root with nothing in it but Python.
+
+    /  tmpfs, read-only
+    ├─ <the standard library>     bound read-only, where it always was
+    └─ box                        an empty directory; each program mounts its own tmpfs there
+
+No /proc, no /dev, no /tmp, no home, no network interface that is up. As root the server keeps its uid, and
+each program gets another one; anybody else becomes root of a user namespace that holds nobody but himself.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+
+from freerun.reward.sandbox import syscalls
+from freerun.reward.sandbox.syscalls import mount
+
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+BOX = "/box"
+_SCAFFOLD = "/tmp"  # any directory will do to mount the new root on: it is seen by this process alone
+_READ_ONLY = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
+
+
+def leave_namespaces() -> None:
+    """Enter new ones; those of pids hold for the next child, which is process 1 there."""
+    user, group = os.getuid(), os.getgid()
+    others = (
+        syscalls.CLONE_NEWNS
+        | syscalls.CLONE_NEWPID
+        | syscalls.CLONE_NEWNET
+        | syscalls.CLONE_NEWIPC
+        | syscalls.CLONE_NEWUTS
+    )
+    if user == 0:
+        syscalls.unshare(others)
+        return
+    syscalls.unshare(syscalls.CLONE_NEWUSER | others)
+    for name, content in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(content)
+
+
+def enter_empty_root() -> None:
+    """Replace the root file system of this mount namespace."""
+    # Opened first, because the scaffold may hide it: a virtual environment in /tmp, say.
+    library = os.open(STANDARD_LIBRARY, os.O_PATH | os.O_CLOEXEC)
+    mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+    mount("sandbox", _SCAFFOLD, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64k,mode=755")
+    target = _SCAFFOLD + STANDARD_LIBRARY
+    os.makedirs(target)
+    os.mkdir(_SCAFFOLD + BOX)
+    mount(f"/proc/self/fd/{library}", target, flags=syscalls.MS_BIND)
+    # In a user namespace the flags of the original mount are locked and must be repeated.
+    locked = os.fstatvfs(library).f_flag & (syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    atime = os.fstatvfs(library).f_flag & (os.ST_NOATIME | os.ST_NODIRATIME | os.ST_RELATIME)
+    relatime = 1 << 21 if atime & os.ST_RELATIME else 0
+    atime &= ~os.ST_RELATIME
+    mount("none", target, flags=syscalls.MS_REMOUNT | syscalls.MS_BIND | _READ_ONLY | locked | atime | relatime)
+    os.close(library)
+    syscalls.enter_root(_SCAFFOLD)
+    mount("none", "/", flags=syscalls.MS_REMOUNT | _READ_ONLY)
+
+
+def mount_box(*, owner: tuple[int, int], num_bytes: int, num_files: int) -> None:
+    """Give this process alone an empty directory that vanishes with it."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    user, group = owner
+    mount(
+        "box",
+        BOX,
+        "tmpfs",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
+        f"size={num_bytes},nr_inodes={num_files},mode=700,uid={user},gid={group}",
+    )

@@ -1,0 +1,210 @@
+"""Calls between the untrusted program and its tests, over one socket, in plain data.
+
+    examiner ── ["get", 0, "f"] ───────────► candidate     object 0 is the program's module
+    examiner ◄─ ["value", ["mine", 1, …]] ── candidate
+    examiner ── ["call", 1, [args, kwargs]]► candidate
+    examiner ◄─ ["call", 1, …] ───────────── candidate     a function the tests passed as an argument
+    examiner ── ["value", …] ──────────────► candidate
+    examiner ◄─ ["value", …, changed] ────── candidate     and what it did to its arguments, if it returns None
+    examiner ◄─ ["raised", "ValueError", …]                or what it raised
+
+The two sides are the same but for one thing: only the program's objects have attributes. From a function of
+the tests one would reach its globals, and with them everything.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import socket
+from typing import Any, NoReturn
+
+from freerun.reward.sandbox.limits import MESSAGE_BYTES
+from freerun.reward.sandbox.plain import NotPlain, decode, encode
+
+Message = list[Any]
+
+
+class LinkLost(BaseException):
+    """The other side is gone or talks nonsense. Not an `Exception`: a test that catches those must not go on."""
+
+
+class Remote:
+    """An object of the other side: it can be called and, if it is open, asked for its attributes.
+
+    It compares with nothing: that question would be answered by the object's own code, which may be a solution
+    that equals everything. For the same reason it is closed unless it comes from a class that the tests name:
+    `f(x).startswith(y)` must not be answered by an object that says yes. It is true or false once and for all.
+    """
+
+    def __init__(self, link: Link, number: int, description: str, *, is_true: bool, is_open: bool) -> None:
+        self._link = link
+        self._number = number
+        self._description = description
+        self._is_true = is_true
+        self._is_open = is_open
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._link.call(self._number, args, kwargs, is_open=self._is_open)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not self._is_open:
+            self._refuse()
+        return self._link.get(self._number, name, is_open=True)
+
+    def __bool__(self) -> bool:
+        return self._is_true
+
+    def __repr__(self) -> str:
+        return f"<{self._description} of the program>"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise NotPlain(f"the program returned a {self._description}: only plain data can be tested")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __contains__ = _refuse
+    __hash__ = object.__hash__
+
+
+class Link:
+    """One side's end of the socket, and the objects it has referred to."""
+
+    def __init__(self, sock: socket.socket, *, root: Any = None, gives_attributes: bool = False) -> None:
+        self._socket = sock
+        self._gives_attributes = gives_attributes
+        self._objects: list[Any] = [root]
+
+    def get(self, number: int, name: str, *, is_open: bool) -> Any:
+        return self._ask(["get", number, name], (), is_open)
+
+    def call(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_open: bool) -> Any:
+        details = [encode(list(args), self._refer), encode(kwargs, self._refer)]
+        return self._ask(["call", number, details], args, is_open)
+
+    def serve(self) -> None:
+        """Answer until the other side is gone."""
+        while True:
+            self._answer(self._receive())
+
+    def _ask(self, message: Message, args: tuple[Any, ...], is_open: bool) -> Any:
+        self._send(message)
+        while (reply := self._receive())[0] in ("get", "call"):
+            self._answer(reply)
+        try:
+            if reply[0] == "value":
+                value = decode(reply[1], lambda reference: self._resolve(reference, is_open))
+                if value is None:
+                    self._change(args, reply[2])
+                return value
+            name, text = str(reply[1]), str(reply[2])
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise LinkLost(f"a value that cannot be read: {error}") from None
+        raise _exception(name, text)
+
+    def _answer(self, message: Message) -> None:
+        try:
+            reply = self._perform(message)
+        except Exception as error:
+            reply = ["raised", _builtin_name(error), f"{error}"[:500]]
+        self._send(reply)
+
+    def _perform(self, message: Message) -> Message:
+        verb, number, details = message
+        target = self._objects[number]
+        if verb == "get":
+            if not self._gives_attributes:
+                raise NotPlain("a function of the tests has no attributes here")
+            return ["value", encode(getattr(target, details), self._refer), None]
+        args, kwargs = (decode(part, self._resolve) for part in details)
+        before = _snapshot(args)
+        result = target(*args, **kwargs)
+        after = _snapshot(args) if result is None else before
+        return ["value", encode(result, self._refer), after if after != before else None]
+
+    def _refer(self, value: Any) -> list[Any]:
+        if isinstance(value, Remote):
+            return ["yours", value._number]
+        self._objects.append(value)
+        name = getattr(value, "__name__", "")
+        return ["mine", len(self._objects) - 1, f"{type(value).__name__} {name}".strip(), bool(value)]
+
+    def _resolve(self, reference: list[Any], is_open: bool = False) -> Any:
+        if reference[0] == "yours":
+            return self._objects[reference[1]]
+        _, number, description, is_true = reference
+        return Remote(self, int(number), str(description)[:80], is_true=is_true is True, is_open=is_open)
+
+    def _change(self, args: tuple[Any, ...], contents: Any) -> None:
+        """Do to our arguments what was done to their copies."""
+        # Only by a function that returns nothing: in `assert f(x) == sorted(x)` it must not empty x.
+        for value, content in zip(args, contents or [None] * len(args), strict=True):
+            if content is None:
+                continue
+            changed = decode(content, self._resolve)
+            if type(value) is not type(changed):
+                raise NotPlain(f"a {type(value).__name__} that became a {type(changed).__name__}")
+            if isinstance(value, list | bytearray):
+                value[:] = changed
+            elif isinstance(value, dict | set):
+                value.clear()
+                value.update(changed)
+
+    def _send(self, message: Message) -> None:
+        body = json.dumps(message).encode()
+        try:
+            self._socket.sendall(len(body).to_bytes(4, "big") + body)
+        except OSError as error:
+            raise LinkLost(f"the program is gone: {error}") from None
+
+    def _receive(self) -> Message:
+        length = int.from_bytes(self._read(4), "big")
+        if length > MESSAGE_BYTES:
+            raise LinkLost(f"a value of {length} bytes; {MESSAGE_BYTES} may be returned")
+        try:
+            message = json.loads(self._read(length))
+        except (ValueError, RecursionError) as error:
+            raise LinkLost(f"a message that cannot be read: {error}") from None
+        if not (isinstance(message, list) and len(message) == 3):
+            raise LinkLost("a message of no known kind")
+        return message
+
+    def _read(self, length: int) -> bytes:
+        parts: list[bytes] = []
+        while length:
+            try:
+                part = self._socket.recv(min(length, 1 << 20))
+            except OSError:
+                part = b""
+            if not part:
+                raise LinkLost("the program ended")
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
+
+
+def _snapshot(args: Any) -> list[Any]:
+    """What the arguments hold that can be changed from outside; None for those that cannot or are not data."""
+    contents: list[Any] = []
+    for value in args:
+        try:
+            contents.append(encode(value) if type(value) in (list, dict, set, bytearray) else None)
+        except (NotPlain, RecursionError):
+            contents.append(None)
+    return contents
+
+
+def _builtin_name(error: Exception) -> str:
+    """Of the nearest built-in exception: the tests know no class of the program's."""
+    return next(c.__name__ for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
+
+
+def _exception(name: str, text: str) -> Exception:
+    """What the other side raised; never one that would end this process or pass for its own doing."""
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(text)
+        except TypeError:  # UnicodeDecodeError wants five arguments
+            pass
+    return RuntimeError(f"{name}: {text}")

@@ -1,0 +1,130 @@
+"""Values as JSON, and back: what may cross between an untrusted program and its tests.
+
+Only values of exact built-in types come out of `decode`, so that `==`, `len` and `bool` on them are Python's own
+and not the program's. A subclass arrives as its base (a Counter as a dict, an IntEnum as an int); an iterator
+as an iterator over what it would have yielded. Whatever else there is stays where it is and is referred to:
+
+    ["mine", 7, "function f", true]    an object of the sender, number 7 of those it has referred to
+    ["yours", 7]                       number 7 of the receiver's own, coming home
+
+What a reference can do is decided in `link.py`. The decoder trusts nothing: the sender may be hostile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+MAX_ITEMS_OF_ITERATOR = 100_000
+_MAX_JSON_INTEGER = 1 << 53
+
+_TYPES = {
+    t.__name__: t for t in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, type(None))
+}
+_CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
+_DECODED_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "iterator": iter,
+}
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+class NotPlain(TypeError):
+    """A value that is not data, where only data is accepted."""
+
+
+Refer = Callable[[Any], list[Any]]
+"""From an object that is not data to its reference; may raise `NotPlain`."""
+
+
+def refuse(value: Any) -> list[Any]:
+    """The `Refer` of those who want data only."""
+    raise NotPlain(f"a value of type {type(value).__name__} is not plain data")
+
+
+def encode(value: Any, refer: Refer = refuse) -> Any:
+    """The JSON of a value; what is not data becomes a reference by `refer`."""
+    if value is None or type(value) in (bool, str, float):
+        return value
+    if isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, int):
+        number = int.__int__(value)
+        return number if -_MAX_JSON_INTEGER < number < _MAX_JSON_INTEGER else ["int", hex(number)]
+    for kind, name in _CONTAINERS.items():
+        if isinstance(value, kind):
+            return [name, [encode(item, refer) for item in value]]
+    if isinstance(value, dict):
+        return ["dict", [[encode(k, refer), encode(v, refer)] for k, v in value.items()]]
+    return _encode_rest(value, refer)
+
+
+def _encode_rest(value: Any, refer: Refer) -> Any:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, complex):
+        return ["complex", [value.real, value.imag]]
+    if isinstance(value, bytes | bytearray):
+        return [type(value).__name__, bytes(value).hex()]
+    if isinstance(value, range):
+        return ["range", [encode(n) for n in (value.start, value.stop, value.step)]]
+    if isinstance(value, Decimal | Fraction):
+        return [type(value).__name__, str(value)]
+    if isinstance(value, type) and _TYPES.get(value.__name__) is value:
+        return ["type", value.__name__]
+    # Reading an iterator uses it up, so those who only look (`refuse`) must not.
+    if isinstance(value, (Iterator, *_VIEWS)) and refer is not refuse:
+        items = list(itertools.islice(value, MAX_ITEMS_OF_ITERATOR + 1))
+        if len(items) > MAX_ITEMS_OF_ITERATOR:
+            raise NotPlain(f"an iterator of more than {MAX_ITEMS_OF_ITERATOR} items")
+        return ["iterator", [encode(item, refer) for item in items]]
+    return refer(value)
+
+
+Resolve = Callable[[list[Any]], Any]
+"""From a reference to what stands for it on this side."""
+
+
+def decode(data: Any, resolve: Resolve) -> Any:
+    """The value of a JSON; raises `NotPlain`, `ValueError` or `TypeError` for what `encode` did not make."""
+    if not isinstance(data, list):
+        if isinstance(data, dict):
+            raise NotPlain("a JSON object")
+        return data
+    kind, content = data[0], data[1]
+    if kind in ("mine", "yours"):
+        return resolve(data)
+    if (container := _DECODED_CONTAINERS.get(kind)) is not None:
+        return container([decode(item, resolve) for item in content])
+    if kind == "dict":
+        return {decode(key, resolve): decode(value, resolve) for key, value in content}
+    return _decode_rest(kind, content)
+
+
+def _decode_rest(kind: str, content: Any) -> Any:
+    match kind:
+        case "int":
+            return int(content, 16)
+        case "complex":
+            return complex(float(content[0]), float(content[1]))
+        case "bytes":
+            return bytes.fromhex(content)
+        case "bytearray":
+            return bytearray.fromhex(content)
+        case "range":
+            return range(*(decode(n, refuse) for n in content))
+        case "Decimal":
+            return Decimal(content)
+        case "Fraction":
+            return Fraction(content)
+        case "type":
+            return _TYPES[content]
+    raise NotPlain(f"an unknown kind of value {kind!r:.40}")

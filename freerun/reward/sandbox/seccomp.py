@@ -1,0 +1,134 @@
+"""Seccomp: the system calls a sandboxed Python may make; any other fails with EPERM.
+
+It is a list of what is allowed, not of what is forbidden, so that a call invented after this was written is
+refused. The filter is classic BPF, assembled here: for the numbers, runs of consecutive ones, in order.
+
+    wrong architecture, x32          the process is killed: numbers mean other calls there
+    clone                            only without new namespaces; clone3, whose flags a filter cannot
+                                     read, does not exist (ENOSYS), so that libc falls back to clone
+    socketpair                       only local streams (asyncio needs one); there is no `socket`
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import platform
+import re
+import struct
+
+from freerun.reward.sandbox.syscalls import syscall
+
+_SECCOMP, _SET_MODE_FILTER, _GET_ACTION_AVAIL = 317, 1, 2
+_KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_ARCH_X86_64 = 0xC000003E
+_X32_BIT = 0x40000000
+_CLONE, _SOCKETPAIR, _CLONE3 = 56, 53, 435
+_ANY_NEW_NAMESPACE = 0x7E020080
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
+
+# BPF instructions, and where struct seccomp_data holds what they look at.
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_IF_EQUAL, _IF_GREATER, _IF_AT_LEAST = 0x15, 0x25, 0x35
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
+
+_CALLS = """
+    # descriptors
+    read=0 write=1 close=3 poll=7 lseek=8 ioctl=16 pread64=17 pwrite64=18 readv=19 writev=20 pipe=22
+    select=23 dup=32 dup2=33 sendfile=40 fcntl=72 epoll_create=213 epoll_wait=232 epoll_ctl=233
+    pselect6=270 ppoll=271 epoll_pwait=281 eventfd2=290 epoll_create1=291 dup3=292 pipe2=293 preadv=295
+    pwritev=296 copy_file_range=326 close_range=436
+    # files
+    open=2 stat=4 fstat=5 lstat=6 access=21 flock=73 fsync=74 fdatasync=75 truncate=76 ftruncate=77
+    getdents=78 getcwd=79 chdir=80 fchdir=81 rename=82 mkdir=83 rmdir=84 creat=85 link=86 unlink=87
+    symlink=88 readlink=89 chmod=90 fchmod=91 umask=95 statfs=137 fstatfs=138 getdents64=217 openat=257
+    mkdirat=258 newfstatat=262 unlinkat=263 renameat=264 linkat=265 symlinkat=266 readlinkat=267
+    fchmodat=268 faccessat=269 utimensat=280 fallocate=285 renameat2=316 statx=332 faccessat2=439
+    # memory
+    mmap=9 mprotect=10 munmap=11 brk=12 mremap=25 msync=26 mincore=27 madvise=28
+    # signals and timers
+    rt_sigaction=13 rt_sigprocmask=14 rt_sigreturn=15 pause=34 nanosleep=35 getitimer=36 alarm=37
+    setitimer=38 kill=62 rt_sigpending=127 rt_sigtimedwait=128 rt_sigsuspend=130 sigaltstack=131
+    tkill=200 clock_nanosleep=230 tgkill=234
+    # processes and threads
+    sched_yield=24 getpid=39 fork=57 vfork=58 exit=60 wait4=61 setpgid=109 getppid=110 getpgrp=111
+    setsid=112 getpgid=121 getsid=124 gettid=186 futex=202 sched_getaffinity=204 set_tid_address=218
+    exit_group=231 waitid=247 set_robust_list=273 get_robust_list=274 membarrier=324 rseq=334
+    # itself and the machine
+    uname=63 gettimeofday=96 getrlimit=97 getrusage=98 sysinfo=99 times=100 getuid=102 getgid=104
+    geteuid=107 getegid=108 getresuid=118 getresgid=120 capget=125 sched_getscheduler=145
+    sched_get_priority_min=147 time=201 clock_gettime=228 clock_getres=229 prlimit64=302 getrandom=318
+    # streams between its own processes
+    sendto=44 recvfrom=45 shutdown=48 getsockname=51 getpeername=52 setsockopt=54 getsockopt=55
+"""
+# What is missing is missing on purpose: socket, connect, bind; execve; ptrace and process_vm_*; mount, unshare,
+# setns, chroot; memfd, shared memory and message queues; keys, bpf, perf, modules, io_uring, userfaultfd; prctl,
+# every set*id, and sched_setaffinity: a program must not move to the engine's core.
+ALLOWED = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", _CALLS)}
+_SENDING_SIGNALS = ("kill", "tkill", "tgkill")
+
+
+def check_available() -> None:
+    """Raise `OSError` where filters cannot be installed."""
+    if platform.machine() != "x86_64":
+        raise OSError(errno.ENOSYS, f"the list of system calls is for x86_64, this is {platform.machine()}")
+    action = ctypes.create_string_buffer(struct.pack("=I", _ERRNO), 4)
+    syscall(_SECCOMP, _GET_ACTION_AVAIL, 0, action, what="seccomp")
+
+
+def assemble(*, has_own_pids: bool) -> bytes:
+    """The filter, ready for `install`; made once by the fork server.
+
+    Without a pid namespace a signal could reach any process of the same uid, so there are none then.
+    """
+    numbers = [n for name, n in ALLOWED.items() if has_own_pids or name not in _SENDING_SIGNALS]
+    refuse = _ERRNO | errno.EPERM
+    program = [
+        _instruction(_LOAD, _ARCH),
+        _instruction(_IF_EQUAL, _ARCH_X86_64, 1, 0),
+        _instruction(_RETURN, _KILL_PROCESS),
+        _instruction(_LOAD, _NUMBER),
+        _instruction(_IF_AT_LEAST, _X32_BIT, 0, 1),
+        _instruction(_RETURN, _KILL_PROCESS),
+        _instruction(_IF_EQUAL, _CLONE3, 0, 1),
+        _instruction(_RETURN, _ERRNO | errno.ENOSYS),
+        _instruction(_IF_EQUAL, _CLONE, 0, 5),
+        _instruction(_LOAD, _FIRST_ARGUMENT),
+        _instruction(_AND, _ANY_NEW_NAMESPACE),
+        _instruction(_IF_EQUAL, 0, 0, 1),
+        _instruction(_RETURN, _ALLOW),
+        _instruction(_RETURN, refuse),
+        _instruction(_IF_EQUAL, _SOCKETPAIR, 0, 7),
+        _instruction(_LOAD, _FIRST_ARGUMENT),
+        _instruction(_IF_EQUAL, _AF_UNIX, 0, 4),
+        _instruction(_LOAD, _SECOND_ARGUMENT),
+        _instruction(_AND, _SOCK_TYPE_MASK),
+        _instruction(_IF_EQUAL, _SOCK_STREAM, 0, 1),
+        _instruction(_RETURN, _ALLOW),
+        _instruction(_RETURN, refuse),
+    ]
+    for first, last in _runs(numbers):
+        program += [
+            _instruction(_IF_AT_LEAST, first, 0, 2),
+            _instruction(_IF_GREATER, last, 1, 0),
+            _instruction(_RETURN, _ALLOW),
+        ]
+    return b"".join([*program, _instruction(_RETURN, refuse)])
+
+
+def install(program: bytes) -> None:
+    """From here on this process and all it starts are under the filter; needs no_new_privs."""
+    body = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(body))
+    syscall(_SECCOMP, _SET_MODE_FILTER, 0, ctypes.create_string_buffer(header, len(header)), what="seccomp filter")
+
+
+def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, operand)
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers."""
+    runs = itertools.groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    return [(members[0][1], members[-1][1]) for _, run in runs if (members := list(run))]

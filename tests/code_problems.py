@@ -1,0 +1,39 @@
+"""Programs and their tests: the public sets where they are at hand, and a few of our own that always are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+
+class CodeProblem(NamedTuple):
+    """What the code grader is given, with a completion that is right."""
+
+    key: str
+    prompt: str
+    completion: str
+    answer: str
+
+
+def data_directory() -> Path | None:
+    """Where HumanEval and MBPP are: $FREERUN_DATA, or ../shared/data beside the project."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    directory = Path(os.environ.get("FREERUN_DATA", beside))
+    return directory if (directory / "humaneval" / "HumanEval.jsonl").exists() else None
+
+
+def canonical_problems(directory: Path) -> list[CodeProblem]:
+    """All 164 of HumanEval and all 427 of sanitized MBPP, with their own solutions."""
+    rows = [json.loads(line) for line in (directory / "humaneval" / "HumanEval.jsonl").read_text().splitlines()]
+    problems = [
+        CodeProblem(
+            row["task_id"], row["prompt"], row["canonical_solution"], f"{row['test']}\ncheck({row['entry_point']})"
+        )
+        for row in rows
+    ]
+    for row in json.loads((directory / "mbpp" / "sanitized-mbpp.json").read_text()):
+        answer = "\n".join([*row["test_imports"], *row["test_list"]])
+        problems.append(CodeProblem(f"MBPP/{row['task_id']}", row["prompt"], row["code"], answer))
+    return problems
