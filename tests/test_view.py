@@ -173,6 +173,12 @@ def test_the_live_view_shows_what_a_person_asks_of_a_run(width: int) -> None:
         assert words in shown, words
 
 
+def test_the_live_view_shows_the_parts_of_a_summed_reward() -> None:
+    metrics = {"reward": 3.2, "reward/number": 2.5, "reward/fo\x1b[31mrmat": 4.75}
+    shown = picture([*a_run(), make_step(13, metrics=metrics)], width=140)
+    assert "number 2.5 · format 4.8" in shown
+
+
 def test_no_line_of_the_live_view_is_wider_than_the_terminal() -> None:
     for width in (1, 2, 5, 10, 20, 33, 50, 79, 99, 100, 200):
         assert all(len(line) <= max(width, 4) for line in picture(a_run(), width=width).splitlines())

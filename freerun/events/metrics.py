@@ -175,6 +175,13 @@ class RunState:
                 self.finished = event
 
     @property
+    def reward_parts(self) -> dict[str, float]:
+        """Mean of each part of the reward in the last step, by name; empty for a reward of one part."""
+        metrics = self.steps[-1].result.metrics if self.steps else {}
+        prefix = "reward/"
+        return {name.removeprefix(prefix): mean for name, mean in metrics.items() if name.startswith(prefix)}
+
+    @property
     def worst_staleness(self) -> int | None:
         """The greatest staleness of any trajectory trained on."""
         return max(self.staleness_counts) if self.staleness_counts else None

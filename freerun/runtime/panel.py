@@ -90,8 +90,11 @@ def _numbers(state: RunState, width: int) -> Table:
 def _reward(state: RunState) -> Row:
     if not state.rewards:
         return "reward", _unknown()
-    course = sparkline(state.rewards[-2000:], 24)
-    return "reward", Text.assemble((f"{state.rewards[-1]:<8.3g}", "bold"), (course, "green"))
+    parts = [f"{printable(name, 16)} {mean:.2g}" for name, mean in state.reward_parts.items()]
+    course = sparkline(state.rewards[-2000:], 12 if parts else 24)
+    return "reward", Text.assemble(
+        (f"{state.rewards[-1]:<8.3g}", "bold"), (course, "green"), ("  " + " · ".join(parts), "dim")
+    )
 
 
 def _held_out(state: RunState) -> Row:
