@@ -87,7 +87,7 @@ def _merge(arguments: Sequence[str]) -> int:
     from freerun.model.checkpoint import load_model, save_model
     from freerun.model.new_directory import new_directory, require_vacant
 
-    adapter = args.source if is_adapter(args.source) else find_model(args.source)
+    adapter = args.source if is_adapter(args.source) else find_model(args.source)[0]
     if not is_adapter(adapter):
         raise FreerunError(
             f'"{adapter}" is a whole model already (no adapter_config.json); there is nothing to merge'

@@ -13,8 +13,8 @@ from typing import Literal
 from freerun.config.checks import require, require_positive
 from freerun.config.data import DataConfig
 from freerun.config.eval import EvalConfig
-from freerun.config.objective import ObjectiveConfig
 from freerun.config.lora import LoraConfig
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.reward import RewardConfig
 from freerun.config.train import TrainConfig
 

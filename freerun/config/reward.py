@@ -23,8 +23,8 @@ class Part(NamedTuple):
 @dataclass(frozen=True)
 class RewardConfig:
     grader: str = "number"
-    """number, exact, regex, math, code, format, reasoning-gym, your own function as "module:function", or a weighted
-    sum of them such as "number + 0.2 * format", whose first part decides what counts as right."""
+    """number, exact, regex, math, code, format, reasoning-gym, your own function as "module:function", or a
+    weighted sum of them such as "number + 0.2 * format", whose first part decides what counts as right."""
     pattern: str = ""
     """For the grader "regex": the first group of this pattern is compared with the answer."""
     format_pattern: str = THINK_THEN_ANSWER

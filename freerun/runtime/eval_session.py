@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from freerun.data.source import PromptSource
+from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.events.events import RunFinished
 from freerun.events.store import Store
@@ -89,7 +89,7 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
         await asyncio.gather(pool.close(), grader.close())
 
 
-def _prompts(source: PromptSource, split: Split) -> list[Prompt]:
+def _prompts(source: PromptStream, split: Split) -> list[Prompt]:
     if split == "held-out":
         return source.held_out(sys.maxsize)
     return [source.at(ordinal) for ordinal in range(source.epoch_size)]

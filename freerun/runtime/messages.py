@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
-from freerun.config.objective import ObjectiveConfig
 from freerun.config.lora import LoraConfig
+from freerun.config.objective import ObjectiveConfig
 from freerun.config.recipe import EngineConfig
 from freerun.config.train import TrainConfig
 from freerun.types import Completion, Demonstration, EngineStats, Group, Publication, Request, StepResult

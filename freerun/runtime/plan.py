@@ -17,9 +17,9 @@ from freerun.config.recipe import Recipe
 from freerun.data.mixture import parts_of
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
+from freerun.model.projections import num_adapter_parameters
 from freerun.reward.graders import check_graders
 from freerun.runtime.build import check_model, make_grader, make_source
-from freerun.model.projections import num_adapter_parameters
 from freerun.runtime.placement import place
 
 BYTES_PER_NUMBER = 4

@@ -143,7 +143,7 @@ class TrainWorker:
             return
         directory = Path(self._reference_directory)
         if self._trainer.version == 0:
-            keep_reference(self._state(), self._model.config, directory, companions=self._companions)
+            keep_reference(self._trained, directory, companions=self._companions)
         self._trainer.reference = load_reference(directory)
 
 

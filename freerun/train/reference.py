@@ -6,25 +6,19 @@ A new run and a resumed one both read the directory, so that they measure agains
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
-from torch import Tensor
-
-from freerun.model.checkpoint import load_model, save_weights
-from freerun.model.companions import copy_companions
-from freerun.model.decoder import Decoder, DecoderConfig
+from freerun.model.checkpoint import load_model
+from freerun.model.decoder import Decoder
 from freerun.model.new_directory import new_directory
+from freerun.model.trained import TrainedModel
 
 
-def keep_reference(
-    state: Mapping[str, Tensor], config: DecoderConfig, directory: Path, *, companions: Path
-) -> None:
+def keep_reference(trained: TrainedModel, directory: Path, *, companions: Path) -> None:
     """Write the weights of version 0 as a model directory; one of a start that led nowhere is replaced."""
     shutil.rmtree(directory, ignore_errors=True)
     with new_directory(directory) as temporary:
-        save_weights(state, config, temporary)
-        copy_companions(companions, temporary)
+        trained.save(trained.state(), temporary, companions=companions)
 
 
 def load_reference(directory: Path) -> Decoder:
