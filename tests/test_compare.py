@@ -4,6 +4,7 @@ import csv
 import re
 import shutil
 import struct
+import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -198,6 +199,16 @@ def test_a_run_named_twice_and_a_directory_that_is_no_run_are_refused(runs: list
         read_groups([runs[0], runs[0].parent / "." / "tiny"])
     with pytest.raises(FreerunError, match=r"is not a run directory \(no config.toml\)"):
         read_groups([tmp_path])
+
+
+def test_without_matplotlib_there_is_a_table_and_the_figure_names_what_to_install(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["compare", str(runs[0])]) == 0
+    assert main(["compare", str(runs[0]), "--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'freerun[plots]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_hostile_names_are_shown_and_do_nothing(runs: list[Path], tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
         margin = 0.12 * (highest - lowest) or 0.1
         bounds = (lowest - margin, highest + margin)
         panel.set_ylim(_within_shares(*bounds) if is_accuracy else bounds)
+    if axis == "step":
+        panel.xaxis.get_major_locator().set_params(integer=True)
     if axis == "trained_tokens":
         panel.xaxis.set_major_formatter(_thousands)
     return handles
@@ -148,12 +150,10 @@ def draw_by_eta(
         left, right = figure.subplots(1, 2)
         _draw_by_category(left, etas, accuracy)
         _draw_by_category(right, etas, throughput)
-        left.set(title="Held-out accuracy after training", ylabel="accuracy")
+        # In words: as a line, far below, it would squeeze what is to be seen into a corner.
+        before = f" (before: {before_training:.2f})" if math.isfinite(before_training) else ""
+        left.set(title=f"Held-out accuracy after training{before}", ylabel="accuracy")
         left.set_ylim(_within_shares(*left.get_ylim()))
-        if math.isfinite(before_training):
-            # In words: as a line it would squeeze what is to be seen into a corner.
-            before = f"before training {before_training:.2f}"
-            left.text(0.02, 0.03, before, transform=left.transAxes, color="#555555", fontsize=8.5)
         right.set(title="Throughput", ylabel="trained completion tokens per second")
         right.set_ylim(bottom=0)
         right.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
