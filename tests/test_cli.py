@@ -117,10 +117,10 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {verb}" in text for verb in VERBS)
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "runs"])
+@pytest.mark.parametrize("verb", ["train", "eval", "runs", "compare", "study staleness"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main([verb, "--help"])
+        main([*verb.split(), "--help"])
     assert caught.value.code == 0
     assert f"usage: freerun {verb}" in capsys.readouterr().out
 
@@ -171,7 +171,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
     ("arguments", "message"),
     [
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
-        (["dance"], 'unknown verb "dance"; the verbs are train, sft, eval, model, runs'),
+        (["dance"], 'unknown verb "dance"; the verbs are train, sft, eval, model, runs, compare, study'),
         (
             ["train"],
             'the following arguments are required: RECIPE; "freerun train --help" explains its arguments',

@@ -22,7 +22,10 @@ def run(arguments: Sequence[str]) -> int:
 
     from freerun.cli.report_table import print_table
     from freerun.reports.compare import HEADER, notes, read_groups, table_rows, write_comparison
+    from freerun.reports.drawing import require_matplotlib
 
+    if args.out:
+        require_matplotlib()
     groups = read_groups(args.runs)
     print_table(HEADER, table_rows(groups), notes(groups))
     if args.out:

@@ -61,12 +61,12 @@ def _staleness(arguments: Sequence[str]) -> int:
 
 
 def _list_runs(study: Study) -> int:
-    from freerun.reports.study_runner import train_command, what_is_left
+    from freerun.reports.study_runner import train_command
+    from freerun.reports.study_state import state_of
 
-    for run in [*([study.warm] if study.warm else []), *study.runs]:
-        todo = what_is_left(run)
-        command = train_command(study, run, is_resumed=todo == "resume")
-        state = {"nothing": "finished", "resume": "to resume", "start": "to run"}[todo]
+    for run in study.all_runs:
+        state = state_of(run)
+        command = train_command(study, run, is_resumed=state == "to resume")
         print(f"{state:<10} freerun {shlex.join(command[3:])}")
     return 0
 
@@ -74,17 +74,18 @@ def _list_runs(study: Study) -> int:
 def _run(study: Study) -> int:
     from freerun.cli.train import check_files
     from freerun.reports.study_report import write_json
-    from freerun.reports.study_runner import StudyRunner, finished_records
+    from freerun.reports.study_runner import StudyRunner
+    from freerun.reports.study_state import find_failures, finished_records
 
     check_files(study.recipe)
+    study.directory.mkdir(parents=True, exist_ok=True)
     with _Screen() as screen:
 
         def on_progress(progress: Progress) -> None:
             screen(progress)
-            if progress.outcome in ("finished", "failed"):
-                write_json(study, finished_records(study.runs), runner.failures, _command())
+            if progress.happening in ("finished", "failed"):
+                write_json(study, finished_records(study.runs), find_failures(study), _command())
 
-        study.directory.mkdir(parents=True, exist_ok=True)
         runner = StudyRunner(study, on_progress)
         runner.run()
     code = _report(study, runner.failures)
@@ -92,14 +93,15 @@ def _run(study: Study) -> int:
 
 
 def _report(study: Study, failures: dict[str, str]) -> int:
-    """Write the files, print the table; 1 if runs failed."""
+    """Write the files, print the table; 1 if runs failed, now or when they were last tried."""
     from freerun.cli.report_table import print_table
     from freerun.reports.study_report import HEADER, SHORT_COLUMNS, summarise_conditions, table_rows, write_report
-    from freerun.reports.study_runner import finished_records
+    from freerun.reports.study_state import find_failures, finished_records
+    from freerun.reports.tables import brief
 
-    records = finished_records(study.runs)
+    records, failures = finished_records(study.runs), find_failures(study) | failures
     write_report(study, records, failures, _command())
-    notes = [f"{name} failed: {why}" for name, why in failures.items()]
+    notes = [f"{name} failed: {brief(why)}" for name, why in failures.items()]
     missing = len(study.runs) - len(records)
     notes += [f"{missing} of {len(study.runs)} runs are not finished"] if missing else []
     rows = [HEADER, *table_rows(summarise_conditions(study, records))]
@@ -135,7 +137,7 @@ class _Screen:
         from rich.text import Text
 
         line = Text(_describe(progress))
-        if progress.outcome != "running":
+        if progress.happening != "running":
             self._console.print(line, soft_wrap=True)
         if self._status:
             self._status.update(line)
@@ -147,7 +149,7 @@ def _describe(progress: Progress) -> str:
     left = f", about {duration(progress.left_seconds)} left" if progress.left_seconds else ""
     detail = f": {printable(progress.detail)}" if progress.detail else ""
     return (
-        f"[{progress.place}/{progress.num_runs}] {printable(progress.run.name)} {progress.outcome}{detail}"
+        f"[{progress.place}/{progress.num_runs}] {printable(progress.run.name)} {progress.happening}{detail}"
         f"  ({duration(progress.seconds)} so far{left})"
     )
 

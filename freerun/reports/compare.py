@@ -21,8 +21,8 @@ from freerun.reports.tables import escape_markdown, markdown, number, with_inter
 HEADER = ("group", "seeds", "held-out", "CI over", "best", "tok/s", "seconds")
 CAPTION = """
 held-out: accuracy of the last evaluation with its 95 % interval, over seeds (Student's t) or, of a single seed,
-over the prompts of its evaluation (Wilson); best: of the best evaluation, mean over seeds; tok/s: completion tokens
-trained on by seconds of training; seconds: of training, without start-up and warm start.
+over the prompts of its evaluation (Wilson); best: of the best evaluation, mean over seeds; tok/s: completion
+tokens trained on by seconds of training; seconds: of training, without start-up and warm start.
 """
 CSV_HEADER = ("group", "run", "seed", "step", "seconds", "trained_tokens", "metric", "value")
 FIGURE_FILE, CSV_FILE, TABLE_FILE = "compare.png", "compare.csv", "table.md"

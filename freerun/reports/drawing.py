@@ -38,6 +38,8 @@ STYLE: Any = {
     "figure.constrained_layout.h_pad": 0.09,
     "text.parse_math": False,  # labels come from files: a dollar is a dollar
 }
+MAX_HALF_LABEL = 85
+"""Characters of a legend's label of which two fit side by side."""
 PANELS: tuple[tuple[str, Axis, str, str, str], ...] = (
     (HELD_OUT, "step", "Held-out accuracy by step", "step", "accuracy"),
     (HELD_OUT, "seconds", "Held-out accuracy by time", "seconds of training", "accuracy"),
@@ -81,7 +83,9 @@ def draw_comparison(groups: Sequence[RunGroup], path: Path) -> None:
             lines = _draw_panel(panel, groups, metric, axis)
             panel.set(title=title, xlabel=x_label, ylabel=y_label)
             handles = handles or lines
-        figure.legend(handles, [_legend(group) for group in groups], loc="outside lower left", ncols=1)
+        labels = [_legend(group) for group in groups]
+        num_columns = 2 if len(groups) > 3 and max(map(len, labels)) < MAX_HALF_LABEL else 1
+        figure.legend(handles, labels, loc="outside lower left", ncols=num_columns)
 
 
 def _legend(group: RunGroup) -> str:
@@ -108,6 +112,8 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
         margin = 0.12 * (highest - lowest) or 0.1
         bounds = (lowest - margin, highest + margin)
         panel.set_ylim(_within_shares(*bounds) if is_accuracy else bounds)
+    if axis == "step":
+        panel.xaxis.get_major_locator().set_params(integer=True)
     if axis == "trained_tokens":
         panel.xaxis.set_major_formatter(_thousands)
     return handles
@@ -144,18 +150,18 @@ def draw_by_eta(
         left, right = figure.subplots(1, 2)
         _draw_by_category(left, etas, accuracy)
         _draw_by_category(right, etas, throughput)
-        handles, labels = left.get_legend_handles_labels()
-        if math.isfinite(before_training):
-            handles.append(left.axhline(before_training, color="#666666", linewidth=1, linestyle=(0, (2, 2))))
-            labels.append("before training")
-        left.set(title="Held-out accuracy after training", ylabel="accuracy")
+        # In words: as a line, far below, it would squeeze what is to be seen into a corner.
+        before = f" (before: {before_training:.2f})" if math.isfinite(before_training) else ""
+        left.set(title=f"Held-out accuracy after training{before}", ylabel="accuracy")
         left.set_ylim(_within_shares(*left.get_ylim()))
         right.set(title="Throughput", ylabel="trained completion tokens per second")
         right.set_ylim(bottom=0)
         right.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
         for panel in (left, right):
             panel.set_xlabel("η, largest staleness allowed (versions)")
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+        handles, labels = left.get_legend_handles_labels()
+        labels = [f"{label} (mean and 95 % interval over seeds)" for label in labels]
+        figure.legend(handles, labels, loc="outside lower center", ncols=2)
 
 
 def _draw_by_category(panel: Any, etas: Sequence[str], lines: dict[str, list[Estimate]]) -> None:
@@ -174,8 +180,8 @@ def _draw_by_category(panel: Any, etas: Sequence[str], lines: dict[str, list[Est
             color=COLOURS[index % len(COLOURS)],
             marker=MARKERS[index % len(MARKERS)],
             linestyle=DASHES[index % len(DASHES)],
-            markersize=5.5,
+            markersize=4.5,
             linewidth=1.6,
             elinewidth=1.3,
-            capsize=3.5,
+            capsize=4,
         )

@@ -4,8 +4,8 @@
     over prompts    the same model on other prompts: Wilson's interval for a share of n prompts
 
 Several samples of one prompt are not independent, so only prompts are counted. The mean of a prompt's samples
-varies at most as much as one sample does, so Wilson's interval is never too narrow, and is as wide as needed
-where all samples of a prompt agree.
+varies at most as much as one sample does, so Wilson's interval is at its 95 % where all samples of a prompt
+agree, and wider than it need be where they do not.
 """
 
 from __future__ import annotations

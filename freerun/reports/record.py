@@ -1,8 +1,11 @@
 """One run as the reports see it: its settings, its curves, and the few numbers it comes down to.
 
-Everything comes from the run's directory: config.toml and the store. `seconds` here are seconds of training:
-the run's clock without the time between the start of a session and its first weights in the engines, so that
-neither a warm start nor a resumption counts as slow training.
+Everything comes from the run's directory: config.toml and the store. `seconds` here are seconds of training, the
+run's clock without its pauses:
+
+    start-ups       from the start of a session to its first weights in the engines, warm start included
+    evaluations     of a synchronous run, which waits for each; others sample them beside their rollouts, and
+                    what that costs stays in
 """
 
 from __future__ import annotations
@@ -65,8 +68,8 @@ class RunRecord:
     """Values by dotted key."""
     steps: list[StepRow]
     evals: list[EvalRow]
-    start_ups: list[tuple[float, float]]
-    """From when to when, on the run's clock, each session had no weights in its engines yet."""
+    pauses: list[tuple[float, float]]
+    """From when to when on the run's clock; see the module."""
     wall_seconds: float
     """The run's clock at its last event."""
 
@@ -123,8 +126,8 @@ class RunRecord:
         axes, tokens = {0: (0.0, 0.0)}, 0.0
         for step in self.steps:
             tokens += step.metrics.get("num_tokens", 0.0)
-            idle = sum(end - begin for begin, end in self.start_ups if end <= step.seconds)
-            axes[step.version] = (step.seconds - idle, tokens)
+            paused = sum(end - begin for begin, end in self.pauses if end <= step.seconds)
+            axes[step.version] = (step.seconds - paused, tokens)
         return axes
 
 
@@ -133,14 +136,16 @@ def read_run(path: Path) -> RunRecord:
     config = read_config(path)
     with RunReader(path) as reader:
         ends = [event.seconds for event in reader.events("run_finished") if isinstance(event, RunFinished)]
-        steps = reader.steps()
+        steps, evals = reader.steps(), reader.evals()
+        events = list(reader.events("run_started", "weights_loaded"))
+        is_synchronous = config.get("buffer.max_staleness") == 0
         return RunRecord(
             path=path,
             summary=reader.status(),
             config=config,
             steps=steps,
-            evals=reader.evals(),
-            start_ups=find_start_ups(reader.events("run_started", "weights_loaded")),
+            evals=evals,
+            pauses=find_start_ups(events) + (find_evaluations(events, steps, evals) if is_synchronous else []),
             wall_seconds=max([*ends, steps[-1].seconds if steps else 0.0]),
         )
 
@@ -177,6 +182,19 @@ def find_start_ups(events: Iterable[AnyEvent | Rewound]) -> list[tuple[float, fl
             start_ups.append((begin, event.seconds))
             begin = None
     return start_ups
+
+
+def find_evaluations(
+    events: Iterable[AnyEvent | Rewound], steps: Iterable[StepRow], evals: Iterable[EvalRow]
+) -> list[tuple[float, float]]:
+    """The stretches from new weights to the end of their evaluation, as far as the next step waited for it."""
+    loaded = {event.version: event.seconds for event in events if isinstance(event, WeightsLoaded)}
+    waits = {step.version - 1: step.wait_seconds for step in steps}
+    return [
+        (max(loaded[row.version], row.seconds - waits[row.version]), row.seconds)
+        for row in evals
+        if row.version in loaded and row.version in waits
+    ]
 
 
 def _mean(values: Iterable[float]) -> float:

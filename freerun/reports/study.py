@@ -62,6 +62,11 @@ class Study:
     warm: StudyRun | None
     runs: list[StudyRun]
 
+    @property
+    def all_runs(self) -> list[StudyRun]:
+        """In the order in which they are run."""
+        return [*([self.warm] if self.warm else []), *self.runs]
+
     def log_file(self, run: StudyRun) -> Path:
         return self.directory / "logs" / f"{run.name}.txt"
 

@@ -16,7 +16,7 @@ from freerun.reports.drawing import draw_by_eta
 from freerun.reports.intervals import Estimate, t_interval
 from freerun.reports.record import RunNumbers, RunRecord
 from freerun.reports.study import Condition, Study
-from freerun.reports.tables import escape_markdown, markdown, number, with_interval, write_csv
+from freerun.reports.tables import brief, escape_markdown, markdown, number, with_interval, write_csv
 
 HEADER = (
     "objective", "η", "seeds", "held-out", "best held-out", "tok/s", "seconds", "staleness", "max staleness",
@@ -194,7 +194,7 @@ def _caption(study: Study, records: Mapping[str, RunRecord], failures: Mapping[s
     before = _before_training(records)
     if math.isfinite(before):
         lines.append(f"Held-out accuracy before training: {before:.3f}.")
-    lines += [f"Failed: {escape_markdown(name)}: {escape_markdown(why)}" for name, why in failures.items()]
+    lines += [f"Failed: {escape_markdown(name)}: {escape_markdown(brief(why))}" for name, why in failures.items()]
     return "".join(f"\n{line}\n" for line in lines)
 
 

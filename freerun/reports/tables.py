@@ -35,6 +35,12 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
+def brief(text: str) -> str:
+    """The first and the last line of a long text: of a traceback, where it began and what it was."""
+    lines = [line.strip() for line in text.strip().splitlines()] or [""]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+
+
 def escape_markdown(text: str) -> str:
     """One line that means itself: names and values come from files."""
     line = "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,232 @@
+"""Runs side by side: grouping, curves and the files, on a real run and on copies of it with other settings."""
+
+import csv
+import re
+import shutil
+import struct
+import sys
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+from tiny_runs import Run, make_run
+
+from freerun.cli.main import main
+from freerun.cli.report_table import as_table
+from freerun.errors import FreerunError
+from freerun.events.events import RunStarted, WeightsLoaded
+from freerun.events.reader import RunSummary
+from freerun.reports.compare import read_groups, summarise, write_comparison
+from freerun.reports.curves import bin_size_for, mean_curve
+from freerun.reports.drawing import draw_comparison
+from freerun.reports.grouping import group_runs
+from freerun.reports.record import Point, RunRecord, find_start_ups, read_run
+from freerun.reports.tables import markdown
+
+HOSTILE = "[red]$\\frac{ | `x` \x1b[2J_"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run and two copies of it: one under another seed, one that says it was synchronous."""
+    directory = tmp_path_factory.mktemp("compare")
+    run = Run(make_run(directory), "--train.num_steps", "6", "--eval.every_steps", "2")
+    assert run.wait() == 0, run.output
+    original = run.reader_path
+    return [
+        original,
+        copy_run(original, "again", r"seed = 3", "seed = 4"),
+        copy_run(original, "sync", r"max_staleness = 4", "max_staleness = 0"),
+    ]
+
+
+def copy_run(original: Path, name: str, pattern: str, replacement: str) -> Path:
+    copy = original.with_name(name)
+    shutil.copytree(original, copy)
+    config, num_changes = re.subn(pattern, lambda _: replacement, (copy / "config.toml").read_text())
+    assert num_changes == 1
+    (copy / "config.toml").write_text(config)
+    return copy
+
+
+def record(name: str, **config: object) -> RunRecord:
+    """A run that did nothing."""
+    summary = RunSummary(
+        name=name, state="finished", version=0, num_steps=0, reward=None, accuracy=None, updated=0.0
+    )
+    settings = {key.replace("__", "."): value for key, value in config.items()}
+    return RunRecord(Path(name), summary, {"run.name": name} | settings, [], [], [], 0.0)
+
+
+def points(*values: float, seconds: float = 1.0) -> list[Point]:
+    return [Point(step, step * seconds, 10.0 * step, value) for step, value in enumerate(values)]
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def test_runs_that_differ_in_seed_and_name_are_one_group_named_by_what_sets_it_apart() -> None:
+    groups = group_runs(
+        [
+            record("a", run__seed=0, buffer__max_staleness=8, objective__correction="none"),
+            record("b", run__seed=0, buffer__max_staleness=0, objective__correction="none"),
+            record("c", run__seed=1, buffer__max_staleness=8, objective__correction="none"),
+        ]
+    )
+    assert [(group.label, group.num_seeds) for group in groups] == [
+        ("buffer.max_staleness=8", 2),
+        ("buffer.max_staleness=0", 1),
+    ]
+
+
+def test_groups_that_differ_in_too_much_or_in_nothing_are_named_after_their_first_run() -> None:
+    many = {f"train__k{i}": i for i in range(9)}
+    groups = group_runs([record("plain"), record("other", **many)])
+    assert [group.label for group in groups] == ["plain", "other"]
+    assert [group.label for group in group_runs([record("a", run__seed=0), record("b", run__seed=1)])] == ["a"]
+
+
+def test_a_setting_that_only_one_run_has_sets_it_apart() -> None:
+    groups = group_runs([record("a"), record("b", train__stop='a "quoted" word')])
+    assert [g.label for g in groups] == ["train.stop=(unset)", 'train.stop="a \\"quoted\\" word"']
+
+
+def test_the_mean_of_runs_on_one_grid_is_the_mean_of_their_values() -> None:
+    curve = mean_curve([points(0.0, 0.5, 1.0), points(0.2, 0.7, 0.8)], "step")
+    assert curve is not None
+    np.testing.assert_allclose(curve.x, [0, 1, 2])
+    np.testing.assert_allclose(curve.mean, [0.1, 0.6, 0.9])
+    np.testing.assert_allclose(curve.high - curve.mean, 12.7062047 * 0.1 * np.array([1, 1, 1]), rtol=1e-6)
+
+
+def test_runs_of_different_speed_are_averaged_between_their_points_and_only_where_all_have_any() -> None:
+    curve = mean_curve([points(0, 1, 2, seconds=1), points(0, 1, 2, seconds=2), []], "seconds")
+    assert curve is not None
+    np.testing.assert_allclose(curve.x, [0, 1, 2])
+    np.testing.assert_allclose(curve.mean, [0, 0.75, 1.5])
+    assert mean_curve([[]], "step") is None
+
+
+def test_long_runs_are_averaged_over_consecutive_steps() -> None:
+    run = points(*map(float, range(100)))
+    assert bin_size_for([run]) == 2
+    curve = mean_curve([run], "step", bin_size=2)
+    assert curve is not None
+    np.testing.assert_allclose(curve.mean, np.arange(0.5, 100, 2))
+
+
+def test_training_time_leaves_out_the_start_of_every_session_that_counts() -> None:
+    started = [
+        RunStarted(seconds=s, name="", directory="", num_steps=9, version=0, max_staleness=0) for s in (0, 50)
+    ]
+    loaded = [WeightsLoaded(seconds=s, version=0, checksum="") for s in (5, 20, 55, 57)]
+    assert find_start_ups([started[0], *loaded[:2], started[1], *loaded[2:]]) == [(0, 5), (50, 55)]
+    # The second session was undone by a third that went on from the same checkpoint.
+    again = [started[0], loaded[0], started[1], loaded[2], started[1], loaded[3]]
+    assert find_start_ups(again) == [(0, 5), (50, 57)]
+
+
+def test_a_synchronous_run_is_not_slow_because_it_waits_for_its_evaluations(runs: list[Path]) -> None:
+    asynchronous, synchronous = read_run(runs[0]), read_run(runs[2])
+    assert len(asynchronous.pauses) == 1
+    evaluations = synchronous.pauses[1:]
+    waits = {step.version - 1: step.wait_seconds for step in synchronous.steps}
+    assert len(evaluations) == len([row for row in synchronous.evals if row.version in waits])
+    paused = sum(end - begin for begin, end in evaluations)
+    assert 0 < paused <= sum(waits.values())
+    assert synchronous.numbers().seconds == pytest.approx(
+        asynchronous.numbers().seconds
+        - sum(end - begin for begin, end in evaluations if end <= synchronous.steps[-1].seconds)
+    )
+
+
+def test_the_curves_of_a_run_are_what_its_store_holds(runs: list[Path]) -> None:
+    run = read_run(runs[0])
+    rewards = run.series("reward")
+    assert [(p.step, p.value) for p in rewards] == [(s.version, s.metrics["reward"]) for s in run.steps]
+    assert rewards[-1].trained_tokens == sum(step.metrics["num_tokens"] for step in run.steps)
+    seconds = [point.seconds for point in rewards]
+    assert 0 < seconds[0] < seconds[-1] < run.steps[-1].seconds
+    assert run.series("held_out_accuracy")[0].seconds == 0.0
+    numbers = run.numbers()
+    assert numbers.tokens_per_second == pytest.approx(rewards[-1].trained_tokens / seconds[-1])
+    counts = [staleness for step in run.steps for staleness in step.staleness_counts]
+    assert numbers.staleness_max == max(counts)
+    assert numbers.final_accuracy == run.evals[-1].accuracy
+
+
+def test_compare_writes_a_table_a_figure_and_every_number(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "2 seeds" in printed
+    assert "4 prompts" in printed
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert "| buffer.max_staleness=4 | 2 |" in table
+    assert "| buffer.max_staleness=0 | 1 |" in table
+    width, height = png_size(tmp_path / "out" / "compare.png")
+    assert width > 1000
+    assert height > 600
+
+    with (tmp_path / "out" / "compare.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["run"] for row in rows} == {"tiny", "again", "sync"}
+    for step in read_run(runs[0]).steps:
+        found = {
+            r["metric"]: float(r["value"]) for r in rows if r["run"] == "tiny" and r["step"] == str(step.version)
+        }
+        assert {name: found[name] for name in step.metrics} == step.metrics
+
+
+def test_the_interval_is_over_seeds_if_there_are_some_and_over_prompts_if_not(runs: list[Path]) -> None:
+    two, one = map(summarise, read_groups(runs))
+    assert (two.interval_over, one.interval_over) == ("2 seeds", "4 prompts")
+    assert two.final_accuracy.low == two.final_accuracy.high == two.final_accuracy.mean
+    assert one.final_accuracy.low < one.final_accuracy.high
+
+
+def test_a_run_named_twice_and_a_directory_that_is_no_run_are_refused(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(FreerunError, match="named more than once"):
+        read_groups([runs[0], runs[0].parent / "." / "tiny"])
+    with pytest.raises(FreerunError, match=r"is not a run directory \(no config.toml\)"):
+        read_groups([tmp_path])
+
+
+def test_without_matplotlib_there_is_a_table_and_the_figure_names_what_to_install(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["compare", str(runs[0])]) == 0
+    assert main(["compare", str(runs[0]), "--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'freerun[plots]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_hostile_names_are_shown_and_do_nothing(runs: list[Path], tmp_path: Path) -> None:
+    console = Console(file=StringIO(), width=100)
+    console.print(as_table(["group", "held-out"], [[HOSTILE, "1"]]))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[red]$\\frac{ | `x` _" in shown
+    assert "\x1b" not in shown
+    cell = markdown(["group"], [[HOSTILE]]).splitlines()[2]
+    assert cell == "| \\[red]$\\\\frac{ \\| \\`x\\`  \\[2J_ |"
+    [group, _] = read_groups(runs)
+    draw_comparison([replace(group, label="_" + HOSTILE.replace("\x1b", ""))], tmp_path / "hostile.png")
+    assert png_size(tmp_path / "hostile.png")
+
+
+def test_unfinished_runs_are_compared_as_far_as_they_are_and_named(runs: list[Path], tmp_path: Path) -> None:
+    empty = record("not-begun")
+    empty = replace(empty, summary=msgspec.structs.replace(empty.summary, state="interrupted"))
+    groups = [*read_groups(runs), *group_runs([empty])]
+    write_comparison(groups, tmp_path)
+    assert "Note: not-begun is interrupted at step 0/0" in (tmp_path / "table.md").read_text()
