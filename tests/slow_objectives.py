@@ -310,11 +310,12 @@ class SlowTrainer:
         self.model, self.train = model.double(), train
         self.critic = critic.double() if critic is not None else None
         self.reference = reference.double() if reference is not None else None
-        parameters = [*model.parameters(), *(critic.parameters() if critic is not None else ())]
+        head = list(critic.parameters()) if critic is not None else []
         self.adamw = torch.optim.AdamW(
             [
-                {"params": [p for p in parameters if p.ndim >= 2]},
-                {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+                {"params": [p for p in model.parameters() if p.ndim >= 2]},
+                {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+                {"params": head, "weight_decay": 0.0, "lr": 10 * train.lr},
             ],
             lr=train.lr,
             betas=(train.beta1, train.beta2),
@@ -332,7 +333,7 @@ class SlowTrainer:
         hook.remove()
         at = range(len(t.prompt.token_ids), len(ids))
         entropies = [-(table[i - 1].exp() * table[i - 1]).sum() for i in at]
-        values = [self.critic(hidden[0][i - 1])[0] for i in at] if self.critic is not None else []
+        values = [self.critic(hidden[0][i - 1].detach())[0] for i in at] if self.critic is not None else []
         return [table[i - 1, ids[i]] for i in at], entropies, values
 
     @torch.no_grad()

@@ -1,5 +1,6 @@
 """Objectives that keep something beside the policy, in real runs: a critic and a reference survive a resume."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,12 @@ from safetensors.torch import load_file
 from tiny_runs import Run, make_run, recipe_of
 from torch import Tensor
 
+from freerun.errors import ConfigError
 from freerun.model.checkpoint import load_model
+from freerun.runtime.run_directory import open_run
 
-SYNCHRONOUS = ("--buffer.max_staleness", "0", "--eval.num_prompts", "1")
-OBJECTIVES = {
-    "critic": ("--objective.preset", "ppo"),
-    "reference": ("--objective.preset", "grpo", "--objective.kl_coefficient", "0.05"),
-}
+SETTINGS = ("--buffer.max_staleness", "0", "--eval.num_prompts", "1", "--train.num_minibatches", "1")
+OBJECTIVE = ("--objective.preset", "ppo", "--objective.kl_coefficient", "0.05")
 
 
 def train(path: Path, *arguments: str) -> Run:
@@ -30,30 +30,33 @@ def state_after(path: Path, version: int) -> dict[str, Tensor]:
     return weights | load_file(directory / "optimizer.safetensors")
 
 
-@pytest.mark.parametrize("kept", OBJECTIVES)
-def test_a_resumed_run_with_a_critic_or_a_reference_is_the_uninterrupted_one(tmp_path: Path, kept: str) -> None:
+def test_a_resumed_run_with_a_critic_and_a_reference_is_the_uninterrupted_one(tmp_path: Path) -> None:
     whole, parts = make_run(tmp_path / "whole"), make_run(tmp_path / "parts")
-    run = train(whole, *SYNCHRONOUS, *OBJECTIVES[kept], "--train.num_steps", "4")
-    train(parts, *SYNCHRONOUS, *OBJECTIVES[kept], "--train.num_steps", "2")
-    train(parts, "--resume", "--train.num_steps", "4")
-    expected, actual = state_after(whole, 4), state_after(parts, 4)
+    run = train(whole, *SETTINGS, *OBJECTIVE, "--train.num_steps", "3")
+    train(parts, *SETTINGS, *OBJECTIVE, "--train.num_steps", "2")
+    train(parts, "--resume", "--train.num_steps", "3")
+    expected, actual = state_after(whole, 3), state_after(parts, 3)
     assert expected.keys() == actual.keys()
     for name, tensor in expected.items():
         assert torch.equal(actual[name], tensor), name
+    assert expected["critic.weight"].abs().max() > 0
     metrics = run.reader().steps()[-1].metrics
-    assert ("critic.weight" in expected) == ("value_loss" in metrics) == (kept == "critic")
-    if kept == "critic":
-        assert expected["critic.weight"].abs().max() > 0
-    else:
-        assert metrics["reference_kl"] > 0
-        initial = dict(load_model(Path(recipe_of(parts).model.path)).named_parameters())
-        reference = load_model(parts.parent / "runs" / "tiny" / "reference")
-        assert all(torch.equal(p, initial[name]) for name, p in reference.named_parameters())
+    assert metrics["value_loss"] > 0
+    assert metrics["reference_kl"] > 0
+    model, reference = (load_model(d) for d in (parts.parent / "model", parts.parent / "runs/tiny/reference"))
+    assert all(torch.equal(p, model.get_parameter(name)) for name, p in reference.named_parameters())
+
+    # Without the reference there is nothing to measure against: a run cannot be given a KL term halfway.
+    shutil.rmtree(parts.parent / "runs/tiny/reference")
+    with pytest.raises(ConfigError, match="needs the policy of version 0"):
+        open_run(recipe_of(parts, *SETTINGS, *OBJECTIVE), resume=True)
 
 
-def test_a_run_started_without_a_reference_cannot_be_resumed_with_a_kl_term(tmp_path: Path) -> None:
+def test_the_reference_is_the_policy_after_the_warm_start(tmp_path: Path) -> None:
     path = make_run(tmp_path)
-    train(path, *SYNCHRONOUS, "--train.num_steps", "1")
-    run = Run(path, "--resume", "--train.num_steps", "2", "--objective.kl_coefficient", "0.1")
-    assert run.wait() == 2
-    assert "needs the policy of version 0" in run.output
+    run = train(path, *SETTINGS, *OBJECTIVE, "--train.num_steps", "2", "--warm_start.num_steps", "2")
+    divergence = [step.metrics["reference_kl"] for step in run.reader().steps()]
+    assert divergence[0] == 0
+    assert divergence[1] > 0
+    model, reference = load_model(tmp_path / "model"), load_model(tmp_path / "runs/tiny/reference")
+    assert not torch.equal(model.embedding.weight, reference.embedding.weight)

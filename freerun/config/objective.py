@@ -81,6 +81,8 @@ class ObjectiveConfig:
     """gae: 1 trusts the sampled return, 0 the critic's value of the next token."""
     value_coefficient: float = 0.1
     """gae: weight of the critic's squared error."""
+    value_lr_scale: float = 10.0
+    """gae: learning rate of the critic's head as a multiple of the policy's; it starts from nothing."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -90,6 +92,7 @@ class ObjectiveConfig:
             sapo_negative=self.sapo_negative,
             m2_threshold=self.m2_threshold,
             value_coefficient=self.value_coefficient,
+            value_lr_scale=self.value_lr_scale,
         )
         require(0 < self.clip_low <= 1, f"objective.clip_low = {self.clip_low} must lie in (0, 1]")
         require(self.dual_clip > 1, f"objective.dual_clip = {self.dual_clip} must be greater than 1")

@@ -2,6 +2,8 @@
 
 The value of a completion token is that of the state before it: it is read where the logits that predict the token
 are read. The head exists in the trainer only; it starts at zero, so that the first advantages are plain rewards.
+Its gradient stops at the trunk: let through, errors of the size of the reward bent the policy (Euclid, 16 steps,
+one seed: 0.62 right at the end instead of 0.82).
 
 With V_t the values of a completion of T tokens, V_T+1 = 0 and the reward on the last token (GAE):
 

@@ -52,7 +52,8 @@ def policy_outputs(
     return PolicyOutputs(
         logprobs_L=-F.cross_entropy(logits_LV, packed.targets_L, reduction="none"),
         entropies_L=_entropies(logits_LV) if with_entropies else None,
-        values_L=critic(hidden_LC).float().squeeze(-1) if critic is not None else None,
+        # Detached: the critic reads the policy's features and does not bend them (`critic.py`).
+        values_L=critic(hidden_LC.detach()).float().squeeze(-1) if critic is not None else None,
     )
 
 

@@ -54,19 +54,29 @@ def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> flo
 class Optimizer:
     """Owns the moments of a model's and its critic's parameters; consumes the gradients that stand in them."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig, critic: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        *,
+        critic: nn.Module | None = None,
+        critic_lr_scale: float = 1.0,
+    ) -> None:
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if critic is not None:
-            self._parameters |= {f"critic.{name}": p for name, p in critic.named_parameters()}
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]
         vectors = [p for p in self._parameters.values() if p.ndim < 2]
+        parameter_groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": config.weight_decay, "lr_scale": 1.0},
+            {"params": vectors, "weight_decay": 0.0, "lr_scale": 1.0},
+        ]
+        if critic is not None:
+            head = {f"critic.{name}": p for name, p in critic.named_parameters()}
+            self._parameters |= head
+            parameter_groups.append({"params": [*head.values()], "weight_decay": 0.0, "lr_scale": critic_lr_scale})
         self._adamw = torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": config.weight_decay},
-                {"params": vectors, "weight_decay": 0.0},
-            ],
+            parameter_groups,
             lr=config.lr,
             betas=(config.beta1, config.beta2),
             eps=config.adam_eps,
@@ -79,7 +89,7 @@ class Optimizer:
         is_applied = math.isfinite(norm)
         if is_applied:
             for parameter_group in self._adamw.param_groups:
-                parameter_group["lr"] = lr
+                parameter_group["lr"] = lr * parameter_group["lr_scale"]
             self._adamw.step()
             self.num_updates += 1
         self._adamw.zero_grad(set_to_none=True)

@@ -74,7 +74,7 @@ class PolicyTrainer:
         """Whether tokens were drawn after top-k or top-p, which the trainer's logprobs do not know of."""
         self._on_progress = on_progress
         self._critic: nn.Linear | None = make_critic(model.config.hidden_size) if objective.has_critic else None
-        self._optimizer = Optimizer(model, config, self._critic)
+        self._optimizer = Optimizer(model, config, critic=self._critic, critic_lr_scale=objective.value_lr_scale)
 
     def step(self, groups: Sequence[Group]) -> StepResult:
         """Train on one batch, oldest first, and move on to the next version.
