@@ -9,7 +9,7 @@ import pytest
 
 from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
-from freerun.data.tasks import Problem, alphabet_of, check_task, demonstrations_of, load_problems
+from freerun.data.tasks import Problem, alphabet_of, check_demonstrations, demonstrations_of, load_problems
 from freerun.errors import ConfigError, DataError
 
 ROWS = [{"question": f"{n} + {n}?", "answer": str(2 * n), "hints": ["add", str(n)]} for n in range(10)]
@@ -225,7 +225,7 @@ def test_a_module_with_an_alphabet_and_demonstrations_can_be_learned_from_nothin
     assert alphabet_of("my_task:worded") == "ab"
     text, completion = next(demonstrations_of(config, seed=0, error_rate=0.0))
     assert completion == text[::-1]
-    check_task(config, needs_demonstrations=True)
+    check_demonstrations(config)
 
 
 @pytest.mark.usefixtures("user_task")
