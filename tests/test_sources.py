@@ -1,5 +1,6 @@
 """Sources that need a package, or the user's own code: Parquet, data sets, reasoning-gym, functions."""
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -148,6 +149,8 @@ def test_a_question_that_repeats_itself_is_asked_once():
 def test_a_task_that_has_only_a_scorer_is_used_without_examples():
     config = DataConfig(task="reasoning-gym/graph_color", settings=("size=10",))
     assert all(json.loads(problem.answer)["answer"] is None for problem in all_problems(config).values())
+    with pytest.raises(ConfigError, match="has a scorer but no reference answers to show; set it to 0"):
+        load_problems(dataclasses.replace(config, num_shots=1))
 
 
 def test_a_task_that_json_would_grade_wrongly_is_refused():
