@@ -1,5 +1,6 @@
 """Sources that need a package, or the user's own code: Parquet, data sets, reasoning-gym, functions."""
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
-from freerun.data.tasks import Problem, alphabet_of, check_task, demonstrations_of, load_problems
+from freerun.data.tasks import Problem, alphabet_of, check_demonstrations, demonstrations_of, load_problems
 from freerun.errors import ConfigError, DataError
 
 ROWS = [{"question": f"{n} + {n}?", "answer": str(2 * n), "hints": ["add", str(n)]} for n in range(10)]
@@ -148,6 +149,8 @@ def test_a_question_that_repeats_itself_is_asked_once():
 def test_a_task_that_has_only_a_scorer_is_used_without_examples():
     config = DataConfig(task="reasoning-gym/graph_color", settings=("size=10",))
     assert all(json.loads(problem.answer)["answer"] is None for problem in all_problems(config).values())
+    with pytest.raises(ConfigError, match="has a scorer but no reference answers to show; set it to 0"):
+        load_problems(dataclasses.replace(config, num_shots=1))
 
 
 def test_a_task_that_json_would_grade_wrongly_is_refused():
@@ -225,7 +228,7 @@ def test_a_module_with_an_alphabet_and_demonstrations_can_be_learned_from_nothin
     assert alphabet_of("my_task:worded") == "ab"
     text, completion = next(demonstrations_of(config, seed=0, error_rate=0.0))
     assert completion == text[::-1]
-    check_task(config, needs_demonstrations=True)
+    check_demonstrations(config)
 
 
 @pytest.mark.usefixtures("user_task")

@@ -14,7 +14,7 @@ EPILOG = """\
 examples:
   freerun train recipes/times-tables.toml
   freerun train recipes/times-tables.toml --run.name sync --buffer.max_staleness 0
-  freerun train recipes/gsm8k.toml --data.path gsm8k/train.jsonl --dry-run
+  freerun train recipes/gsm8k.toml --data.path train.jsonl --data.held_out_path test.jsonl --dry-run
   freerun train recipes/times-tables.toml --resume
 
 configuration, as [section] and key = value in the recipe, or as --section.key value here:
@@ -48,10 +48,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def check_files(recipe: Recipe) -> None:
     """Fail before any process is started if the model or the data is not there."""
-    from freerun.data.tasks import has_alphabet
+    from freerun.data.tasks import check_demonstrations, has_alphabet
 
-    model = Path(recipe.model.path)
     check_data_files(recipe)
+    if recipe.warm_start.num_steps:
+        check_demonstrations(recipe.data)
+    model = Path(recipe.model.path)
     task = recipe.data.task
     kind = f"tiny {{}} --task {task}" if has_alphabet(task) else "smollm2 {}"
     if not recipe.model.path:
@@ -78,7 +80,7 @@ def check_data_files(recipe: Recipe) -> None:
     from freerun.data.tasks import check_task
 
     for part in parts_of(recipe.data).values():
-        check_task(part, needs_demonstrations=recipe.warm_start.num_steps > 0)
+        check_task(part)
 
 
 def _parser(*, with_keys: bool) -> Parser:

@@ -33,7 +33,13 @@ def problems(config: DataConfig) -> tuple[Problem, ...]:
         )
     name = config.task.removeprefix(PREFIX)
     worded = dataclasses.replace(config, answer="{entry}", shot_template=config.shot_template or "{answer}")
-    return to_problems(_rows(_make_dataset(name, settings_of(config)), name), worded)
+    made = to_problems(_rows(_make_dataset(name, settings_of(config)), name), worded)
+    if config.num_shots and not all(problem.shot.strip() for problem in made):
+        raise ConfigError(
+            f'config: data.num_shots = {config.num_shots}: data.task = "{config.task}" has a scorer but no '
+            "reference answers to show; set it to 0"
+        )
+    return made
 
 
 def _make_dataset(name: str, settings: dict[str, Any]) -> Any:
@@ -63,7 +69,7 @@ def _rows(dataset: Any, name: str) -> Iterator[tuple[str, Row]]:
         text = _as_json(entry, name)
         if index < NUM_ENTRIES_CHECKED:
             _check_scoring(entry, text, name)
-        # Some tasks have no reference answer, only a scorer: their problems cannot be shown as solved ones.
+        # Some tasks have no reference answer, only a scorer.
         yield str(index), {"question": entry["question"], "answer": entry["answer"] or "", "entry": text}
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Problem",
     "Problems",
     "alphabet_of",
+    "check_demonstrations",
     "check_task",
     "demonstrations_of",
     "has_alphabet",
@@ -98,14 +99,17 @@ def _held_out_rows(config: DataConfig) -> tuple[Problem, ...]:
     return files.read(Path(config.held_out_path), config)
 
 
-def check_task(config: DataConfig, *, needs_demonstrations: bool) -> None:
-    """Refuse, before anything is started, a task that there is none of or that cannot be warmed up with."""
-    task = _task_named(config.task)
-    if needs_demonstrations and task.demonstrate is None:
-        raise _no_demonstrations(config)
+def check_task(config: DataConfig) -> None:
+    """Refuse a task that there is none of, and files that are not there, without reading anything."""
+    _task_named(config.task)
     for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
         if config.task == "file" and path and not Path(path).is_file():
             raise ConfigError(f'config: data.{key} = "{path}" is not a file; pass another with --data.{key} FILE')
+
+
+def check_demonstrations(config: DataConfig) -> None:
+    """Refuse a task that cannot warm up a model."""
+    _demonstrate_of(config)
 
 
 def has_alphabet(task: str) -> bool:
@@ -126,10 +130,18 @@ def alphabet_of(task: str) -> str:
 
 def demonstrations_of(config: DataConfig, *, seed: int, error_rate: float) -> Iterator[tuple[str, str]]:
     """Endless (prompt text, completion text) of training problems; the same seed gives the same ones."""
+    demonstrate = _demonstrate_of(config)
+    return _demonstrations(load_problems(config).training, random.Random(seed), error_rate, demonstrate)
+
+
+def _demonstrate_of(config: DataConfig) -> Demonstrate:
     demonstrate = _task_named(config.task).demonstrate
     if demonstrate is None:
-        raise _no_demonstrations(config)
-    return _demonstrations(load_problems(config).training, random.Random(seed), error_rate, demonstrate)
+        raise ConfigError(
+            f'config: data.task = "{config.task}" has no demonstrations; set warm_start.num_steps = 0, '
+            f"or data.task to {_those_with('demonstrate')}"
+        )
+    return demonstrate
 
 
 def _demonstrations(
@@ -138,13 +150,6 @@ def _demonstrations(
     while True:
         for problem in rng.sample(training, len(training)):
             yield problem.text, demonstrate(problem, rng, error_rate)
-
-
-def _no_demonstrations(config: DataConfig) -> ConfigError:
-    return ConfigError(
-        f'config: data.task = "{config.task}" has no demonstrations; set warm_start.num_steps = 0, '
-        f"or data.task to {_those_with('demonstrate')}"
-    )
 
 
 def _those_with(ability: str) -> str:
