@@ -79,7 +79,8 @@ def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
     weights = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
     return [
         f"memory: weights {_size(weights)}; trainer about {_size(4 * weights)} (weights, gradients, moments), "
-        f"two shared buffers {_size(2 * weights)}, KV cache up to {_size(cache)} per rollout worker"
+        f"two shared buffers {_size(2 * weights)}, KV cache up to {_size(cache)} per rollout worker",
+        f"memory: while evaluating {_size(weights)} more, and up to as much cache again, per rollout worker",
     ]
 
 
