@@ -294,7 +294,7 @@ def test_a_task_is_a_recipe_a_built_in_task_or_a_data_file(demo: Path, runtime: 
     euclid, whole, other = [call[1] for call in runtime if call[0] == "eval"]
     assert (euclid.recipe.data.task, euclid.recipe.sampling.temperature, euclid.task) == ("euclid", 0.6, "euclid")
     assert whole.recipe.data.path == whole.recipe.data.held_out_path == "my.jsonl"
-    assert (other.recipe.run.name, other.recipe.data.path, other.task) == ("kept", "my.jsonl", "my")
+    assert (other.recipe.run.name, other.recipe.data.path, other.task) == ("kept", "my.jsonl", "my.jsonl")
 
 
 def test_a_greedy_evaluation_draws_one_completion(demo: Path, runtime: list[Any]) -> None:

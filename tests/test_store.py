@@ -24,6 +24,7 @@ from freerun.events.events import (
     EngineReport,
     EvalFinished,
     GroupFinished,
+    ProblemResult,
     RunFinished,
     RunStarted,
     StepFinished,
@@ -191,6 +192,42 @@ def test_rewinding_a_store_that_is_not_ahead_leaves_no_trace(tmp_path: Path) -> 
         assert store.rewind(1) == 0
     with RunReader(tmp_path) as reader:
         assert list(reader.events("rewound")) == []
+
+
+def an_eval_with_problems(version: int, num_correct: int = 1) -> EvalFinished:
+    group = make_group(-1, oldest=0)
+    problem = ProblemResult(
+        ordinal=-1, key="k", num_samples=2, num_correct=num_correct, mean_reward=0.5, mean_length=3.0
+    )
+    failed = ProblemResult(
+        ordinal=-2,
+        key="l",
+        num_samples=0,
+        num_correct=0,
+        mean_reward=math.nan,
+        mean_length=math.nan,
+        failure="no\ud800",
+    )
+    return msgspec.structs.replace(an_eval(version), problems=(problem, failed), groups=(group.trajectories,))
+
+
+def test_problems_and_completions_of_an_evaluation_are_kept_replaced_and_rewound_with_it(tmp_path: Path) -> None:
+    write(tmp_path, a_start(), an_eval_with_problems(0), an_eval_with_problems(4), an_eval_with_problems(4, 2))
+    with RunReader(tmp_path) as reader:
+        assert [problem.num_correct for problem in reader.eval_problems(4)] == [2, 0]
+        [_, failed] = reader.eval_problems(0)
+        assert math.isnan(failed.mean_reward)
+        assert failed.failure == "no?"
+        completions = reader.eval_completions(4)
+        wanted = an_eval_with_problems(4).groups[0]
+        assert [row.completion for row in completions] == [t.completion.text for t in wanted]
+        assert [row.token_ids.tolist() for row in completions] == [t.completion.token_ids.tolist() for t in wanted]
+        assert all(not e.problems and not e.groups for e in reader.events("eval_finished"))  # type: ignore[union-attr]
+    with Store(tmp_path) as store:
+        store.rewind(2)
+    with RunReader(tmp_path) as reader:
+        assert [e.version for e in reader.evals()] == [0]
+        assert (len(reader.eval_problems(0)), reader.eval_problems(4), reader.eval_completions(4)) == (2, [], [])
 
 
 def test_a_trajectory_trained_twice_is_refused(tmp_path: Path) -> None:

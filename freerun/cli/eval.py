@@ -83,7 +83,7 @@ def make_job(args: argparse.Namespace, overrides: Sequence[str]) -> EvalJob:
     check_data_files(recipe)
     check_ks(args.k, recipe.eval.num_samples)
     source = recipe.data.path if recipe.data.task == "jsonl" else recipe.data.task
-    return EvalJob(recipe, str(model), version, Path(source).stem, args.split, args.greedy)
+    return EvalJob(recipe, str(model), version, Path(source).name, args.split, args.greedy)
 
 
 def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
@@ -139,7 +139,7 @@ def new_directory(target: Path, job: EvalJob) -> Path:
     """A name that says what and when: below the run, or below evals/ for a model directory."""
     is_run = (target / "config.toml").is_file()
     subject = f"step-{job.version}" if is_run else target.resolve().name
-    name = f"{subject}-{job.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{subject}-{Path(job.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     return (target / "evals" if is_run else Path("evals")) / name
 
 

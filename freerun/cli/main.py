@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ from freerun.errors import FreerunError
 VERBS = {
     "train": "train a model by a recipe, or resume a run",
     "sft": "fine-tune a model on demonstrations: prompts with completions, or chats",
-    "eval": "measure a model or a run's newest checkpoint on held-out prompts",
+    "eval": "measure a model or a run's checkpoint on held-out prompts, with intervals",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
     "runs": "list the runs of a directory",
     "compare": "curves and a table of several runs, seeds together",
@@ -48,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FreerunError as error:
         print(f"freerun: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at exit
+        return 0
     except KeyboardInterrupt:
         print("freerun: interrupted", file=sys.stderr)
         return 130

@@ -73,10 +73,10 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
         on_report=lambda worker, stats: None,
         on_death=lambda worker, reason, is_restarted: None,
     )
-    background = Background()
+    background, console = Background(), Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("starting the workers", total=len(prompts))
             await asyncio.gather(pool.start(), grader.start())
             background.start(pool.wait_for_loss())

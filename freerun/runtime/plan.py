@@ -121,6 +121,7 @@ def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
         *lines,
         f"memory: weights {_size(weights)}; trainer about {_size(trainer)} (weights, gradients, moments), "
         f"two shared buffers {_size(2 * published)}, {frozen}KV cache up to {_size(cache)} per rollout worker",
+        f"memory: while evaluating {_size(weights)} more, and up to as much cache again, per rollout worker",
     ]
 
 
