@@ -214,8 +214,8 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
         ),
         (
             ["eval", "model", "--task", "chess"],
-            '--task "chess" is neither a recipe (.toml), nor a data file, '
-            "nor a built-in task (times-tables, euclid)",
+            'config: unknown task data.task = "chess"; there are file, datasets, times-tables, euclid, '
+            'reasoning-gym/NAME; your own function is written "module:function"',
         ),
         (
             ["eval", "model", "--task", "demo.toml", "--k", "1", "8"],

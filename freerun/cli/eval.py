@@ -6,11 +6,11 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from freerun.cli.arguments import Parser, split_overrides
 from freerun.cli.train import check_data_files
-from freerun.config.load import key_types, load_recipe, make_recipe
+from freerun.config.load import load_recipe, make_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import CheckpointError, ConfigError, FreerunError, ModelError
 
@@ -82,8 +82,9 @@ def make_job(args: argparse.Namespace, overrides: Sequence[str]) -> EvalJob:
     recipe = find_recipe(args.task, own_recipe if own_recipe.is_file() else None, overrides)
     check_data_files(recipe)
     check_ks(args.k, recipe.eval.num_samples)
-    source = recipe.data.path if recipe.data.task == "jsonl" else recipe.data.task
-    return EvalJob(recipe, str(model), version, Path(source).name, args.split, args.greedy)
+    rows = recipe.data.path or recipe.run.name  # a mixture has no path of its own
+    task = args.task or (rows if recipe.data.reads_rows else recipe.data.task)
+    return EvalJob(recipe, str(model), version, Path(task).name, args.split, args.greedy)
 
 
 def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
@@ -123,16 +124,11 @@ def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) ->
 
 
 def _data_overrides(task: str) -> list[str]:
-    builtin = [name for name in get_args(key_types()["data.task"]) if name != "jsonl"]
     if not task:
         return []
-    if task in builtin:
-        return ["--data.task", task]
     if Path(task).is_file():
-        return ["--data.task", "jsonl", "--data.path", task, "--data.held_out_path", task]
-    raise ConfigError(
-        f'--task "{task}" is neither a recipe (.toml), nor a data file, nor a built-in task ({", ".join(builtin)})'
-    )
+        return ["--data.task", "file", "--data.path", task, "--data.held_out_path", task]
+    return ["--data.task", task]
 
 
 def new_directory(target: Path, job: EvalJob) -> Path:
