@@ -9,10 +9,16 @@ import sys
 from pathlib import Path
 
 import msgspec
+import torch
+from lively_grader import score
 from tiny_models import make_request
-from tiny_runs import ROOT, make_run, recipe_of
+from tiny_runs import ROOT, Run, make_run, recipe_of
 
+from freerun.config.recipe import Recipe
+from freerun.data.source import PromptSource
+from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
+from freerun.engine.engine import Engine
 from freerun.errors import PinLostError
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
@@ -25,6 +31,58 @@ from freerun.types import Completion, Publication, Request, Sampling
 from freerun.weights.buffers import close_buffers, create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
+
+
+def evaluate_checkpoint(recipe: Recipe, version: int) -> list[tuple[float, float]]:
+    """Mean reward and mean length of each held-out problem, by an engine that never knew another version."""
+    directory = Path(recipe.run.directory) / recipe.run.name / "checkpoints" / f"step-{version}" / "model"
+    tokenizer, model = Tokenizer.load(directory), load_model(directory)
+    source = PromptSource(load_problems(recipe.data), tokenizer, config=recipe.data, seed=recipe.run.seed)
+    engine = Engine(
+        model, recipe.engine, text=tokenizer, max_sequence_tokens=recipe.max_sequence_tokens, seed=recipe.run.seed
+    )
+    engine.load(version, {name: parameter.data for name, parameter in model.named_parameters()})
+    sampling = Sampling(max_completion_tokens=24, stop_token_ids=tokenizer.stop_token_ids)
+    prompts = source.held_out(recipe.eval.num_prompts)
+    for prompt in prompts:
+        engine.submit(
+            Request(
+                request_id=-prompt.ordinal,
+                ordinal=prompt.ordinal,
+                prompt_token_ids=prompt.token_ids,
+                num_samples=recipe.eval.num_samples,
+                sampling=sampling,
+            )
+        )
+    finished: dict[int, tuple[Completion, ...]] = {}
+    while engine.has_work:
+        finished |= {request.ordinal: completions for request, completions in engine.step()}
+    results = []
+    for prompt in prompts:
+        rewards = [score(prompt.text, c.text, prompt.answer) for c in finished[prompt.ordinal]]
+        lengths = [len(c.token_ids) for c in finished[prompt.ordinal]]
+        results.append((sum(rewards) / len(rewards), sum(lengths) / len(lengths)))
+    return results
+
+
+def test_an_evaluation_in_training_is_what_its_checkpoint_gives_afterwards(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    path = make_run(tmp_path)
+    overrides = ("--eval.every_steps", "2", "--eval.num_prompts", "6")
+    run = Run(path, *overrides, "--checkpoint.every_steps", "1", "--checkpoint.keep", "100")
+    assert run.wait() == 0, run.output
+    recipe = recipe_of(path, *overrides)
+    saved = {int(p.name.removeprefix("step-")) for p in (run.reader_path / "checkpoints").glob("step-*")}
+    compared = []
+    with run.reader() as reader:
+        for row in reader.evals():
+            if row.version in saved:
+                problems = reader.eval_problems(row.version)
+                recorded = [(problem.mean_reward, problem.mean_length) for problem in problems]
+                assert recorded == evaluate_checkpoint(recipe, row.version)
+                compared.append(row.version)
+    assert compared[-1] == 8
+    assert len(compared) > 1, "only the last version, which nothing interrupts, could be compared"
 
 
 class Engines:
@@ -168,10 +226,10 @@ def test_a_greedy_generator_asks_for_the_likeliest_tokens_whatever_the_workflow_
     assert (request.sampling.temperature, request.sampling.top_k, request.request_id) == (0.0, 5, 3)
 
 
-def test_an_evaluation_that_cannot_grade_says_why_and_fails(tmp_path: Path) -> None:
-    recipe = make_run(tmp_path)
-    output = tmp_path / "broken"
-    grader = ("--reward.grader", "tests.lively_grader:no_such_function")
-    done = freerun_eval(tmp_path / "model", "--task", recipe, "--output", output, *grader)
-    assert done.returncode != 0
-    assert "no_such_function" in done.stdout + done.stderr
+def test_an_evaluation_without_a_grade_counts_the_failures_and_gives_the_first_reason(tmp_path: Path) -> None:
+    arguments = (tmp_path / "model", "--task", make_run(tmp_path), "--eval.num_prompts", "3")
+    done = freerun_eval(*arguments, "--reward.grader", "tests.lively_grader:broken", "--output", tmp_path / "none")
+    assert done.returncode == 1, done.stderr
+    assert "3 problems could not be graded; the first, euclid:" in done.stdout
+    assert "this grader never works" in done.stdout
+    assert "pass@" not in done.stdout
