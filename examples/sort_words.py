@@ -5,7 +5,7 @@ import random
 WORDS = ("apple", "bear", "cat", "dog", "egg", "fish", "goat", "hat", "king", "leaf", "moon", "oak", "rain", "sun")
 
 
-def problems(num_problems: int = 500, num_words: int = 3):
+def problems(num_problems: int = 500, num_words: int = 2):
     """Rows for the recipe's templates; the same ones every time, each once."""
     rng = random.Random(0)
     lists = {tuple(rng.sample(WORDS, num_words)): None for _ in range(num_problems)}

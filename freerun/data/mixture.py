@@ -1,8 +1,8 @@
 """A mixture: the streams of several recipes interleaved into one, by weights that hold in every stretch of it.
 
     weights 7, 3   ordinal  0 1 2 3 4 5 6 7 8 9 | 10 ...
-                   part     A B A A B A A A B A | the same pattern again
-                   its own  0 0 1 2 1 3 4 5 2 6 | 7 ...
+                   part     A A B A A B A A A B | the same pattern again
+                   its own  0 1 0 2 3 1 4 5 6 2 | 7 ...
 
 The pattern has as many places as the whole-number weights add up to, and each part gets exactly its weight of
 them. The j-th place of a part of weight w belongs to its j-th stretch of total/w ordinals; places are given to
@@ -118,7 +118,9 @@ class Mixture:
         return chosen
 
     def _named(self, part: int, prompt: Prompt, ordinal: int) -> Prompt:
-        return msgspec.structs.replace(prompt, ordinal=ordinal, key=f"{self._names[part]}/{prompt.key}")
+        name = self._names[part]
+        key = prompt.key.removeprefix(f"{name}:")  # a recipe is often named after its task
+        return msgspec.structs.replace(prompt, ordinal=ordinal, key=f"{name}/{key}")
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:
