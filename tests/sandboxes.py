@@ -36,4 +36,9 @@ def left_behind(sandbox: Sandbox) -> list[str]:
     places = [Path(place) for place in ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", os.getcwd(), Path.home())]
     files = [str(found) for place in places if os.access(place, os.R_OK) for found in place.glob(f"{TOKEN}*")]
     mine = Path("/proc/self/mounts").read_text()
-    return [*map(str, others), *[m for m in mounts if m == "/box"], *files, *(["a mount"] if TOKEN in mine else [])]
+    return [
+        *map(str, others),
+        *[m for m in mounts if m == "/box"],
+        *files,
+        *(["a mount"] if TOKEN in mine else []),
+    ]

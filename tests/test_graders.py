@@ -203,7 +203,7 @@ def test_a_verdict_that_is_no_finite_number_is_refused_by_name(verdict: object) 
 
 def test_an_unknown_grader_is_answered_with_the_known_ones_and_the_nearest() -> None:
     with pytest.raises(
-        ConfigError, match=r'"nubmer"; there are number, exact, regex, math; did you mean "number"\?'
+        ConfigError, match=r'"nubmer"; there are number, exact, regex, math, code; did you mean "number"\?'
     ):
         check_grader(RewardConfig(grader="nubmer"))
     with pytest.raises(ConfigError, match='your own function is written "module:function"'):

@@ -50,7 +50,11 @@ def _passes(examination: dict[str, Any]) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    lines = [f"line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<tests>"]
+    lines = [
+        f"line {frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == "<tests>"
+    ]
     where = f"tests, {lines[-1]}: " if lines else ""
     if isinstance(error, LinkLost):
         return f"{where}{error}"

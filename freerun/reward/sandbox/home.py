@@ -36,7 +36,11 @@ def leave_namespaces() -> None:
         syscalls.unshare(others)
         return
     syscalls.unshare(syscalls.CLONE_NEWUSER | others)
-    for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    for name, content in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(content)
 

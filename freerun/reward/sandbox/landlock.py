@@ -20,7 +20,9 @@ _MAKE_CHAR, _MAKE_DIR, _MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK = (1 << bi
 _MAKE_SYM, _REFER, _TRUNCATE, _IOCTL_DEV = (1 << bit for bit in range(12, 16))
 
 READ = _READ_FILE | _READ_DIR
-WRITE = _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _MAKE_FIFO | _MAKE_SYM | _REFER | _TRUNCATE
+WRITE = (
+    _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _MAKE_FIFO | _MAKE_SYM | _REFER | _TRUNCATE
+)
 _NUM_RIGHTS_BY_ABI = (13, 14, 15, 15, 16)
 _NET_BIND_AND_CONNECT = 3
 _SCOPE_SOCKETS_AND_SIGNALS = 3
@@ -31,8 +33,8 @@ def abi_version() -> int:
     return syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION, what="landlock_create_ruleset")
 
 
-def confine(rights_by_path: dict[str, int]) -> None:
-    """Leave this process, and all it will start, nothing but the given rights below the given paths."""
+def ruleset_of(rights_by_path: dict[str, int]) -> int:
+    """The descriptor of a ruleset: nothing but the given rights below the given paths."""
     abi = abi_version()
     handled = (1 << _NUM_RIGHTS_BY_ABI[min(abi, len(_NUM_RIGHTS_BY_ABI)) - 1]) - 1
     network = _NET_BIND_AND_CONNECT if abi >= 4 else 0
@@ -48,6 +50,11 @@ def confine(rights_by_path: dict[str, int]) -> None:
     )
     for path, rights in rights_by_path.items():
         _allow(ruleset, path, rights & handled)
+    return ruleset
+
+
+def confine(ruleset: int) -> None:
+    """Hold this process, and all it will start, to a ruleset; needs no_new_privs."""
     syscall(_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
     os.close(ruleset)
 

@@ -121,9 +121,7 @@ def install(program: bytes) -> None:
     """From here on this process and all it starts are under the filter; needs no_new_privs."""
     body = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(body))
-    syscall(
-        _SECCOMP, _SET_MODE_FILTER, 0, ctypes.create_string_buffer(header, len(header)), what="seccomp filter"
-    )
+    syscall(_SECCOMP, _SET_MODE_FILTER, 0, ctypes.create_string_buffer(header, len(header)), what="seccomp filter")
 
 
 def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
