@@ -29,7 +29,7 @@ def code_grader(config: RewardConfig) -> Callable[[str, str, str], bool]:
     def grade_code(prompt: str, completion: str, answer: str) -> bool:
         verdict = judge(sandbox, prompt, completion, answer)
         if not verdict.passed:
-            print(f"code: wrong: {verdict.reason}")
+            print(f"code: wrong: {verdict.reason!r}")  # quoted: the words are the program's
         return verdict.passed
 
     return grade_code

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 
 _FENCE = re.compile(
     r"^[ \t]*```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE
 )
-_CHAT_MARKER = re.compile(r"<\|[^|>\n]*\|>")
+_CHAT_MARKER = re.compile(r"<\|[^|>\n]*\|>(?:system|user|assistant)?")
 _FIRST_LINE = re.compile(r"^(?:(?:def|async def|class|from|import)\b|@)", re.MULTILINE)
-MAX_LINES_CUT = 400
+# Text can be made that parses slowly, or has to be cut line by line; the grader's time is bounded for all of it.
+MAX_CHARACTERS = 100_000
+MAX_CHARACTERS_PARSED = 300_000
+_UNPARSABLE = (RecursionError, MemoryError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -66,26 +70,36 @@ def program_in(completion: str, prompt: PromptCode, names: Collection[str]) -> s
     alone = _longest_program(code)
     if not prompt.stub or _defined(alone) & set(names):
         return f"{prompt.header}\n{alone}"
-    # A model that starts its answer on a new line or without the indentation did not mean another function.
     return prompt.header + _longest_program(prompt.stub + code)
 
 
 def _longest_program(code: str) -> str:
-    """The longest beginning of the code, in whole lines, that parses."""
-    lines = code.splitlines(keepends=True)
-    for cut in range(min(len(lines), MAX_LINES_CUT) + 1):
-        beginning = "".join(lines[: len(lines) - cut])
-        if _parsed(beginning) is not None:
-            return beginning
-    return code
+    """The longest beginning of the code, in whole lines, that parses; empty if it is not found soon."""
+    lines = code[:MAX_CHARACTERS].split("\0")[0].splitlines(keepends=True)
+    num_parsed = 0
+    while (num_parsed := num_parsed + sum(map(len, lines))) < MAX_CHARACTERS_PARSED:
+        try:
+            _parse("".join(lines))
+            return "".join(lines)
+        except SyntaxError as error:
+            # No beginning that includes the line of the error parses either.
+            del lines[max(0, min((error.lineno or 1) - 1, len(lines) - 1)) :]
+        except _UNPARSABLE:
+            break
+    return ""
 
 
 def _parsed(code: str) -> list[ast.stmt] | None:
     try:
-        return ast.parse(code).body
-    # Nested too deeply, or with a null byte: no program either.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _parse(code)
+    except (SyntaxError, *_UNPARSABLE):
         return None
+
+
+def _parse(code: str) -> list[ast.stmt]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an escape sequence that is none, say: not ours to complain about
+        return ast.parse(code).body
 
 
 def _is_stub(statement: ast.stmt) -> bool:
@@ -100,7 +114,7 @@ def _is_stub(statement: ast.stmt) -> bool:
 
 
 def _first_line_number(statement: ast.stmt) -> int:
-    decorators = getattr(statement, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 

@@ -38,7 +38,6 @@ class Cell(NamedTuple):
     descriptors: tuple[int, ...]
     """In the order in which the child shall find them, from 0 on."""
     has_directory: bool
-    max_processes: int
 
 
 def keep_only(descriptors: tuple[int, ...]) -> None:
@@ -57,27 +56,35 @@ def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
     os.umask(0o077)
     os.setsid()  # kill(0, …) reaches the whole process group, in whatever namespace its members are
     has_directory = cell.has_directory and walls.has_namespaces
-    owner = (cell.uid, cell.uid) if cell.uid else (os.getuid(), os.getgid())
-    if has_directory:
-        home.mount_box(owner=owner, num_bytes=limits.DIRECTORY_BYTES, num_files=limits.DIRECTORY_FILES)
-        os.chdir(home.BOX)
-    else:
-        os.chdir("/")
+    _move_in(cell, has_directory)
+    # Named while the paths can still be opened: the new uid may not be able to go there.
+    files = {home.STANDARD_LIBRARY: landlock.READ} | (
+        {home.BOX: landlock.READ | landlock.WRITE} if has_directory else {}
+    )
+    ruleset = landlock.ruleset_of(files) if walls.has_landlock else -1
     if cell.uid:
         os.setgroups([])
         os.setresgid(cell.uid, cell.uid, cell.uid)
         os.setresuid(cell.uid, cell.uid, cell.uid)
     # Without a pid namespace what it starts could outlive it: then it starts nothing.
-    _limit(allowed, cell.max_processes if walls.has_namespaces else 0)
+    _limit(allowed, limits.MAX_PROCESSES if walls.has_namespaces else 0)
     syscalls.drop_capabilities()
     syscalls.forbid_new_privileges()
     syscalls.hide_memory()
     syscalls.die_with_parent()  # after the change of uid, which would undo it
     if walls.has_landlock:
-        writable = {home.BOX: landlock.READ | landlock.WRITE} if has_directory else {}
-        landlock.confine({home.STANDARD_LIBRARY: landlock.READ} | writable)
+        landlock.confine(ruleset)
     if walls.system_calls:
         seccomp.install(walls.system_calls)
+
+
+def _move_in(cell: Cell, has_directory: bool) -> None:
+    if not has_directory:
+        os.chdir("/")
+        return
+    owner = (cell.uid, cell.uid) if cell.uid else (os.getuid(), os.getgid())
+    home.mount_box(owner=owner, num_bytes=limits.DIRECTORY_BYTES, num_files=limits.DIRECTORY_FILES)
+    os.chdir(home.BOX)
 
 
 def _limit(allowed: Limits, num_processes: int) -> None:

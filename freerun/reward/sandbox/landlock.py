@@ -33,8 +33,8 @@ def abi_version() -> int:
     return syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION, what="landlock_create_ruleset")
 
 
-def confine(rights_by_path: dict[str, int]) -> None:
-    """Leave this process, and all it will start, nothing but the given rights below the given paths."""
+def ruleset_of(rights_by_path: dict[str, int]) -> int:
+    """The descriptor of a ruleset: nothing but the given rights below the given paths."""
     abi = abi_version()
     handled = (1 << _NUM_RIGHTS_BY_ABI[min(abi, len(_NUM_RIGHTS_BY_ABI)) - 1]) - 1
     network = _NET_BIND_AND_CONNECT if abi >= 4 else 0
@@ -50,6 +50,11 @@ def confine(rights_by_path: dict[str, int]) -> None:
     )
     for path, rights in rights_by_path.items():
         _allow(ruleset, path, rights & handled)
+    return ruleset
+
+
+def confine(ruleset: int) -> None:
+    """Hold this process, and all it will start, to a ruleset; needs no_new_privs."""
     syscall(_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
     os.close(ruleset)
 

@@ -20,7 +20,7 @@ import socket
 from typing import Any, NoReturn
 
 from freerun.reward.sandbox.limits import MESSAGE_BYTES
-from freerun.reward.sandbox.plain import NotPlain, decode, encode
+from freerun.reward.sandbox.plain import NotPlainError, decode, encode
 
 Message = list[Any]
 
@@ -61,7 +61,7 @@ class Remote:
         return f"<{self._description} of the program>"
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise NotPlain(f"the program returned a {self._description}: only plain data can be tested")
+        raise NotPlainError(f"the program returned a {self._description}: only plain data can be tested")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __contains__ = _refuse
     __hash__ = object.__hash__
@@ -114,7 +114,7 @@ class Link:
         target = self._objects[number]
         if verb == "get":
             if not self._gives_attributes:
-                raise NotPlain("a function of the tests has no attributes here")
+                raise NotPlainError("a function of the tests has no attributes here")
             return ["value", encode(getattr(target, details), self._refer), None]
         args, kwargs = (decode(part, self._resolve) for part in details)
         before = _snapshot(args)
@@ -143,7 +143,7 @@ class Link:
                 continue
             changed = decode(content, self._resolve)
             if type(value) is not type(changed):
-                raise NotPlain(f"a {type(value).__name__} that became a {type(changed).__name__}")
+                raise NotPlainError(f"a {type(value).__name__} that became a {type(changed).__name__}")
             if isinstance(value, list | bytearray):
                 value[:] = changed
             elif isinstance(value, dict | set):
@@ -189,14 +189,14 @@ def _snapshot(args: Any) -> list[Any]:
     for value in args:
         try:
             contents.append(encode(value) if type(value) in (list, dict, set, bytearray) else None)
-        except (NotPlain, RecursionError):
+        except (NotPlainError, RecursionError):
             contents.append(None)
     return contents
 
 
 def _builtin_name(error: Exception) -> str:
     """Of the nearest built-in exception: the tests know no class of the program's."""
-    return next(c.__name__ for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
+    return next(str(c.__name__) for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
 
 
 def _exception(name: str, text: str) -> Exception:

@@ -13,18 +13,18 @@ What a reference can do is decided in `link.py`. The decoder trusts nothing: the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 MAX_ITEMS_OF_ITERATOR = 100_000
 _MAX_JSON_INTEGER = 1 << 53
 
-_TYPES = {
+_TYPES: dict[str, type] = {
     t.__name__: t for t in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, type(None))
 }
-_CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
+_CONTAINERS: dict[type[Any], str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _DECODED_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
@@ -32,20 +32,20 @@ _DECODED_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
     "frozenset": frozenset,
     "iterator": iter,
 }
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
-class NotPlain(TypeError):
+class NotPlainError(TypeError):
     """A value that is not data, where only data is accepted."""
 
 
 Refer = Callable[[Any], list[Any]]
-"""From an object that is not data to its reference; may raise `NotPlain`."""
+"""From an object that is not data to its reference; may raise `NotPlainError`."""
 
 
 def refuse(value: Any) -> list[Any]:
     """The `Refer` of those who want data only."""
-    raise NotPlain(f"a value of type {type(value).__name__} is not plain data")
+    raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")
 
 
 def encode(value: Any, refer: Refer = refuse) -> Any:
@@ -73,18 +73,18 @@ def _encode_rest(value: Any, refer: Refer) -> Any:
     if isinstance(value, complex):
         return ["complex", [value.real, value.imag]]
     if isinstance(value, bytes | bytearray):
-        return [type(value).__name__, bytes(value).hex()]
+        return ["bytes" if isinstance(value, bytes) else "bytearray", bytes(value).hex()]
     if isinstance(value, range):
         return ["range", [encode(n) for n in (value.start, value.stop, value.step)]]
     if isinstance(value, Decimal | Fraction):
-        return [type(value).__name__, str(value)]
+        return ["Decimal" if isinstance(value, Decimal) else "Fraction", str(value)]
     if isinstance(value, type) and _TYPES.get(value.__name__) is value:
         return ["type", value.__name__]
     # Reading an iterator uses it up, so those who only look (`refuse`) must not.
     if isinstance(value, (Iterator, *_VIEWS)) and refer is not refuse:
-        items = list(itertools.islice(value, MAX_ITEMS_OF_ITERATOR + 1))
+        items: list[Any] = list(itertools.islice(cast(Iterable[Any], value), MAX_ITEMS_OF_ITERATOR + 1))
         if len(items) > MAX_ITEMS_OF_ITERATOR:
-            raise NotPlain(f"an iterator of more than {MAX_ITEMS_OF_ITERATOR} items")
+            raise NotPlainError(f"an iterator of more than {MAX_ITEMS_OF_ITERATOR} items")
         return ["iterator", [encode(item, refer) for item in items]]
     return refer(value)
 
@@ -94,10 +94,10 @@ Resolve = Callable[[list[Any]], Any]
 
 
 def decode(data: Any, resolve: Resolve) -> Any:
-    """The value of a JSON; raises `NotPlain`, `ValueError` or `TypeError` for what `encode` did not make."""
+    """The value of a JSON; raises `NotPlainError`, `ValueError` or `TypeError` for what `encode` did not make."""
     if not isinstance(data, list):
         if isinstance(data, dict):
-            raise NotPlain("a JSON object")
+            raise NotPlainError("a JSON object")
         return data
     kind, content = data[0], data[1]
     if kind in ("mine", "yours"):
@@ -127,4 +127,4 @@ def _decode_rest(kind: str, content: Any) -> Any:
             return Fraction(content)
         case "type":
             return _TYPES[content]
-    raise NotPlain(f"an unknown kind of value {kind!r:.40}")
+    raise NotPlainError(f"an unknown kind of value {kind!r:.40}")

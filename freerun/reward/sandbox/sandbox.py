@@ -25,7 +25,12 @@ from freerun.reward.sandbox.limits import FILE_BYTES, Limits
 START_SECONDS = 30.0
 GRACE_SECONDS = 10.0
 """For the server to kill and clear up after the time of a program is over."""
-_SERVE = "import sys; sys.path.insert(0, sys.argv[2]); from freerun.reward.sandbox.server import main; main(int(sys.argv[1]))"
+_SERVE = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from freerun.reward.sandbox.server import main
+main(int(sys.argv[1]))
+"""
 _PACKAGE_DIRECTORY = str(Path(__file__).resolve().parents[3])
 # No site-packages, no bytecode written; a fixed hash seed, so that the same program always meets the same fate.
 _FLAGS = ("-s", "-S", "-P", "-B")

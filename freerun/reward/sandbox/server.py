@@ -26,14 +26,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from freerun.reward.sandbox import candidate, examiner, home, jail, landlock, limits, seccomp, syscalls
+from freerun.reward.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls
 from freerun.reward.sandbox.limits import Limits
 
 # Imported once instead of by every program; those with libraries of their own could not be, later.
 PRELOADED = (
-    "abc array ast bisect bz2 calendar cmath collections.abc contextlib copy csv ctypes dataclasses datetime decimal "
-    "enum fractions functools hashlib heapq inspect io itertools json lzma math numbers operator random re "
-    "sqlite3 statistics string struct textwrap threading time traceback types typing unicodedata uuid zlib"
+    "abc array ast bisect bz2 calendar cmath collections.abc contextlib copy csv ctypes dataclasses datetime "
+    "decimal enum fractions functools hashlib heapq inspect io itertools json lzma math numbers operator random "
+    "re sqlite3 statistics string struct textwrap threading time traceback types typing unicodedata uuid zlib"
 )
 _FIRST_UID = 0x7000_0000
 _MAX_REQUEST_BYTES = 4096
@@ -73,8 +73,8 @@ class Server:
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
-                streams = (self._null, self._null, self._null, *examination, theirs.fileno())
-                children.append(self._fork(examiner.examine, 1, streams, allowed))
+                silent = (self._null, self._null, self._null, *examination, theirs.fileno())
+                children.append(self._fork(examiner.examine, 1, silent, allowed))
         # The last one decides: when the tests are over, or the program that is only run, so is everything.
         is_over = _wait_for_end(children[-1].pid, allowed.seconds)
         ended = [_end(child) for child in children]
@@ -90,7 +90,6 @@ class Server:
             uid=self._uid + role if self._uid else 0,
             descriptors=(*descriptors, says_setup),
             has_directory=role == 0,
-            max_processes=limits.MAX_PROCESSES,
         )
         if self._walls.has_namespaces:
             syscalls.unshare(syscalls.CLONE_NEWPID)

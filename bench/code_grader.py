@@ -1,0 +1,52 @@
+"""The canonical solutions of HumanEval and MBPP through the code grader: how many pass, and what one costs.
+
+    python bench/code_grader.py               # all 591, about 10 seconds
+    FREERUN_DATA=DIR python bench/code_grader.py
+
+One execution is everything between the completion's text and the verdict: finding the program, two forks,
+both jails, the program, its tests, and clearing up. Exits with 1 if fewer than 590 pass.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from code_problems import canonical_problems, data_directory
+
+from freerun.reward.code import judge, prove
+from freerun.reward.sandbox.sandbox import Sandbox
+
+MIN_PASSED = 590
+
+
+def main() -> None:
+    directory = data_directory()
+    if directory is None:
+        sys.exit("HumanEval and MBPP are not here: set FREERUN_DATA to the directory that holds them")
+    sandbox = Sandbox()
+    prove(sandbox)
+    milliseconds = []
+    problems = canonical_problems(directory)
+    num_passed = 0
+    for problem in problems:
+        start = time.perf_counter()
+        verdict = judge(sandbox, problem.prompt, problem.completion, problem.answer)
+        milliseconds.append(1000 * (time.perf_counter() - start))
+        num_passed += verdict.passed
+        if not verdict.passed:
+            print(f"{problem.key}: {verdict.reason}")
+    sandbox.close()
+    percentiles = statistics.quantiles(milliseconds, n=20)
+    print(f"{num_passed} of {len(problems)} pass, as uid {os.getuid()}, load {os.getloadavg()[0]:.1f}")
+    print(f"one execution: median {statistics.median(milliseconds):.1f} ms, 95 % under {percentiles[-1]:.1f} ms")
+    sys.exit(num_passed < MIN_PASSED)
+
+
+if __name__ == "__main__":
+    main()

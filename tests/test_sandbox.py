@@ -1,0 +1,258 @@
+"""The code grader judges right, says when it cannot, and finds the program in what a model writes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from code_problems import canonical_problems, data_directory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sandboxes import RIGHT, TESTS, WRONG, descendants, left_behind, verdict_on
+
+from freerun.config.reward import RewardConfig
+from freerun.errors import ConfigError, SandboxError
+from freerun.reward.asked_names import asked_names
+from freerun.reward.code import judge
+from freerun.reward.pool import GraderPool
+from freerun.reward.program import PromptCode, program_in, prompt_code
+from freerun.reward.sandbox import plain
+from freerun.reward.sandbox.features import check_allowed_absences
+from freerun.reward.sandbox.limits import Limits
+from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
+
+PROMPT = 'import math\n\n\ndef area(radius):\n    """Of a circle."""\n'
+AREA = "def check(candidate):\n    assert math.isclose(candidate(2), 4 * math.pi)\ncheck(area)"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox(Limits(seconds=30))
+    sandbox.start()
+    yield sandbox
+    sandbox.close()
+
+
+def test_canonical_solutions_pass(sandbox: Sandbox) -> None:
+    directory = data_directory()
+    if directory is None:
+        pytest.skip("HumanEval and MBPP are not here: set FREERUN_DATA to the directory that holds them")
+    sample = canonical_problems(directory)[::10]
+    wrong = {p.key: judge(sandbox, p.prompt, p.completion, p.answer).reason for p in sample}
+    assert {key: reason for key, reason in wrong.items() if reason} == {}
+    assert len(sample) == 60
+
+
+OWN_PROBLEMS = {
+    "a function": (RIGHT, TESTS),
+    "a function with the name of a built-in": ("def sum(a, b):\n    return a * b", "assert sum(2, 3) == 6"),
+    "several functions": (
+        "def f(x): return x + 1\ndef g(x): return f(x) * 2",
+        "assert f(1) == 2\nassert g(1) == 4",
+    ),
+    "a constant": ("LIMIT = (1, 2.5, 'x', None, {3})", "assert LIMIT == (1, 2.5, 'x', None, {3})"),
+    "an exception": (
+        "class Bad(ValueError): pass\ndef f(x): raise Bad('no')",
+        "try:\n    f(1)\nexcept ValueError as error:\n    assert str(error) == 'no'\nelse:\n    assert False",
+    ),
+    "an iterator": ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]\nassert next(f(1)) == 0"),
+    "in place": ("def f(x): x.sort()", "x = [2, 1]\nassert f(x) is None\nassert x == [1, 2]"),
+    "a function as argument": ("def f(g, x): return g(g(x))", "assert f(lambda n: n * 2, 3) == 12"),
+    "a function as result": ("def adder(n): return lambda x: x + n", "assert adder(2)(3) == 5"),
+    "a type as argument": ("def f(x, t): return [v for v in x if type(v) is t]", "assert f([1, 'a'], int) == [1]"),
+    "a class": (
+        "class Stack:\n    def __init__(self): self.items = []\n"
+        "    def push(self, x): self.items.append(x)\n    def pop(self): return self.items.pop()",
+        "stack = Stack()\nstack.push(3)\nassert stack.items == [3]\nassert stack.pop() == 3",
+    ),
+    "a truth that is an object": (
+        "import re\ndef f(x): return re.match('a', x)",
+        "assert f('ab')\nassert not f('b')",
+    ),
+    "a counter": (
+        "from collections import Counter\nf = Counter",
+        "assert f('aab') == {'a': 2, 'b': 1}\nassert type(f('')) is dict",
+    ),
+    "large numbers": ("def f(n): return 7 ** n", "assert f(30_000) == 7 ** 30_000\nassert f(0.5) == 7 ** 0.5"),
+    "what a script would do is not done": (RIGHT + "if __name__ == '__main__': square = None", TESTS),
+}
+
+
+@pytest.mark.parametrize(("program", "tests"), OWN_PROBLEMS.values(), ids=OWN_PROBLEMS)
+def test_a_right_program_passes(sandbox: Sandbox, program: str, tests: str) -> None:
+    verdict = verdict_on(sandbox, program, tests)
+    assert verdict.passed, verdict.reason
+    assert left_behind(sandbox) == []
+
+
+def test_a_wrong_program_fails_with_the_reason(sandbox: Sandbox) -> None:
+    reasons = {
+        WRONG: "tests, line 1: AssertionError: ",
+        "def cube(x): return x": "NameError: the program does not define square",
+        "def square(x): return x.y": "tests, line 1: AttributeError: 'int' object has no attribute 'y'",
+        "1 / 0": "ImportError: the program fails when it is loaded: ZeroDivisionError: division by zero",
+    }
+    assert {program: verdict_on(sandbox, program).reason for program in reasons} == reasons
+
+
+def test_the_same_program_meets_the_same_fate() -> None:
+    random = "import random\nprint(random.random(), hash('x'), list({'a', 'b', 'c'}))"
+    outputs = set()
+    for _ in range(2):
+        sandbox = Sandbox()
+        outputs |= {sandbox.run(random).output, sandbox.run(random).output}
+        sandbox.close()
+    assert len(outputs) == 1
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=25, database=None, deadline=None)
+@given(PLAIN)
+def test_plain_data_arrives_as_it_was_sent(value: object) -> None:
+    assert repr(plain.decode(plain.encode(value), plain.refuse)) == repr(value)
+
+
+# Extraction
+
+
+def test_the_program_is_the_last_fenced_block() -> None:
+    text = "First:\n```python\nx = 1\n```\nBetter:\n```python\ny = 2\n```\nDone."
+    assert program_in(text, PromptCode(), ["y"]).strip() == "y = 2"
+    assert program_in("Sure.\n```py\ny = 2\n", PromptCode(), ["y"]).strip() == "y = 2"
+
+
+def test_a_completion_continues_the_function_of_the_prompt(sandbox: Sandbox) -> None:
+    rest = "    return math.pi * radius ** 2\n\nThis computes the area.\n"
+    assert judge(sandbox, PROMPT, rest, AREA).passed
+    chat = f"<|im_start|>user\nComplete this:\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
+    assert judge(sandbox, chat, rest, AREA).passed
+    assert not judge(sandbox, PROMPT, "    return radius\n", AREA).passed
+
+
+def test_a_completion_that_defines_the_function_stands_for_itself(sandbox: Sandbox) -> None:
+    whole = "def area(radius):\n    return math.pi * radius ** 2\n"
+    for completion in (whole, f"Here:\n```python\n{whole}```", f"```python\nimport math\n{whole}"):
+        assert judge(sandbox, PROMPT, completion, AREA).passed
+        assert judge(sandbox, f"Do it.\n```python\n{PROMPT}```\n", completion, AREA).passed
+
+
+def test_a_prompt_of_prose_or_with_a_whole_function_has_no_code_to_complete() -> None:
+    assert prompt_code("Write a function to find the area of a circle.") == PromptCode()
+    assert prompt_code("Repair this:\n```python\ndef area(r):\n    return r\n```") == PromptCode()
+    assert prompt_code(PROMPT).helpers == {"math"}
+
+
+def test_tests_that_ask_for_nothing_are_refused() -> None:
+    assert asked_names("import math\nassert math.isclose(f(1), 2)", known=()).program == ["f"]
+    assert asked_names("assert f(sys.maxsize)", known=()).modules == ["sys"]
+    for tests in ("", "assert True", "assert len([]) == sum([])", "def check(candidate):\n    candidate(1)"):
+        with pytest.raises(ValueError, match="calls no function"):
+            asked_names(tests, known=())
+    with pytest.raises(ValueError, match="not a Python program"):
+        asked_names("assert f(1) = 2", known=())
+
+
+# When the sandbox itself does not work
+
+
+def test_a_dead_fork_server_is_an_error_and_replaced(sandbox: Sandbox) -> None:
+    sandbox.run("pass")
+    assert sandbox.pid is not None
+    os.kill(descendants(sandbox.pid)[0], signal.SIGKILL)
+    with pytest.raises(SandboxError, match="fork server"):
+        verdict_on(sandbox, RIGHT)
+    assert verdict_on(sandbox, RIGHT).passed
+
+
+def test_a_program_that_cannot_be_locked_up_is_an_error() -> None:
+    sandbox = Sandbox(Limits(memory_bytes=1 << 64))
+    with pytest.raises(SandboxError, match="could not lock up"):
+        sandbox.run("pass")
+    sandbox.close()
+
+
+LACKING = """
+import ctypes, struct, sys
+from freerun.errors import ConfigError
+from freerun.reward.sandbox import seccomp, syscalls
+from freerun.reward.sandbox.sandbox import Examination, Sandbox
+number, feature = int(sys.argv[1]), sys.argv[2]
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7FFF0000)]
+syscalls.forbid_new_privileges()
+seccomp.install(b"".join(struct.pack("=HBBI", *instruction) for instruction in code))
+try:
+    Sandbox().start()
+except ConfigError as error:
+    print(error)
+sandbox = Sandbox(without=[feature])
+print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 3", ["f"])).passed)
+print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 4", ["f"])).passed)
+print(sandbox.run("import os\\ntry: open('/etc/hostname')\\nexcept OSError: print('no file')\\n"
+                  "try: os.fork()\\nexcept OSError: print('no fork')").output.split("\\n")[0])
+sandbox.close()
+"""
+
+
+@pytest.mark.parametrize(("number", "feature"), [(272, "namespaces"), (444, "landlock"), (317, "seccomp")])
+def test_a_kernel_that_lacks_a_feature_is_refused_by_name(number: int, feature: str) -> None:
+    # A filter on the process makes the kernel answer ENOSYS, as one without the system call would.
+    ran = subprocess.run(
+        [sys.executable, "-c", LACKING, str(number), feature], capture_output=True, text=True, check=False
+    )
+    refusal, *rest = ran.stdout.splitlines()
+    assert refusal.startswith(f"the sandbox of the code grader needs {feature}, which this machine refuses"), ran
+    assert f'reward.sandbox_without = ["{feature}"]' in refusal
+    assert rest == ["True", "False", "no file"], ran.stderr
+
+
+def test_a_sandbox_without_walls_is_no_sandbox() -> None:
+    with pytest.raises(ConfigError, match="keep one"):
+        check_allowed_absences(["namespaces", "landlock"])
+    with pytest.raises(ConfigError, match='names "selinux"; the sandbox knows namespaces, landlock, seccomp'):
+        check_allowed_absences(["selinux"])
+    with pytest.raises(ConfigError, match="must be less than"):
+        RewardConfig(grader="code", code_seconds=10, timeout_seconds=10)
+
+
+# In the pool
+
+
+TOKEN_IDS, LOGPROBS = np.array([1], np.int32), np.array([-0.5], np.float32)
+
+
+def completion_of(text: str) -> Completion:
+    return Completion(token_ids=TOKEN_IDS, logprobs=LOGPROBS, spans=(Span(0, 1),), finish_reason="stop", text=text)
+
+
+def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tmp_path: Path) -> None:
+    async def grades() -> list[Grade]:
+        pool = GraderPool(RewardConfig(grader="code", code_seconds=4), log_directory=tmp_path)
+        await pool.start()
+        try:
+            prompt = Prompt(ordinal=0, key="square", token_ids=TOKEN_IDS, text="Write square.", answer=TESTS)
+            found = [await pool.grade(prompt, completion_of(RIGHT))]
+            found.append(await pool.grade(prompt, completion_of("import os\nos._exit(0)")))
+            os.kill(descendants(pool.pids()["grader-0"])[-1], signal.SIGKILL)
+            found.append(await pool.grade(prompt, completion_of(RIGHT)))
+            found.append(await pool.grade(prompt, completion_of(RIGHT)))
+            return found
+        finally:
+            await pool.close()
+
+    right, hostile, broken, again = asyncio.run(grades())
+    assert (right, hostile, again) == (Reward(5.0, True), Reward(-5.0, False), Reward(5.0, True))
+    assert isinstance(broken, GradeFailed)
+    assert "SandboxError" in broken.reason
+    assert "code: wrong: 'the program ended" in (tmp_path / "grader-0.log").read_text()
