@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from freerun.config.lora import LORA_TARGETS, LoraConfig
 from freerun.config.recipe import EngineConfig
 from freerun.data.demonstrations import demonstration_of
+from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.errors import ConfigError, ModelError, WeightsError
 from freerun.model.adapter import load_adapter, save_adapter
@@ -25,6 +26,8 @@ from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
 from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, projections_of, trained_parameters
 from freerun.model.projections import check_rank, num_adapter_parameters
+from freerun.model.tiny import make_tiny
+from freerun.model.trained import TrainedModel
 from freerun.train.supervised import SupervisedTrainer
 from freerun.train.trainer import PolicyTrainer
 from freerun.types import Completion, Group
@@ -319,3 +322,15 @@ def test_every_projection_of_every_layer_is_found_where_the_decoder_keeps_it() -
     found = [projection for _, projections in projections_of(TINY) for projection in projections]
     assert {projection.target for projection in found} == set(LORA_TARGETS)
     assert len(found) == TINY.num_layers * len(LORA_TARGETS)
+
+
+def test_an_adapters_tokenizer_stops_where_its_models_does(tmp_path: Path) -> None:
+    base, directory = tmp_path / "base", tmp_path / "adapter"
+    make_tiny(base, alphabet="ab", hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=2)
+    trained = TrainedModel.load(base, LoraConfig(rank=2), seed=0)
+    trained.save(trained.state(), directory, companions=base)
+    assert not (directory / "config.json").exists()
+    assert Tokenizer.load(directory).stop_token_ids == Tokenizer.load(base).stop_token_ids != ()
+    (base / "generation_config.json").unlink(missing_ok=True)
+    trained.save(trained.state(), directory, companions=base)
+    assert Tokenizer.load(directory).stop_token_ids == Tokenizer.load(base).stop_token_ids

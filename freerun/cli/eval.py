@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def find_model(target: Path) -> Path:
     """The model directory itself, or that of the run's newest checkpoint."""
-    if (target / "config.json").is_file():
+    if (target / "config.json").is_file() or (target / "adapter_config.json").is_file():
         return target
     if not (target / "config.toml").is_file():
         raise ModelError(

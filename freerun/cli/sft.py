@@ -31,12 +31,12 @@ def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     config = SftConfig(**_values(args, SftConfig, prefix=""))
     lora = LoraConfig(**_values(args, LoraConfig, prefix="lora_"))
+    if (args.model / "adapter_config.json").is_file():
+        raise ModelError(f'"{args.model}" is an adapter; merge it first: freerun model merge {args.model} DIR')
     if not (args.model / "config.json").is_file():
         raise ModelError(
             f'"{args.model}" is not a model directory (no config.json); name one, such as models/smollm2'
         )
-    if (args.model / "adapter_config.json").is_file():
-        raise ModelError(f'"{args.model}" is an adapter; merge it first: freerun model merge {args.model} DIR')
 
     from freerun.runtime.sft_session import SftJob, run_sft
 
