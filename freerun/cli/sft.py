@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -37,6 +38,9 @@ def run(arguments: Sequence[str]) -> int:
         raise ModelError(
             f'"{args.model}" is not a model directory (no config.json); name one, such as models/smollm2'
         )
+
+    # Read when torch is loaded: threads that spin while they wait collapse when another process wants a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from freerun.runtime.sft_session import SftJob, run_sft
 
