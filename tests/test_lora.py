@@ -14,6 +14,7 @@ from torch.func import functional_call
 from training_batches import CONFIG, SHAPE, first_gradients, make_groups, make_trainer, trajectories_of
 from transformers import AutoModelForCausalLM
 
+from freerun.cli.main import main
 from freerun.config.lora import LORA_TARGETS, LoraConfig
 from freerun.config.recipe import EngineConfig
 from freerun.data.demonstrations import demonstration_of
@@ -334,3 +335,25 @@ def test_an_adapters_tokenizer_stops_where_its_models_does(tmp_path: Path) -> No
     (base / "generation_config.json").unlink(missing_ok=True)
     trained.save(trained.state(), directory, companions=base)
     assert Tokenizer.load(directory).stop_token_ids == Tokenizer.load(base).stop_token_ids
+
+
+def test_an_adapter_is_merged_into_a_base_that_has_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, adapter, moved, merged = (tmp_path / name for name in ("base", "adapter", "moved", "merged"))
+    make_tiny(base, alphabet="abcdefgh", hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=2)
+    trained = TrainedModel.load(base, LoraConfig(rank=2), seed=0)
+    with torch.no_grad():
+        for matrix in trained.state().values():
+            matrix.add_(0.1)
+    trained.save(trained.state(), adapter, companions=base)
+    base.rename(moved)
+    assert main(["model", "merge", str(adapter), str(merged)]) == 2
+    assert "--base BASE" in capsys.readouterr().err
+    assert main(["model", "merge", str(adapter), str(merged), "--base", str(moved)]) == 0
+    tokens = [1, 2, 3]
+    with torch.no_grad():
+        expected = full_forward_logits(trained.decoder, tokens)
+        torch.testing.assert_close(full_forward_logits(load_model(merged), tokens), expected, atol=1e-5, rtol=1e-5)
+    assert main(["model", "merge", str(moved), str(tmp_path / "again")]) == 2
+    assert "there is nothing to merge" in capsys.readouterr().err
