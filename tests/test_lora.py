@@ -14,9 +14,11 @@ from torch.func import functional_call
 from training_batches import CONFIG, SHAPE, first_gradients, make_groups, make_trainer, trajectories_of
 from transformers import AutoModelForCausalLM
 
+from freerun.cli.main import main
 from freerun.config.lora import LORA_TARGETS, LoraConfig
 from freerun.config.recipe import EngineConfig
 from freerun.data.demonstrations import demonstration_of
+from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.errors import ConfigError, ModelError, WeightsError
 from freerun.model.adapter import load_adapter, save_adapter
@@ -25,6 +27,8 @@ from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
 from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, projections_of, trained_parameters
 from freerun.model.projections import check_rank, num_adapter_parameters
+from freerun.model.tiny import make_tiny
+from freerun.model.trained import TrainedModel
 from freerun.train.supervised import SupervisedTrainer
 from freerun.train.trainer import PolicyTrainer
 from freerun.types import Completion, Group
@@ -319,3 +323,37 @@ def test_every_projection_of_every_layer_is_found_where_the_decoder_keeps_it() -
     found = [projection for _, projections in projections_of(TINY) for projection in projections]
     assert {projection.target for projection in found} == set(LORA_TARGETS)
     assert len(found) == TINY.num_layers * len(LORA_TARGETS)
+
+
+def test_an_adapters_tokenizer_stops_where_its_models_does(tmp_path: Path) -> None:
+    base, directory = tmp_path / "base", tmp_path / "adapter"
+    make_tiny(base, alphabet="ab", hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=2)
+    trained = TrainedModel.load(base, LoraConfig(rank=2), seed=0)
+    trained.save(trained.state(), directory, companions=base)
+    assert not (directory / "config.json").exists()
+    assert Tokenizer.load(directory).stop_token_ids == Tokenizer.load(base).stop_token_ids != ()
+    (base / "generation_config.json").unlink(missing_ok=True)
+    trained.save(trained.state(), directory, companions=base)
+    assert Tokenizer.load(directory).stop_token_ids == Tokenizer.load(base).stop_token_ids
+
+
+def test_an_adapter_is_merged_into_a_base_that_has_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, adapter, moved, merged = (tmp_path / name for name in ("base", "adapter", "moved", "merged"))
+    make_tiny(base, alphabet="abcdefgh", hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=2)
+    trained = TrainedModel.load(base, LoraConfig(rank=2), seed=0)
+    with torch.no_grad():
+        for matrix in trained.state().values():
+            matrix.add_(0.1)
+    trained.save(trained.state(), adapter, companions=base)
+    base.rename(moved)
+    assert main(["model", "merge", str(adapter), str(merged)]) == 2
+    assert "--base BASE" in capsys.readouterr().err
+    assert main(["model", "merge", str(adapter), str(merged), "--base", str(moved)]) == 0
+    tokens = [1, 2, 3]
+    with torch.no_grad():
+        expected = full_forward_logits(trained.decoder, tokens)
+        torch.testing.assert_close(full_forward_logits(load_model(merged), tokens), expected, atol=1e-5, rtol=1e-5)
+    assert main(["model", "merge", str(moved), str(tmp_path / "again")]) == 2
+    assert "there is nothing to merge" in capsys.readouterr().err

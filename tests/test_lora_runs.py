@@ -15,7 +15,7 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 
 LORA = ("--lora.rank", "4", "--lora.alpha", "8", "--train.lr", "3e-2")
-WARM_START = ("--warm_start.num_steps", "4", "--warm_start.batch_size", "8")
+WARM_START = ("--warm_start.num_steps", "8", "--warm_start.batch_size", "16", "--warm_start.lr", "0.03")
 SYNCHRONOUS = (*LORA, "--eval.every_steps", "100", "--buffer.max_staleness", "0")
 
 
@@ -37,8 +37,8 @@ def test_an_asynchronous_lora_run_learns_and_its_adapter_is_evaluated_and_merged
     assert run.wait() == 0, run.output
     assert_exactly_once(run, num_steps=20)
     steps = run.reader().steps()
-    warm_losses = [event.loss for event in run.reader().events("warm_start_progress")]
-    assert len(warm_losses) == 4
+    warm_losses = [event.loss for event in run.reader().events("warm_start")]
+    assert len(warm_losses) == 8
     assert warm_losses[-1] < warm_losses[0]
     first, last = ([s.metrics["reward"] for s in part] for part in (steps[:4], steps[-4:]))
     assert sum(last) > sum(first)
@@ -58,9 +58,11 @@ def test_an_asynchronous_lora_run_learns_and_its_adapter_is_evaluated_and_merged
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(torch.tensor([tokens])).logits[0]
         peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(adapter))
         adapted = peft(torch.tensor([tokens])).logits[0]
+        by_transformers = AutoModelForCausalLM.from_pretrained(adapter)(torch.tensor([tokens])).logits[0]
         untrained = full_forward_logits(load_model(base), tokens)
     torch.testing.assert_close(merged, ours, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(adapted, ours, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(by_transformers, ours, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(untrained, ours, atol=1e-2)
 
 

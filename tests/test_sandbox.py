@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from code_problems import canonical_problems, data_directory
 from hypothesis import given, settings
@@ -236,15 +237,27 @@ def completion_of(text: str) -> Completion:
     return Completion(token_ids=TOKEN_IDS, logprobs=LOGPROBS, spans=(Span(0, 1),), finish_reason="stop", text=text)
 
 
+def sandbox_server() -> int:
+    """The fork server that the pool's grader process has started."""
+    (server,) = [p.pid for p in psutil.Process().children(recursive=True) if "sandbox.server" in " ".join(p.cmdline())]
+    return server
+
+
 def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tmp_path: Path) -> None:
     async def grades() -> list[Grade]:
-        pool = GraderPool(RewardConfig(grader="code", code_seconds=4), log_directory=tmp_path)
+        pool = GraderPool(
+            RewardConfig(grader="code", code_seconds=4),
+            max_completion_tokens=16,
+            log_directory=tmp_path,
+            start_seconds=60,
+            on_death=lambda worker, reason, is_restarted: None,
+        )
         await pool.start()
         try:
             prompt = Prompt(ordinal=0, key="square", token_ids=TOKEN_IDS, text="Write square.", answer=TESTS)
             found = [await pool.grade(prompt, completion_of(RIGHT))]
             found.append(await pool.grade(prompt, completion_of("import os\nos._exit(0)")))
-            os.kill(descendants(pool.pids()["grader-0"])[-1], signal.SIGKILL)
+            os.kill(sandbox_server(), signal.SIGKILL)
             found.append(await pool.grade(prompt, completion_of(RIGHT)))
             found.append(await pool.grade(prompt, completion_of(RIGHT)))
             return found

@@ -137,6 +137,10 @@ def test_each_row_is_trained_on_once_an_epoch_in_an_order_of_the_seed(work: Path
     ("arguments", "message"),
     [
         (("gone", "sums.jsonl", "out"), '"gone" is not a model directory (no config.json)'),
+        (
+            ("adapter", "sums.jsonl", "out"),
+            '"adapter" is an adapter; merge it first',
+        ),
         (("model", "gone.jsonl", "out", *TEMPLATE), "gone.jsonl: no such file or directory; name a JSONL file"),
         (("model", "bad.jsonl", "out", *TEMPLATE), 'bad.jsonl:2: no field "answer" (fields: "question")'),
         (
@@ -151,6 +155,8 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(
     work: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     Path("bad.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question": "1+1"}\n')
+    Path("adapter").mkdir()
+    Path("adapter/adapter_config.json").write_text("{}")
     Path("taken").mkdir()
     Path("taken/file").write_text("")
     assert main(["sft", *arguments]) == 2

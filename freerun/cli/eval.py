@@ -89,7 +89,7 @@ def make_job(args: argparse.Namespace, overrides: Sequence[str]) -> EvalJob:
 
 def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
     """The model directory itself, or that of a run's checkpoint: the newest, or the one of `version`."""
-    if (target / "config.json").is_file():
+    if (target / "config.json").is_file() or (target / "adapter_config.json").is_file():
         if version is not None:
             raise CheckpointError(f'"{target}" is a model, not a run: it has no version {version}')
         return target, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -31,12 +32,15 @@ def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     config = SftConfig(**_values(args, SftConfig, prefix=""))
     lora = LoraConfig(**_values(args, LoraConfig, prefix="lora_"))
+    if (args.model / "adapter_config.json").is_file():
+        raise ModelError(f'"{args.model}" is an adapter; merge it first: freerun model merge {args.model} DIR')
     if not (args.model / "config.json").is_file():
         raise ModelError(
             f'"{args.model}" is not a model directory (no config.json); name one, such as models/smollm2'
         )
-    if (args.model / "adapter_config.json").is_file():
-        raise ModelError(f'"{args.model}" is an adapter; merge it first: freerun model merge {args.model} DIR')
+
+    # Read when torch is loaded: threads that spin while they wait collapse when another process wants a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from freerun.runtime.sft_session import SftJob, run_sft
 

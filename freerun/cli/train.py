@@ -61,16 +61,16 @@ def check_files(recipe: Recipe) -> None:
         raise ConfigError(
             f'config: model.path is empty; name a model directory ("freerun model {make}" makes one)'
         )
+    if (model / "adapter_config.json").is_file():
+        raise ConfigError(
+            f'config: model.path = "{model}" is an adapter; make a model of it and its base to train on: '
+            f"freerun model merge {model} DIR"
+        )
     if not (model / "config.json").is_file():
         make = kind.format(model)
         raise ConfigError(
             f'config: model.path = "{model}" is not a model directory (no config.json); '
             f'"freerun model {make}" makes one'
-        )
-    if (model / "adapter_config.json").is_file():
-        raise ConfigError(
-            f'config: model.path = "{model}" is an adapter; make a model of it and its base to train on: '
-            f"freerun model merge {model} DIR"
         )
 
 

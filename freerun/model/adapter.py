@@ -1,7 +1,7 @@
 """Adapters in and out, in the format of PEFT: adapter_config.json and adapter_model.safetensors.
 
-An adapter directory of ours has the model's config and tokenizer beside it, so that it is read wherever a model
-directory is: `checkpoint.load_model` merges it into its base. `peft.PeftModel.from_pretrained` reads it too.
+An adapter directory of ours has the model's tokenizer beside it, so that it is read wherever a model directory is:
+`checkpoint.load_model` merges it into its base. `peft` and `transformers` read it too.
 
 The adapter remembers a checksum of the base it was trained on: on other weights it would be noise, silently.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 COMPANION_FILES = (
     "config.json",
@@ -29,3 +30,27 @@ def copy_companions(source: Path, directory: Path) -> None:
     config.pop("torch_dtype", None)
     config["dtype"] = "float32"
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def copy_tokenizer(source: Path, directory: Path) -> None:
+    """What belongs beside an adapter: all but config.json, which would make it pass for a whole model.
+
+    The end tokens that config.json names go where they are looked for without it.
+    """
+    for name in COMPANION_FILES:
+        if name != "config.json" and (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+    generation = directory / "generation_config.json"
+    settings = json.loads(generation.read_text()) if generation.is_file() else {}
+    end_ids = [*_listed(settings.get("eos_token_id")), *_listed(_end_of(source))]
+    if end_ids:
+        settings["eos_token_id"] = list(dict.fromkeys(end_ids))
+        generation.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _end_of(source: Path) -> Any:
+    return json.loads((source / "config.json").read_text()).get("eos_token_id")
+
+
+def _listed(end: Any) -> list[Any]:
+    return end if isinstance(end, list) else [] if end is None else [end]

@@ -11,7 +11,7 @@ from torch import Tensor
 from freerun.config.lora import LoraConfig
 from freerun.model.adapter import load_adapter, save_adapter
 from freerun.model.checkpoint import load_model, save_weights
-from freerun.model.companions import copy_companions
+from freerun.model.companions import copy_companions, copy_tokenizer
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, frozen_checksum, trained_parameters
 
@@ -55,6 +55,7 @@ class TrainedModel:
             save_adapter(
                 state, self.decoder, directory, config=self.lora, base=self.base, base_checksum=self.frozen
             )
+            copy_tokenizer(companions, directory)
         else:
             save_weights(state, self.decoder.config, directory)
-        copy_companions(companions, directory)
+            copy_companions(companions, directory)
