@@ -151,6 +151,7 @@ with concurrent.futures.ThreadPoolExecutor(4) as pool: print(sum(pool.map(abs, [
 async def hello(): await asyncio.sleep(0.001); return 'awaited'
 print(asyncio.run(hello()))
 import xml.dom.minidom, sqlite3, http
+print('nowhere', file=open(os.devnull, 'w'))
 print(sqlite3.connect('data.db').execute('select 1 + 1').fetchone())
 """
     ran = sandbox.run(ATTEMPT + harmless)

@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
@@ -55,7 +56,7 @@ def make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum
 
 def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
     """Refuse sequences longer than the model's positions, and a tokenizer that is not the model's."""
-    config = json.loads((directory / "config.json").read_text())
+    config = _model_config(directory)
     longest, positions = recipe.max_sequence_tokens, config["max_position_embeddings"]
     if longest > positions:
         raise ConfigError(
@@ -68,6 +69,15 @@ def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
             f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
             f"{config['vocab_size']} rows; the directory mixes two models"
         )
+
+
+def _model_config(directory: Path) -> dict[str, Any]:
+    """The model's config.json; an adapter has none of its own but names its base."""
+    adapter = directory / "adapter_config.json"
+    if adapter.is_file():
+        directory = Path(json.loads(adapter.read_text())["base_model_name_or_path"])
+    config: dict[str, Any] = json.loads((directory / "config.json").read_text())
+    return config
 
 
 def make_gate_and_buffer(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[StalenessGate, TrajectoryBuffer]:

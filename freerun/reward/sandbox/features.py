@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Iterable
 
 from freerun.errors import ConfigError
@@ -25,6 +27,15 @@ def check_allowed_absences(names: Iterable[str]) -> None:
         raise ConfigError(
             'config: reward.sandbox_without names both "namespaces" and "landlock"; '
             "without both nothing keeps a program from your files: keep one"
+        )
+
+
+def check_platform() -> None:
+    """Refuse a machine whose system calls have other numbers, or are not Linux's."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise ConfigError(
+            "the sandbox of the code grader needs Linux on x86_64, "
+            f"this is {sys.platform} on {platform.machine()}; grade code on another machine"
         )
 
 

@@ -2,10 +2,11 @@
 
     /  tmpfs, read-only
     ├─ <the standard library>     bound read-only, where it always was
+    ├─ dev/null
     └─ box                        an empty directory; each program mounts its own tmpfs there
 
-No /proc, no /dev, no /tmp, no home, no network interface that is up. As root the server keeps its uid, and
-each program gets another one; anybody else becomes root of a user namespace that holds nobody but himself.
+No /proc, no other device, no /tmp, no home, no network interface that is up. As root the server keeps its uid,
+and each program gets another one; anybody else gets a user namespace in which there is nobody but himself.
 """
 
 from __future__ import annotations
@@ -47,23 +48,29 @@ def leave_namespaces() -> None:
 
 def enter_empty_root() -> None:
     """Replace the root file system of this mount namespace."""
-    # Opened first, because the scaffold may hide it: a virtual environment in /tmp, say.
-    library = os.open(STANDARD_LIBRARY, os.O_PATH | os.O_CLOEXEC)
+    # Opened first, because the scaffold may hide them: a virtual environment in /tmp, say.
+    library, null = (os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (STANDARD_LIBRARY, os.devnull))
     mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     mount("sandbox", _SCAFFOLD, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64k,mode=755")
-    target = _SCAFFOLD + STANDARD_LIBRARY
-    os.makedirs(target)
-    os.mkdir(_SCAFFOLD + BOX)
-    mount(f"/proc/self/fd/{library}", target, flags=syscalls.MS_BIND)
-    # In a user namespace the flags of the original mount are locked and must be repeated.
-    locked = os.fstatvfs(library).f_flag & (syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
-    atime = os.fstatvfs(library).f_flag & (os.ST_NOATIME | os.ST_NODIRATIME | os.ST_RELATIME)
-    relatime = 1 << 21 if atime & os.ST_RELATIME else 0
-    atime &= ~os.ST_RELATIME
-    mount("none", target, flags=syscalls.MS_REMOUNT | syscalls.MS_BIND | _READ_ONLY | locked | atime | relatime)
+    for directory in (STANDARD_LIBRARY, BOX, os.path.dirname(os.devnull)):
+        os.makedirs(_SCAFFOLD + directory)
+    os.mknod(_SCAFFOLD + os.devnull)
+    mount(f"/proc/self/fd/{null}", _SCAFFOLD + os.devnull, flags=syscalls.MS_BIND)
+    _bind_read_only(library, _SCAFFOLD + STANDARD_LIBRARY)
     os.close(library)
+    os.close(null)
     syscalls.enter_root(_SCAFFOLD)
     mount("none", "/", flags=syscalls.MS_REMOUNT | _READ_ONLY)
+
+
+def _bind_read_only(source: int, target: str) -> None:
+    mount(f"/proc/self/fd/{source}", target, flags=syscalls.MS_BIND)
+    # In a user namespace the flags of the original mount are locked and must be repeated.
+    present = os.fstatvfs(source).f_flag
+    locked = present & (syscalls.MS_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
+    if present & os.ST_RELATIME:
+        locked |= syscalls.MS_RELATIME
+    mount("none", target, flags=syscalls.MS_REMOUNT | syscalls.MS_BIND | _READ_ONLY | locked)
 
 
 def mount_box(*, owner: tuple[int, int], num_bytes: int, num_files: int) -> None:

@@ -58,9 +58,9 @@ def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
     has_directory = cell.has_directory and walls.has_namespaces
     _move_in(cell, has_directory)
     # Named while the paths can still be opened: the new uid may not be able to go there.
-    files = {home.STANDARD_LIBRARY: landlock.READ} | (
-        {home.BOX: landlock.READ | landlock.WRITE} if has_directory else {}
-    )
+    files = {home.STANDARD_LIBRARY: landlock.READ, os.devnull: landlock.USE_DEVICE}
+    if has_directory:
+        files[home.BOX] = landlock.READ | landlock.WRITE
     ruleset = landlock.ruleset_of(files) if walls.has_landlock else -1
     if cell.uid:
         os.setgroups([])

@@ -154,8 +154,8 @@ class Link:
         body = json.dumps(message).encode()
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)
-        except OSError as error:
-            raise LinkLost(f"the program is gone: {error}") from None
+        except OSError:
+            raise LinkLost("the program ended") from None
 
     def _receive(self) -> Message:
         length = int.from_bytes(self._read(4), "big")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import ConfigError, SandboxError
-from freerun.reward.sandbox.features import check_missing
+from freerun.reward.sandbox.features import check_missing, check_platform
 from freerun.reward.sandbox.limits import FILE_BYTES, Limits
 
 START_SECONDS = 30.0
@@ -86,6 +86,7 @@ class Sandbox:
 
     def start(self) -> None:
         """Start the server; a machine without a feature it needs is refused with a `ConfigError`."""
+        check_platform()
         self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

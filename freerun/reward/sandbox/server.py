@@ -177,6 +177,8 @@ def main(control: int) -> None:
 
 
 def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> None:
+    # Of the children: one that is killed shall not take with it what it has printed.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.collect()
     gc.freeze()  # a child that collects garbage must not touch, and so copy, all of these pages
     control.send(json.dumps(missing).encode())
