@@ -239,8 +239,8 @@ def completion_of(text: str) -> Completion:
 
 def sandbox_server() -> int:
     """The innermost process of the fork server that the pool's grader process has started."""
-    children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if "sandbox.server" in " ".join(child.cmdline())][-1]
+    (grader,) = [child.pid for child in psutil.Process().children() if "freerun.reward.worker" in child.cmdline()]
+    return descendants(grader)[-1]
 
 
 def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tmp_path: Path) -> None:
