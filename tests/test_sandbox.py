@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,12 +169,24 @@ def test_tests_that_ask_for_nothing_are_refused() -> None:
 # When the sandbox itself does not work
 
 
+HANGS = "import time\ntime.sleep(1000)"
+
+
+def kill_server_at_work(launcher: int) -> None:
+    """Wait until a program and its tests are being executed, then kill the server beneath."""
+    while len(found := descendants(launcher)) < 3:
+        time.sleep(0.01)
+    os.kill(found[0], signal.SIGKILL)
+
+
 def test_a_dead_fork_server_is_an_error_and_replaced(sandbox: Sandbox) -> None:
-    sandbox.run("pass")
+    assert verdict_on(sandbox, RIGHT).passed
     assert sandbox.pid is not None
-    os.kill(descendants(sandbox.pid)[0], signal.SIGKILL)
-    with pytest.raises(SandboxError, match="fork server"):
-        verdict_on(sandbox, RIGHT)
+    killer = threading.Thread(target=kill_server_at_work, args=[sandbox.pid])
+    killer.start()
+    with pytest.raises(SandboxError, match="fork server of the sandbox died"):
+        verdict_on(sandbox, HANGS)
+    killer.join()
     assert verdict_on(sandbox, RIGHT).passed
 
 
@@ -238,14 +252,15 @@ def completion_of(text: str) -> Completion:
 
 def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tmp_path: Path) -> None:
     async def grades() -> list[Grade]:
-        pool = GraderPool(RewardConfig(grader="code", code_seconds=4), log_directory=tmp_path)
+        pool = GraderPool(RewardConfig(grader="code"), log_directory=tmp_path)
         await pool.start()
         try:
             prompt = Prompt(ordinal=0, key="square", token_ids=TOKEN_IDS, text="Write square.", answer=TESTS)
             found = [await pool.grade(prompt, completion_of(RIGHT))]
             found.append(await pool.grade(prompt, completion_of("import os\nos._exit(0)")))
-            os.kill(descendants(pool.pids()["grader-0"])[-1], signal.SIGKILL)
-            found.append(await pool.grade(prompt, completion_of(RIGHT)))
+            launcher = descendants(pool.pids()["grader-0"])[0]
+            killer = asyncio.to_thread(kill_server_at_work, launcher)
+            found.append((await asyncio.gather(pool.grade(prompt, completion_of(HANGS)), killer))[0])
             found.append(await pool.grade(prompt, completion_of(RIGHT)))
             return found
         finally:
