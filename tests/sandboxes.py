@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -23,8 +24,9 @@ def verdict_on(sandbox: Sandbox, program: str, tests: str = TESTS) -> Verdict:
 def descendants(pid: int) -> list[int]:
     found: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            found += [child, *descendants(child)]
+        with contextlib.suppress(OSError):  # it ended while we looked
+            for child in map(int, children.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 

@@ -232,7 +232,7 @@ def test_output_is_bounded(sandbox: Sandbox, hasty: Sandbox) -> None:
     stubborn = "while True:\n    try: print('x' * 1000)\n    except OSError: pass\n"
     ran = hasty.run(ATTEMPT + stubborn)
     assert ran.timed_out
-    assert len(ran.output) == FILE_BYTES
+    assert len(ran.output) <= FILE_BYTES
     assert not verdict_on(hasty, stubborn + RIGHT).passed
 
 
