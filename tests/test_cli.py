@@ -297,6 +297,15 @@ def test_a_task_is_a_recipe_a_built_in_task_or_a_data_file(demo: Path, runtime: 
     assert (other.recipe.run.name, other.recipe.data.path, other.task) == ("kept", "my.jsonl", "my.jsonl")
 
 
+def test_a_task_takes_the_place_of_all_the_runs_own_data(demo: Path, runtime: list[Any]) -> None:
+    run = make_run(Path("runs/x"), ("step-1",))
+    own = run / "config.toml"
+    own.write_text(own.read_text() + '[data]\nmixture = ["a.toml", "b.toml"]\nmax_prompt_tokens = 77\n')
+    assert main(["eval", str(run), "--task", "times-tables"]) == 0
+    data = runtime[0][1].recipe.data
+    assert (data.task, data.mixture, data.max_prompt_tokens) == ("times-tables", (), 77)
+
+
 def test_a_greedy_evaluation_draws_one_completion(demo: Path, runtime: list[Any]) -> None:
     main(["eval", "model", "--task", str(demo), "--greedy", "--eval.num_samples", "4"])
     assert (runtime[0][1].is_greedy, runtime[0][1].recipe.eval.num_samples) == (True, 1)

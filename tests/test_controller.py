@@ -413,3 +413,27 @@ def test_rollouts_that_never_finish_end_in_an_error_that_names_them() -> None:
     world.workflow = hang  # type: ignore[method-assign]
     with pytest.raises(WorkerError, match=r"nothing was generated or graded for 50 s; waiting for 0 of 2 groups"):
         run_in_virtual_time(world.session("end"))
+
+
+def test_rollouts_that_dynamic_sampling_always_leaves_out_end_the_run() -> None:
+    world = small_world(objective=ObjectiveConfig(dynamic_sampling=True))
+    world.verdicts = lambda prompt: [True, True]  # type: ignore[method-assign]
+    with pytest.raises(
+        RolloutError, match=r"40 groups in a row were all equal.*objective.dynamic_sampling = false"
+    ):
+        run_in_virtual_time(world.session("end"))
+
+
+def test_a_workflow_that_returns_too_few_trajectories_is_a_failure_that_says_so() -> None:
+    world = small_world(reward=RewardConfig(max_failures_in_row=3))
+    world.verdicts = lambda prompt: []  # type: ignore[method-assign]
+    with pytest.raises(RolloutError, match="returned 0 trajectories for a group of 2"):
+        run_in_virtual_time(world.session("end"))
+
+
+def test_an_evaluation_that_a_stop_cuts_off_is_said_to_be_missing() -> None:
+    world = small_world(eval=EvalConfig(every_steps=100))
+    world.evaluation_delay = 1e6
+    run_in_virtual_time(world.session("stop"))
+    reasons = {event.version: event.reason for event in world.events if isinstance(event, EvalSkipped)}
+    assert reasons[0] == "the run was stopped before it was over"

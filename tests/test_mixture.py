@@ -85,6 +85,13 @@ def test_held_out_prompts_of_all_parts_are_evaluated_together_and_named(tokenize
     assert [content(p) for p in stream.held_out(5)] == [content(p) for p in stream.held_out(100)[:5]]
 
 
+def test_all_training_prompts_come_once_whatever_the_weights(tokenizer):
+    stream = mixture(tokenizer, (7.0, 3.0))
+    prompts = stream.training()
+    assert len({prompt.key for prompt in prompts}) == len(prompts) == stream.epoch_size
+    assert [content(p) for p in prompts[:10]] == [content(stream.at(n)) for n in range(10)]
+
+
 def test_the_fingerprint_knows_parts_and_weights(tokenizer):
     assert mixture(tokenizer, (1.0, 2.0)).fingerprint == mixture(tokenizer, (0.5, 1.0)).fingerprint
     assert mixture(tokenizer, (1.0, 2.0)).fingerprint != mixture(tokenizer, (2.0, 1.0)).fingerprint

@@ -60,3 +60,14 @@ def test_the_reference_is_the_policy_after_the_warm_start(tmp_path: Path) -> Non
     assert divergence[1] > 0
     model, reference = load_model(tmp_path / "model"), load_model(tmp_path / "runs/tiny/reference")
     assert not torch.equal(model.embedding.weight, reference.embedding.weight)
+
+
+def test_an_adapters_reference_is_an_adapter_and_survives_a_resume(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    settings = (*SETTINGS, "--lora.rank", "4", "--objective.kl_coefficient", "0.05", "--warm_start.num_steps", "2")
+    train(path, *settings, "--train.num_steps", "1")
+    assert (path.parent / "runs/tiny/reference/adapter_config.json").is_file()
+    run = train(path, "--resume", "--train.num_steps", "2")
+    divergence = [step.metrics["reference_kl"] for step in run.reader().steps()]
+    assert abs(divergence[0]) < 1e-6  # the reference is merged, which rounds differently
+    assert divergence[1] > divergence[0]

@@ -364,3 +364,13 @@ def test_m2po_keeps_the_most_tokens_that_satisfy_its_bound_in_any_order(seed):
 def test_m2po_keeps_all_tokens_on_policy_and_none_when_all_are_far_away():
     assert keep_small_moments(torch.zeros(5), threshold=0.04).all()
     assert not keep_small_moments(torch.full((5,), 1.0), threshold=0.04).any()
+
+
+def test_the_critics_gradient_does_not_shorten_the_policys_step():
+    def policy_gradients(value_coefficient: float) -> dict[str, Tensor]:
+        objective = changed(PRESETS["ppo"], value_coefficient=value_coefficient)
+        trainer = make_trainer(tiny_decoder(), config(num_minibatches=1, max_grad_norm=0.05), objective)
+        trainer.step(make_groups())
+        return {name: g for name, g in first_gradients(trainer).items() if not name.startswith("critic.")}
+
+    assert same_bits(policy_gradients(0.1), policy_gradients(100.0))

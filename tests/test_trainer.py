@@ -23,7 +23,7 @@ from training_batches import (
     weights_of,
 )
 
-from freerun.config.objective import ObjectiveConfig
+from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
@@ -210,11 +210,12 @@ def test_the_prompt_of_a_group_is_computed_once_in_each_minibatch():
     assert seen == [prompts + completions]
 
 
-def test_a_batch_of_equal_rewards_makes_a_version_of_unchanged_weights():
+@pytest.mark.parametrize("preset", ["areal", "m2po"])
+def test_a_batch_of_equal_rewards_makes_a_version_of_unchanged_weights(preset):
     groups = replace(make_groups(), reward=lambda _: Reward(0.1, True))
     model = tiny_decoder()
     before = weights_of(model)
-    trainer = make_trainer(model)
+    trainer = make_trainer(model, objective=PRESETS[preset])
     result = trainer.step(groups)
     assert result.version == trainer.version == VERSION + 1
     assert same_bits(before, weights_of(model))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from freerun.cli.arguments import Parser, split_overrides
 from freerun.cli.train import check_data_files
-from freerun.config.load import load_recipe, make_recipe
+from freerun.config.load import key_types, load_recipe, make_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import CheckpointError, ConfigError, FreerunError, ModelError
+from freerun.model.adapter_directory import is_adapter
 
 if TYPE_CHECKING:
     from freerun.runtime.eval_job import EvalJob
@@ -48,13 +49,18 @@ def run(arguments: Sequence[str]) -> int:
     else:
         job = make_job(args, overrides)
         directory = args.output or new_directory(args.target, job)
-        if directory.exists():
+        if not is_vacant(directory):
             raise FreerunError(f'"{directory}" exists; name another with --output DIR')
 
         from freerun.runtime.eval_session import run_eval
 
         run_eval(job, directory)
     return _report(directory, args)
+
+
+def is_vacant(directory: Path) -> bool:
+    """Whether results can go there: nothing is, or only the logs of an attempt that failed."""
+    return not directory.exists() or {path.name for path in directory.iterdir()} <= {"logs"}
 
 
 def _report(directory: Path, args: argparse.Namespace) -> int:
@@ -89,7 +95,7 @@ def make_job(args: argparse.Namespace, overrides: Sequence[str]) -> EvalJob:
 
 def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
     """The model directory itself, or that of a run's checkpoint: the newest, or the one of `version`."""
-    if (target / "config.json").is_file() or (target / "adapter_config.json").is_file():
+    if (target / "config.json").is_file() or is_adapter(target):
         if version is not None:
             raise CheckpointError(f'"{target}" is a model, not a run: it has no version {version}')
         return target, 0
@@ -120,7 +126,11 @@ def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) ->
     if not task and own_recipe is None:
         raise ConfigError("a model directory is no run: say what to evaluate it on with --task TASK")
     data = [*_data_overrides(task), *overrides]
-    return load_recipe(own_recipe, data) if own_recipe else make_recipe(Path(task).stem, data)
+    if own_recipe is None:
+        return make_recipe(Path(task).stem, data)
+    # What the run says of its own data means nothing for other data; only how long a prompt may be stays true.
+    of_own_data = [key for key in key_types() if key.startswith("data.") and key != "data.max_prompt_tokens"]
+    return load_recipe(own_recipe, data, without=of_own_data if task else ())
 
 
 def _data_overrides(task: str) -> list[str]:

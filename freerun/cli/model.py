@@ -83,7 +83,8 @@ def _merge(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
 
     from freerun.cli.eval import find_model
-    from freerun.model.adapter import base_of, is_adapter, merge_adapter
+    from freerun.model.adapter import merge_adapter
+    from freerun.model.adapter_directory import base_of, is_adapter
     from freerun.model.checkpoint import load_model, save_model
     from freerun.model.new_directory import new_directory, require_vacant
 

@@ -14,6 +14,7 @@ from freerun.config.help import docs_of
 from freerun.config.lora import LoraConfig
 from freerun.config.sft import SftConfig
 from freerun.errors import ModelError
+from freerun.model.adapter_directory import is_adapter
 
 DESCRIPTION = """\
 Fine-tune a model on demonstrations, one JSON object a line. Each is a chat,
@@ -32,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     config = SftConfig(**_values(args, SftConfig, prefix=""))
     lora = LoraConfig(**_values(args, LoraConfig, prefix="lora_"))
-    if (args.model / "adapter_config.json").is_file():
+    if is_adapter(args.model):
         raise ModelError(f'"{args.model}" is an adapter; merge it first: freerun model merge {args.model} DIR')
     if not (args.model / "config.json").is_file():
         raise ModelError(

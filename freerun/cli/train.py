@@ -9,6 +9,7 @@ from freerun.cli.arguments import Parser, split_overrides
 from freerun.config.load import dump_toml, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError
+from freerun.model.adapter_directory import is_adapter
 
 EPILOG = """\
 examples:
@@ -61,7 +62,7 @@ def check_files(recipe: Recipe) -> None:
         raise ConfigError(
             f'config: model.path is empty; name a model directory ("freerun model {make}" makes one)'
         )
-    if (model / "adapter_config.json").is_file():
+    if is_adapter(model):
         raise ConfigError(
             f'config: model.path = "{model}" is an adapter; make a model of it and its base to train on: '
             f"freerun model merge {model} DIR"
@@ -75,12 +76,18 @@ def check_files(recipe: Recipe) -> None:
 
 
 def check_data_files(recipe: Recipe) -> None:
-    """Fail if there is no such task, or its prompts are in files that are not there."""
+    """Fail if there is no such task, its prompts are in files that are not there, or no grader can read them."""
     from freerun.data.mixture import parts_of
     from freerun.data.tasks import check_task
 
     for part in parts_of(recipe.data).values():
         check_task(part)
+        grader = recipe.reward.grader
+        if part.task.startswith("reasoning-gym/") and "reasoning-gym" not in grader and ":" not in grader:
+            raise ConfigError(
+                f'config: reward.grader = "{grader}" cannot read the answers of data.task = "{part.task}"; '
+                'set reward.grader = "reasoning-gym"'
+            )
 
 
 def _parser(*, with_keys: bool) -> Parser:

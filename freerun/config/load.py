@@ -20,7 +20,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -33,10 +33,13 @@ COMMAND_LINE = "on the command line"
 PRESET_KEY = "objective.preset"
 
 
-def load_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
-    """The recipe in `path`, with overrides such as `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`."""
+def load_recipe(path: Path, overrides: Sequence[str], *, without: Collection[str] = ()) -> Recipe:
+    """The recipe in `path`, with overrides such as `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`.
+
+    Keys `without` are not taken from the file; overrides may set them.
+    """
     overridden = _read_overrides(overrides)
-    values = _read_toml(path)
+    values = {key: value for key, value in _read_toml(path).items() if key not in without}
     if PRESET_KEY in overridden:
         values = {key: value for key, value in values.items() if not key.startswith("objective.")}
     return _assemble(values | overridden, name=path.stem)

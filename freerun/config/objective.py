@@ -140,9 +140,14 @@ class ObjectiveConfig:
         return self.has_critic or self.correction == "m2po"
 
     @property
+    def moves_without_advantage(self) -> bool:
+        """Whether a trajectory of advantage 0 has a gradient."""
+        return self.has_critic or self.kl_coefficient > 0 or self.entropy_coefficient > 0
+
+    @property
     def computes_every_trajectory(self) -> bool:
         """Whether a trajectory of advantage 0 has a gradient, or a say in the gradient of others (m2po)."""
-        return self.decides_over_the_step or self.kl_coefficient > 0 or self.entropy_coefficient > 0
+        return self.decides_over_the_step or self.moves_without_advantage
 
 
 PRESETS = {

@@ -195,12 +195,6 @@ class Recipe:
             f"reward.overlong_buffer_tokens = {self.reward.overlong_buffer_tokens} exceeds "
             f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}, before whose end it lies",
         )
-        if self.data.task.startswith("reasoning-gym/"):
-            require(
-                "reasoning-gym" in self.reward.grader or ":" in self.reward.grader,
-                f'reward.grader = "{self.reward.grader}" cannot read the answers of data.task = '
-                f'"{self.data.task}"; set reward.grader = "reasoning-gym"',
-            )
 
     @property
     def batch_size(self) -> int:

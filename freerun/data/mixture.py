@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -107,15 +108,25 @@ class Mixture:
 
     def held_out(self, limit: int) -> list[Prompt]:
         """The first `limit` held-out prompts, in the pattern of the weights while all parts have some left."""
-        waiting = [source.held_out(limit) for source in self._sources]
-        chosen: list[Prompt] = []
-        place = 0
-        while len(chosen) < limit and any(waiting):
-            part = self._pattern[place % len(self._pattern)]
-            place += 1
-            if waiting[part]:
-                chosen.append(self._named(part, waiting[part].pop(0), -1 - len(chosen)))
-        return chosen
+        mixed = self._interleave([source.held_out(limit) for source in self._sources])[:limit]
+        return [self._named(part, prompt, -1 - i) for i, (part, prompt) in enumerate(mixed)]
+
+    def training(self) -> list[Prompt]:
+        """Every training prompt of every part once; only of the stream's first prompts are these the ordinals."""
+        mixed = self._interleave([source.training() for source in self._sources])
+        return [self._named(part, prompt, i) for i, (part, prompt) in enumerate(mixed)]
+
+    def _interleave(self, prompts: list[list[Prompt]]) -> list[tuple[int, Prompt]]:
+        """All prompts, each with its part, in the pattern of the weights while all parts have some left."""
+        waiting = [iter(of_part) for of_part in prompts]
+        mixed: list[tuple[int, Prompt]] = []
+        num_prompts = sum(len(of_part) for of_part in prompts)
+        for part in itertools.cycle(self._pattern):
+            if len(mixed) == num_prompts:
+                break
+            if (prompt := next(waiting[part], None)) is not None:
+                mixed.append((part, prompt))
+        return mixed
 
     def _named(self, part: int, prompt: Prompt, ordinal: int) -> Prompt:
         name = self._names[part]

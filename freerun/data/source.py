@@ -49,6 +49,8 @@ class PromptStream(Protocol):
 
     def held_out(self, limit: int) -> list[Prompt]: ...
 
+    def training(self) -> list[Prompt]: ...
+
 
 class PromptSource:
     """Prompts by ordinal, and a cursor that walks over them."""
@@ -98,6 +100,10 @@ class PromptSource:
     def held_out(self, limit: int) -> list[Prompt]:
         """The first `limit` held-out prompts, the same in every run."""
         return [self._as_prompt(-1 - i, worded) for i, worded in enumerate(self._held_out[:limit])]
+
+    def training(self) -> list[Prompt]:
+        """Every training prompt once: the first epoch."""
+        return [self.at(ordinal) for ordinal in range(self.epoch_size)]
 
     def _shuffled(self, epoch: int) -> list[int]:
         order = list(range(self.epoch_size))

@@ -114,17 +114,20 @@ class Engine:
         """Account for time that decoding stood still around `load`: the checksum, the copy of a pinned version."""
         self._load_seconds += seconds
 
-    def frozen_copy(self) -> Engine:
+    def pinned_copy(self) -> Engine:
         """A second engine at this version, with weights and cache of its own and none of the requests."""
-        frozen = Engine(
-            copy.deepcopy(self.model),
+        # What is not trained (the base of an adapter) never changes, so both engines read the same.
+        changing = trained_parameters(self.model)
+        unchanging = {id(p): p for name, p in self.model.named_parameters() if name not in changing}
+        pinned = Engine(
+            copy.deepcopy(self.model, unchanging),
             self.config,
             text=self._text,
             max_sequence_tokens=self._slot_tokens,
             seed=self._seed,
         )
-        frozen.version = self.version
-        return frozen
+        pinned.version = self.version
+        return pinned
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:

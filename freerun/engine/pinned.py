@@ -1,7 +1,7 @@
 """An engine that can keep one version: held-out evaluation beside rollouts that go on under newer ones.
 
     live     version  7 ─ 7 ─ 8 ─── 8 ─── 9 ─── 9 ─── 9 ─ 10      loads as they come
-    frozen               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8, gone when it is let go
+    pinned               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8, gone when it is let go
 
 `pin` makes a second engine with a copy of the weights and a cache of its own. While both have work their
 steps alternate, so an evaluation takes at most every other step and never the place of a rollout. The price is
@@ -22,26 +22,26 @@ from freerun.types import Completion, EngineStats, Request
 
 
 class PinnableEngine:
-    """Routes requests to the live engine, or to the frozen one if they name its version."""
+    """Routes requests to the live engine, or to the pinned one if they name its version."""
 
     def __init__(self, live: Engine) -> None:
         self._live = live
-        self._frozen: Engine | None = None
-        self._is_frozen_next = False
+        self._pinned: Engine | None = None
+        self._is_pinned_next = False
         self._past_work = EngineStats()
-        """Counters of the frozen engines that are gone."""
+        """Counters of the pinned engines that are gone."""
 
     @property
     def has_work(self) -> bool:
-        return self._live.has_work or (self._frozen is not None and self._frozen.has_work)
+        return self._live.has_work or (self._pinned is not None and self._pinned.has_work)
 
     def submit(self, request: Request) -> None:
         self._engine_for(request.pinned_version).submit(request)
 
     def abort(self, request_id: int) -> None:
         self._live.abort(request_id)
-        if self._frozen is not None:
-            self._frozen.abort(request_id)
+        if self._pinned is not None:
+            self._pinned.abort(request_id)
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """New weights for the live engine; what is pinned stays."""
@@ -56,39 +56,39 @@ class PinnableEngine:
             raise WeightsError(f"version {version} cannot be pinned: the engine holds {self._live.version}")
         begin = time.perf_counter()
         self.unpin()
-        self._frozen = self._live.frozen_copy()
+        self._pinned = self._live.pinned_copy()
         self._live.add_load_seconds(time.perf_counter() - begin)
 
     def unpin(self) -> None:
         """Let go of the pinned version, and of the requests that it still has."""
-        if self._frozen is not None:
-            self._past_work = _with_work_of(self._past_work, self._frozen.stats())
-            self._frozen = None
+        if self._pinned is not None:
+            self._past_work = _with_work_of(self._past_work, self._pinned.stats())
+            self._pinned = None
 
     def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:
         """One forward pass of one of the engines, in turns while both have work; returns what it finished."""
-        frozen = self._frozen if self._frozen is not None and self._frozen.has_work else None
-        if frozen is not None and (self._is_frozen_next or not self._live.has_work):
-            self._is_frozen_next = False
-            return frozen.step()
-        self._is_frozen_next = True
+        pinned = self._pinned if self._pinned is not None and self._pinned.has_work else None
+        if pinned is not None and (self._is_pinned_next or not self._live.has_work):
+            self._is_pinned_next = False
+            return pinned.step()
+        self._is_pinned_next = True
         return self._live.step()
 
     def stats(self) -> EngineStats:
         """The live engine's numbers; work done is that of both."""
         stats = _with_work_of(self._live.stats(), self._past_work)
-        if self._frozen is None:
+        if self._pinned is None:
             return stats
-        frozen = self._frozen.stats()
-        num_evaluating = frozen.num_running + frozen.num_waiting
-        return msgspec.structs.replace(_with_work_of(stats, frozen), num_evaluating=num_evaluating)
+        pinned = self._pinned.stats()
+        num_evaluating = pinned.num_running + pinned.num_waiting
+        return msgspec.structs.replace(_with_work_of(stats, pinned), num_evaluating=num_evaluating)
 
     def _engine_for(self, pinned_version: int) -> Engine:
         if pinned_version < 0:
             return self._live
-        if self._frozen is None or self._frozen.version != pinned_version:
+        if self._pinned is None or self._pinned.version != pinned_version:
             raise RequestError(f"version {pinned_version} is not pinned here")
-        return self._frozen
+        return self._pinned
 
 
 def _with_work_of(stats: EngineStats, other: EngineStats) -> EngineStats:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,31 +19,16 @@ from torch import Tensor
 
 from freerun.config.lora import LoraConfig
 from freerun.errors import ModelError
+from freerun.model.adapter_directory import CONFIG_FILE, read_config
 from freerun.model.decoder import Decoder
 from freerun.model.lora import LoraLinear, frozen_checksum, projections_of, weights_checksum
 
-CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 BASE_CHECKSUM = "base_checksum"
 PREFIX = "base_model.model."
 """PEFT's path to the model that it wraps."""
 UNSUPPORTED = ("use_rslora", "use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
 """Settings of PEFT that change what the matrices mean; off unless somebody sets them."""
-
-
-def is_adapter(directory: Path) -> bool:
-    return (directory / CONFIG_FILE).is_file()
-
-
-def base_of(directory: Path) -> Path:
-    """The model directory that the adapter was trained on."""
-    base = Path(_read_config(directory).get("base_model_name_or_path") or "")
-    if not (base / "config.json").is_file():
-        raise ModelError(
-            f'{directory}: the base model of this adapter, "{base}", is not a model directory here; put it back, '
-            f"or name it where it is now: freerun model merge {directory} DIR --base BASE"
-        )
-    return base
 
 
 def save_adapter(
@@ -99,7 +83,7 @@ def load_adapter(model: Decoder, directory: Path) -> None:
 @torch.no_grad()
 def merge_adapter(model: Decoder, directory: Path) -> None:
     """Add the adapter's product to the weights of its base, a model without adapter; it is gone afterwards."""
-    config = _read_config(directory)
+    config = read_config(directory)
     for key in UNSUPPORTED:
         if config.get(key):
             raise ModelError(f"{directory / CONFIG_FILE}: {key} is not supported; merge it with PEFT instead")
@@ -120,17 +104,6 @@ def merge_adapter(model: Decoder, directory: Path) -> None:
                 )
             rows.add_(B @ A, alpha=scale)
     _require_used_up(tensors, directory)
-
-
-def _read_config(directory: Path) -> dict[str, Any]:
-    path = directory / CONFIG_FILE
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); name an adapter directory of PEFT's format") from None
-    if config.get("peft_type") != "LORA":
-        raise ModelError(f'{path}: peft_type "{config.get("peft_type")}" is not supported, only "LORA"')
-    return dict(config)
 
 
 def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:

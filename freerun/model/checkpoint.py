@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from freerun.errors import ModelError
-from freerun.model.adapter import base_of, is_adapter, merge_adapter
+from freerun.model.adapter import merge_adapter
+from freerun.model.adapter_directory import base_of, is_adapter
 from freerun.model.companions import copy_companions
 from freerun.model.decoder import Decoder, DecoderConfig, RopeScaling
 from freerun.model.tensor_names import stacked_parts

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
@@ -19,7 +17,7 @@ from freerun.data.mixture import open_stream
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
-from freerun.model.projections import check_rank
+from freerun.model.adapter_directory import model_config
 from freerun.processes.child import Child
 from freerun.protocols import Workflow
 from freerun.reward.pool import GraderPool
@@ -56,28 +54,18 @@ def make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum
 
 def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
     """Refuse sequences longer than the model's positions, and a tokenizer that is not the model's."""
-    config = _model_config(directory)
+    config = model_config(directory)
     longest, positions = recipe.max_sequence_tokens, config["max_position_embeddings"]
     if longest > positions:
         raise ConfigError(
             f"config: data.max_prompt_tokens + sampling.max_completion_tokens = {longest} exceeds the {positions} "
             f"positions of the model in {directory}; lower one of them"
         )
-    check_rank(recipe.lora, config, directory)
     if tokenizer.vocab_size > config["vocab_size"]:
         raise ModelError(
             f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
             f"{config['vocab_size']} rows; the directory mixes two models"
         )
-
-
-def _model_config(directory: Path) -> dict[str, Any]:
-    """The model's config.json; an adapter has none of its own but names its base."""
-    adapter = directory / "adapter_config.json"
-    if adapter.is_file():
-        directory = Path(json.loads(adapter.read_text())["base_model_name_or_path"])
-    config: dict[str, Any] = json.loads((directory / "config.json").read_text())
-    return config
 
 
 def make_gate_and_buffer(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[StalenessGate, TrajectoryBuffer]:

@@ -35,7 +35,10 @@ from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
 from freerun.runtime.background import Background
 from freerun.runtime.checkpoint import ControllerState
 from freerun.runtime.held_out import HeldOut
-from freerun.types import Group, Prompt, Publication
+from freerun.types import Group, Prompt, Publication, Trajectory
+
+MAX_BATCHES_FILTERED = 20
+"""Batches' worth of groups that dynamic sampling may leave out in a row before the run gives up."""
 
 SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
 """Called between two steps: the call itself asks the trainer for its weights, awaiting it writes them out."""
@@ -97,6 +100,7 @@ class Controller:
         )
         self._saved_version = version
         self._num_failures_in_row = 0
+        self._num_filtered_in_row = 0
 
     @property
     def seconds(self) -> float:
@@ -206,6 +210,7 @@ class Controller:
         stages = self._stages
         try:
             trajectories = await stages.workflow(prompt, stages.generator, stages.grader)
+            self._require_whole(trajectories)
             group = Group(ordinal=prompt.ordinal, start_version=start_version, trajectories=trajectories)
         except Exception as error:  # the edge of user code: a failure is data
             self._fail_group(prompt, error)
@@ -217,8 +222,27 @@ class Controller:
             if outcome != "buffered":
                 stages.gate.give_back(self._recipe.sampling.group_size)
             self._emit(_describe_group(self.seconds, group, outcome))
+            self._note_filtered(is_filtered=outcome == "filtered")
         self._rollouts_wake.set()
         self._training_wake.set()
+
+    def _require_whole(self, trajectories: Sequence[Trajectory]) -> None:
+        group_size = self._recipe.sampling.group_size
+        if len(trajectories) != group_size:
+            raise RolloutError(
+                f"the workflow returned {len(trajectories)} trajectories for a group of {group_size}; "
+                "return one for each sample"
+            )
+
+    def _note_filtered(self, *, is_filtered: bool) -> None:
+        """Rollouts whose rewards are all equal, one batch after the other, are no progress, busy as they look."""
+        self._num_filtered_in_row = self._num_filtered_in_row + 1 if is_filtered else 0
+        if self._num_filtered_in_row >= MAX_BATCHES_FILTERED * self._recipe.train.prompts_per_step:
+            raise RolloutError(
+                f"the rewards of {self._num_filtered_in_row} groups in a row were all equal, so that nothing is "
+                "left to train on: the task is solved, or too hard; change the data, or set "
+                "objective.dynamic_sampling = false"
+            )
 
     def _fail_group(self, prompt: Prompt, error: Exception) -> None:
         self._stages.buffer.fail(prompt.ordinal)

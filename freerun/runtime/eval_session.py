@@ -40,7 +40,7 @@ class Greedy:
 def run_eval(job: EvalJob, directory: Path) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
     began = time.monotonic()
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     try:
         result, num_available = asyncio.run(_evaluate(job, directory / "logs"))
     except KeyboardInterrupt:
@@ -92,4 +92,4 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
 def _prompts(source: PromptStream, split: Split) -> list[Prompt]:
     if split == "held-out":
         return source.held_out(sys.maxsize)
-    return [source.at(ordinal) for ordinal in range(source.epoch_size)]
+    return source.training()

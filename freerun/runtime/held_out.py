@@ -65,6 +65,9 @@ class HeldOut:
     async def _evaluate(self, version: int, pinned: PinnedGenerator) -> None:
         try:
             result = await evaluate(self._prompts, self._workflow, pinned, self._grader)
+        except asyncio.CancelledError:
+            await self._skip(version, "the run was stopped before it was over")
+            raise
         finally:
             pinned.release()
             self._is_idle.set()

@@ -17,7 +17,8 @@ from freerun.config.recipe import Recipe
 from freerun.data.mixture import parts_of
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
-from freerun.model.projections import num_adapter_parameters
+from freerun.model.adapter_directory import model_config
+from freerun.model.projections import check_rank, num_adapter_parameters
 from freerun.reward.graders import check_graders
 from freerun.runtime.build import check_model, make_grader, make_source
 from freerun.runtime.placement import place
@@ -31,6 +32,7 @@ def describe_plan(recipe: Recipe) -> str:
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
     check_model(recipe, tokenizer, directory)
+    check_rank(recipe.lora, model_config(directory), directory)
     source = make_source(recipe, tokenizer)
     asyncio.run(_try_graders(recipe))
     lines = [*_data_lines(recipe, source), *_stage_lines(recipe), *_memory_lines(recipe, directory)]
@@ -121,7 +123,7 @@ def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
         *lines,
         f"memory: weights {_size(weights)}; trainer about {_size(trainer)} (weights, gradients, moments), "
         f"two shared buffers {_size(2 * published)}, {frozen}KV cache up to {_size(cache)} per rollout worker",
-        f"memory: while evaluating {_size(weights)} more, and up to as much cache again, per rollout worker",
+        f"memory: while evaluating {_size(published)} more, and up to as much cache again, per rollout worker",
     ]
 
 

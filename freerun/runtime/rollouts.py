@@ -65,7 +65,7 @@ class _Worker:
 
 
 class RolloutPool:
-    """Starts, feeds, watches and replaces the rollout workers; implements `protocols.Generator`."""
+    """Starts, feeds, watches and replaces the rollout workers; implements `protocols.VersionedGenerator`."""
 
     def __init__(
         self,

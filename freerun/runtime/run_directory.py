@@ -21,6 +21,7 @@ from freerun.config.recipe import Recipe
 from freerun.errors import CheckpointError, ConfigError, FreerunError
 from freerun.events.reader import RunReader
 from freerun.events.schema import STORE_NAME
+from freerun.model.adapter_directory import is_adapter
 from freerun.model.companions import copy_companions
 from freerun.runtime.checkpoint import Checkpoint, find_checkpoint, tidy_for_resume
 
@@ -81,7 +82,7 @@ def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
 
 
 def _check_reference(run: RunDirectory) -> None:
-    if not (run.reference / "config.json").is_file():
+    if not (run.reference / "config.json").is_file() and not is_adapter(run.reference):
         raise ConfigError(
             f'config: objective.kl_coefficient > 0 needs the policy of version 0, and "{run.reference}" is not '
             "there: the run was started without a KL term; resume it without one, or start another run"

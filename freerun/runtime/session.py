@@ -31,6 +31,8 @@ from freerun.events.events import (
     WorkerDied,
 )
 from freerun.events.store import Store
+from freerun.model.adapter_directory import model_config
+from freerun.model.projections import check_rank
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
     check_model,
@@ -124,6 +126,7 @@ class Session:
         recipe, logs = self._recipe, self._run.logs
         tokenizer = Tokenizer.load(self._run.model)
         check_model(recipe, tokenizer, self._run.model)
+        check_rank(recipe.lora, model_config(self._run.model), self._run.model)
         source = make_source(recipe, tokenizer, self._checkpoint)
         if source.num_too_long:
             self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")

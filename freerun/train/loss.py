@@ -9,7 +9,8 @@ It is a sum over the tokens of a micro-batch, whose weights were fixed for the w
 sum over all micro-batches is the step's loss, however they were packed. The ratio is current / proximal and the
 behaviour weight proximal / behaviour; without a correction the ratio is current / behaviour.
 
-Only the first term is corrected for staleness: the others do not depend on how likely the tokens were sampled.
+Only the first term is corrected for staleness. The others are taken over the tokens as they were sampled: on stale
+ones they lean towards what the behaviour policy visited.
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """

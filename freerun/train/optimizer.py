@@ -64,6 +64,7 @@ class Optimizer:
     ) -> None:
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
+        self._head: list[nn.Parameter] = []
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]
         vectors = [p for p in self._parameters.values() if p.ndim < 2]
@@ -74,7 +75,8 @@ class Optimizer:
         if critic is not None:
             head = {f"critic.{name}": p for name, p in critic.named_parameters()}
             self._parameters |= head
-            parameter_groups.append({"params": [*head.values()], "weight_decay": 0.0, "lr_scale": critic_lr_scale})
+            self._head = [*head.values()]
+            parameter_groups.append({"params": self._head, "weight_decay": 0.0, "lr_scale": critic_lr_scale})
         self._adamw = torch.optim.AdamW(
             parameter_groups,
             lr=config.lr,
@@ -85,8 +87,11 @@ class Optimizer:
 
     def update(self, lr: float) -> Update:
         """Clip and apply the accumulated gradients, or skip them when they are not finite; clears them."""
-        norm = float(nn.utils.clip_grad_norm_(self._parameters.values(), self._max_grad_norm))
-        is_applied = math.isfinite(norm)
+        # Apart, so that a critic that errs by much does not shorten the policy's step.
+        policy = [parameter for name, parameter in self._parameters.items() if not name.startswith("critic.")]
+        norm = float(nn.utils.clip_grad_norm_(policy, self._max_grad_norm))
+        head_norm = float(nn.utils.clip_grad_norm_(self._head, self._max_grad_norm))
+        is_applied = math.isfinite(norm) and math.isfinite(head_norm)
         if is_applied:
             for parameter_group in self._adamw.param_groups:
                 parameter_group["lr"] = lr * parameter_group["lr_scale"]

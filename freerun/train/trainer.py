@@ -116,6 +116,8 @@ class PolicyTrainer:
             max_completion_tokens=self._max_completion_tokens,
         )
         rated = [Rated(t, float(a), w) for t, a, w in zip(trajectories, advantages, weights, strict=True)]
+        if not advantages.any() and not self._objective.moves_without_advantage:
+            return []
         live = [r for r in rated if r.advantage != 0 or self._objective.computes_every_trajectory]
         lengths = [len(r.trajectory.prompt.token_ids) + len(r.trajectory.completion.token_ids) - 1 for r in live]
         return [
