@@ -8,7 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny_runs import Run, are_gone, assert_exactly_once, make_run
+from tiny_runs import Run, are_gone, assert_exactly_once, make_run, recipe_of
+
+from freerun.errors import ConfigError
+from freerun.runtime.run_directory import open_run
 
 LONG = ("--train.num_steps", "400", "--checkpoint.every_steps", "2", "--eval.every_steps", "1000")
 
@@ -160,6 +163,14 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
     assert [step.version for step in resumed.reader().steps()] == list(range(1, 6))
     assert_exactly_once(resumed, num_steps=5)
     assert_exactly_once(resume_to_the_end(recipe, num_steps=8), num_steps=8)
+
+
+def test_a_directory_that_is_no_run_is_never_taken_for_one(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    before = sorted((tmp_path / "model").iterdir())
+    with pytest.raises(ConfigError, match=r"is there and is not a run \(no config.toml\)"):
+        open_run(recipe_of(path, "--run.directory", str(tmp_path), "--run.name", "model"), resume=False)
+    assert sorted((tmp_path / "model").iterdir()) == before
 
 
 def test_a_start_that_failed_does_not_keep_the_name(tmp_path: Path) -> None:

@@ -60,14 +60,27 @@ def open_run(recipe: Recipe, *, resume: bool) -> tuple[RunDirectory, Checkpoint 
     run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
     if resume:
         return run, _resume(run, recipe)
-    if run.config.is_file() and not _is_unused(run):
-        raise ConfigError(
-            f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
-        )
-    shutil.rmtree(run.path, ignore_errors=True)
-    copy_companions(Path(recipe.model.path), run.model)
+    _make_room(run)
+    run.path.mkdir(parents=True, exist_ok=True)
+    # The config comes first: a directory that has one is ours, and may be cleared if the start fails.
     run.config.write_text(dump_toml(recipe))
+    copy_companions(Path(recipe.model.path), run.model)
     return run, None
+
+
+def _make_room(run: RunDirectory) -> None:
+    """Clear away a run of this name that failed before its first step; anything else that is there stays."""
+    if run.config.is_file():
+        if not _is_unused(run):
+            raise ConfigError(
+                f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
+            )
+        shutil.rmtree(run.path)
+    elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        raise ConfigError(
+            f'config: "{run.path}" is there and is not a run (no config.toml); choose another --run.name or '
+            "--run.directory"
+        )
 
 
 def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
