@@ -89,7 +89,7 @@ def test_all_training_prompts_come_once_whatever_the_weights(tokenizer):
     stream = mixture(tokenizer, (7.0, 3.0))
     prompts = stream.training()
     assert len({prompt.key for prompt in prompts}) == len(prompts) == stream.epoch_size
-    assert [content(p) for p in prompts[:10]] == [content(stream.at(n)) for n in range(10)]
+    assert [content(p) for p in prompts[:4]] == [content(stream.at(n)) for n in range(4)]
 
 
 def test_the_fingerprint_knows_parts_and_weights(tokenizer):

@@ -1,7 +1,9 @@
 """Staleness studies: the plan, and real studies that are stopped, continued, and fail."""
 
 import csv
+import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,7 +18,9 @@ from tiny_runs import ROOT, make_run
 
 from freerun.errors import ConfigError, FreerunError
 from freerun.events.reader import RunReader
-from freerun.reports.study import Study, objective_overrides, plan_staleness
+from freerun.reports.paired import contrasts, speedup
+from freerun.reports.record import RunNumbers
+from freerun.reports.study import Condition, Study, objective_overrides, plan_staleness
 from freerun.reports.study_report import summarise_conditions, write_report
 from freerun.reports.study_state import find_failures, finished_records, state_of
 
@@ -158,6 +162,30 @@ def test_the_report_has_intervals_over_seeds_and_the_numbers_of_every_run(stoppe
     assert png_size(study.directory / "study.png") > (1000, 500)
 
 
+def test_contrasts_are_paired_by_seed(tmp_path: Path) -> None:
+    study = plan(make_run(tmp_path), *OVERRIDES, objectives="naive decoupled", num_seeds=3)
+    noise = {0: 0.3, 1: 0.0, 2: -0.2}  # shared by all runs of a seed
+    effect = {("0", "naive"): 0.5, ("0", "decoupled"): 0.5, ("2", "naive"): 0.4, ("2", "decoupled"): 0.47}
+    numbers = {}
+    for run in study.runs:
+        condition = (run.condition.eta, run.condition.objective)
+        accuracy = effect[condition] + noise[run.seed] + 0.001 * run.seed * (condition == ("2", "naive"))
+        speed = 100.0 * (1 + run.seed) * (2 if run.condition.eta == "2" else 1)
+        numbers[run.condition, run.seed] = blank_numbers(final_accuracy=accuracy, tokens_per_second=speed)
+    found = dict(contrasts(study, numbers))
+    assert found["naive, η > 0 against η = 0"].mean == pytest.approx(-0.1 + 0.001)
+    assert found["decoupled against naive, η > 0"].mean == pytest.approx(0.07 - 0.001)
+    assert found["decoupled against naive, η > 0"].half_width == pytest.approx(4.303 * 0.001 / 3**0.5, rel=1e-3)
+    assert speedup(study, numbers, Condition("2", "naive")).mean == pytest.approx(2)
+    del numbers[Condition("2", "naive"), 1]
+    assert dict(contrasts(study, numbers))["decoupled against naive, η > 0"].num == 2
+
+
+def blank_numbers(**values: float) -> RunNumbers:
+    fields = [field.name for field in dataclasses.fields(RunNumbers)]
+    return RunNumbers(**({name: math.nan for name in fields} | {"metrics": {}} | values))  # type: ignore[arg-type]
+
+
 def test_a_directory_with_a_run_of_other_settings_is_refused(stopped_study: Path) -> None:
     study = plan(stopped_study, *OVERRIDES, "--train.lr", "0.5")
     with pytest.raises(FreerunError, match=r"made with train.lr = 0.01, not 0.5; give this study a directory"):
@@ -178,7 +206,7 @@ def test_a_run_that_fails_is_reported_with_its_error_and_the_others_go_on(tmp_pa
     assert "[3/3] eta-2-naive-seed-0 failed: 1 rollouts in a row failed" in output
 
     failures = find_failures(plan(recipe, *overrides))
-    assert "Error: " in failures["eta-0-naive-seed-0"]
+    assert "is there and is not a run" in failures["eta-0-naive-seed-0"]
     assert "this grader never works" in failures["eta-2-naive-seed-0"]
     facts = json.loads((tmp_path / "study/study.json").read_text())
     assert [run["error"] for run in facts["runs"]] == list(failures.values())

@@ -15,6 +15,7 @@ from freerun.config.load import as_toml
 from freerun.reports.record import RunRecord
 
 NOT_A_SETTING = ("run.seed", "run.name", "run.directory")
+PRESET_KEY = "objective.preset"
 MAX_LABEL_KEYS = 4
 """With more differences a list of them is no longer a label: the group takes the name of its first run."""
 
@@ -39,6 +40,8 @@ def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
         members.setdefault(_identity(record), []).append(record)
     settings = [dict(identity) for identity in members]
     differing = [key for key in _all_keys(settings) if len({_value(s, key) for s in settings}) > 1]
+    if len({_value(s, PRESET_KEY) for s in settings}) == len(settings) > 1:
+        differing = [PRESET_KEY]  # which brings the other differences of the objective with it
     is_short = 0 < len(differing) <= MAX_LABEL_KEYS
     names = _distinct_names([group[0] for group in members.values()])
     return [

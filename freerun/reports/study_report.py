@@ -14,14 +14,17 @@ from typing import Any
 
 from freerun.reports.drawing import draw_by_eta
 from freerun.reports.intervals import Estimate, t_interval
+from freerun.reports.paired import by_condition, contrasts, speedup
 from freerun.reports.record import RunNumbers, RunRecord
 from freerun.reports.study import Condition, Study
 from freerun.reports.tables import brief, escape_markdown, markdown, number, with_interval, write_csv
 
 HEADER = (
     "objective", "η", "seeds", "held-out", "best held-out", "tok/s", "seconds", "staleness", "max staleness",
-    "clipped", "effective sample size",
+    "clipped", "effective sample size", "speed",
 )  # fmt: skip
+MAX_CONTRASTED = 3
+"""Objectives that are compared in pairs below the table; more would be a list of chance findings."""
 SHORT_COLUMNS = (0, 1, 2, 3, 5, 7, 8)
 """Those that fit on a terminal."""
 CSV_NUMBERS = tuple(f.name for f in dataclasses.fields(RunNumbers) if f.name != "metrics")
@@ -41,21 +44,24 @@ class ConditionSummary:
     staleness_max: float
     """The greatest of any seed."""
     metrics: dict[str, float]
+    speedup: Estimate
+    """Tokens per second over those of eta = 0, seed by seed."""
 
 
 def summarise_conditions(study: Study, records: Mapping[str, RunRecord]) -> list[ConditionSummary]:
     """Every condition of the study, those without a finished run included."""
     numbers = {name: record.numbers() for name, record in records.items()}
+    paired = by_condition(study, numbers)
     summaries = []
     for objective in study.objectives:
         for eta in study.etas:
             condition = Condition(eta, objective)
             found = [numbers[r.name] for r in study.runs if r.condition == condition and r.name in numbers]
-            summaries.append(_summarise(condition, found))
+            summaries.append(_summarise(condition, found, speedup(study, paired, condition)))
     return summaries
 
 
-def _summarise(condition: Condition, found: Sequence[RunNumbers]) -> ConditionSummary:
+def _summarise(condition: Condition, found: Sequence[RunNumbers], speed: Estimate) -> ConditionSummary:
     names = {name for run in found for name in run.metrics}
     return ConditionSummary(
         condition=condition,
@@ -68,6 +74,7 @@ def _summarise(condition: Condition, found: Sequence[RunNumbers]) -> ConditionSu
         metrics={
             name: t_interval([run.metrics.get(name, math.nan) for run in found]).mean for name in sorted(names)
         },
+        speedup=speed,
     )
 
 
@@ -86,6 +93,7 @@ def table_rows(summaries: Sequence[ConditionSummary]) -> list[list[str]]:
             number(s.staleness_max, 0),
             number(s.metrics.get("clip_fraction", math.nan), 4),
             number(s.metrics.get("effective_sample_size", math.nan), 3),
+            with_interval(s.speedup, 2),
         ]
         for s in summaries
     ]
@@ -189,13 +197,22 @@ def _caption(study: Study, records: Mapping[str, RunRecord], failures: Mapping[s
         "held-out: accuracy of the last version; best held-out: of the best version evaluated; tok/s: completion "
         "tokens trained on by seconds of training; staleness: of the trajectories trained on, which η only "
         "bounds; clipped: share of tokens held back by the trust region; effective sample size: of the behaviour "
-        "weights, 1 is on-policy."
+        "weights, 1 is on-policy; speed: tok/s over that of η = 0 with the same objective and seed."
     ]
+    numbers = {name: record.numbers() for name, record in records.items()}
+    differences = contrasts(study, by_condition(study, numbers)) if len(study.objectives) <= MAX_CONTRASTED else []
+    if differences:
+        told = "; ".join(f"{escape_markdown(label)}: {_signed(found)}" for label, found in differences)
+        lines.append(f"Differences of held-out accuracy, paired by seed, each seed's mean over all η > 0: {told}.")
     before = _before_training(records)
     if math.isfinite(before):
         lines.append(f"Held-out accuracy before training: {before:.3f}.")
     lines += [f"Failed: {escape_markdown(name)}: {escape_markdown(brief(why))}" for name, why in failures.items()]
     return "".join(f"\n{line}\n" for line in lines)
+
+
+def _signed(estimate: Estimate) -> str:
+    return f"{estimate.mean:+.3f} ± {estimate.half_width:.3f}"
 
 
 def _draw(study: Study, records: Mapping[str, RunRecord], summaries: Sequence[ConditionSummary]) -> None:

@@ -83,6 +83,8 @@ def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig)
 
 def mask_tokens(micro_batches: Sequence[MicroBatch], threshold: float) -> list[MicroBatch]:
     """M2PO's decision over all tokens of a step."""
+    if not micro_batches:
+        return []
     log_weights = [_known(batch.proximal_logprobs_L) - batch.behaviour_logprobs_L for batch in micro_batches]
     is_kept = keep_small_moments(torch.cat(log_weights), threshold=threshold)
     sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
