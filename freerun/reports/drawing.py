@@ -1,7 +1,7 @@
 """The figures. matplotlib is imported where something is drawn: tables and CSV need none.
 
 Colours are those of Okabe and Ito, told apart by every kind of colour vision; markers and dashes repeat what
-colours say. A band or a bar is always the 95 % interval over seeds.
+colours say. A band or a bar is always the 95 % interval over seeds; a band that would hide the lines is left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from freerun.reports.grouping import RunGroup
 from freerun.reports.intervals import Estimate
 from freerun.reports.record import HELD_OUT
 
+MIN_SEEDS_OF_A_BAND = 3
+"""The interval of two seeds is 12.7 standard errors to each side: wider than anything there is to see."""
+MAX_BANDS = 6
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.")
@@ -83,14 +86,18 @@ def draw_comparison(groups: Sequence[RunGroup], path: Path) -> None:
             lines = _draw_panel(panel, groups, metric, axis)
             panel.set(title=title, xlabel=x_label, ylabel=y_label)
             handles = handles or lines
-        labels = [_legend(group) for group in groups]
+        labels = [_legend(group, has_band=_has_band(group, len(groups))) for group in groups]
         num_columns = 2 if len(groups) > 3 and max(map(len, labels)) < MAX_HALF_LABEL else 1
         figure.legend(handles, labels, loc="outside lower left", ncols=num_columns)
 
 
-def _legend(group: RunGroup) -> str:
+def _has_band(group: RunGroup, num_groups: int) -> bool:
+    return group.num_seeds >= MIN_SEEDS_OF_A_BAND and num_groups <= MAX_BANDS
+
+
+def _legend(group: RunGroup, *, has_band: bool) -> str:
     num_runs = len(group.records)
-    what = f"{num_runs} seeds: mean and 95 % interval" if num_runs > 1 else "1 seed"
+    what = f"{num_runs} seeds: mean{' and 95 % interval' if has_band else ''}" if num_runs > 1 else "1 seed"
     # matplotlib leaves a label that begins with an underscore out.
     return f"{' ' if group.label.startswith('_') else ''}{group.label}   ({what})"
 
@@ -103,7 +110,7 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
     for index, group in enumerate(groups):
         series = [record.series(metric) for record in group.records]
         curve = mean_curve(series, axis, bin_size=1 if is_accuracy else bin_size_for(series))
-        handles.append(_draw_curve(panel, curve, index))
+        handles.append(_draw_curve(panel, curve, index, has_band=_has_band(group, len(groups))))
         values = [point.value for points in series for point in points] if is_accuracy else []
         values += curve.mean.tolist() if curve else []
         lowest, highest = min([lowest, *values]), max([highest, *values])
@@ -119,11 +126,12 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
     return handles
 
 
-def _draw_curve(panel: Any, curve: Curve | None, index: int) -> Any:
+def _draw_curve(panel: Any, curve: Curve | None, index: int, *, has_band: bool) -> Any:
     look = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
     if curve is None:
         return panel.plot([], [], **look)[0]
-    panel.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
+    if has_band:
+        panel.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
     marker = MARKERS[index % len(MARKERS)] if len(curve.x) == 1 else ""  # a line needs two points to be seen
     return panel.plot(curve.x, curve.mean, marker=marker, linewidth=1.8, **look)[0]
 
