@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from freerun.reward.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls
+from freerun.reward.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls, uids
 from freerun.reward.sandbox.limits import Limits
 
 # Imported once instead of by every program; those with libraries of their own could not be, later.
@@ -35,7 +35,6 @@ PRELOADED = (
     "decimal enum fractions functools hashlib heapq inspect io itertools json lzma math numbers operator random "
     "re sqlite3 statistics string struct textwrap threading time traceback types typing unicodedata uuid zlib"
 )
-_FIRST_UID = 0x7000_0000
 _MAX_REQUEST_BYTES = 4096
 _MAX_DESCRIPTORS = 4
 _SETUP_DONE = b"ready"
@@ -153,11 +152,12 @@ def _end(child: _Child) -> _Ended:
 def main(control: int) -> None:
     """The whole life of the process that the grader starts: it forks the server and waits for it."""
     syscalls.die_with_parent()
+    _die_first()
     _preload()
-    missing = _missing_features()
-    uid = _first_uid()
+    uid = uids.first_uid()
+    missing = _missing_features(has_uids=bool(uid))
     if "namespaces" not in missing:
-        home.leave_namespaces()
+        home.leave_namespaces(has_uids=bool(uid))
     pid = os.fork()
     if pid:
         os.close(control)
@@ -168,7 +168,7 @@ def main(control: int) -> None:
     walls = jail.Walls(
         has_namespaces="namespaces" not in missing,
         has_landlock="landlock" not in missing,
-        system_calls=b"" if "seccomp" in missing else seccomp.assemble(has_own_pids="namespaces" not in missing),
+        system_calls=b"" if "seccomp" in missing else seccomp.assemble(has_namespaces="namespaces" not in missing),
     )
     server = Server(walls, uid=uid)
     if walls.has_namespaces:
@@ -192,6 +192,13 @@ def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> N
         control.send(json.dumps(report).encode())
 
 
+def _die_first() -> None:
+    """When the machine is out of memory, the kernel shall kill a program and not the trainer."""
+    # It is no wall: where /proc cannot be written, all are killed by their size.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
 def _preload() -> None:
     for name in PRELOADED.split():
         with contextlib.suppress(ImportError):  # a Python that was built without it
@@ -200,10 +207,10 @@ def _preload() -> None:
     sys.path[:] = [home.STANDARD_LIBRARY, f"{home.STANDARD_LIBRARY}/lib-dynload"]
 
 
-def _missing_features() -> dict[str, str]:
+def _missing_features(*, has_uids: bool) -> dict[str, str]:
     missing = {}
     probes: dict[str, Callable[[], object]] = {
-        "namespaces": _try_namespaces,
+        "namespaces": lambda: _try_namespaces(has_uids=has_uids),
         "landlock": landlock.abi_version,
         "seccomp": seccomp.check_available,
     }
@@ -215,13 +222,13 @@ def _missing_features() -> dict[str, str]:
     return missing
 
 
-def _try_namespaces() -> None:
+def _try_namespaces(*, has_uids: bool) -> None:
     """In a child of its own: some systems let one enter a user namespace and then refuse everything in it."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            home.leave_namespaces()
+            home.leave_namespaces(has_uids=has_uids)
             home.enter_empty_root()
         except OSError as error:
             os.write(writes, str(error.strerror).encode())
@@ -233,8 +240,3 @@ def _try_namespaces() -> None:
         problem = pipe.read()
     if problem:
         raise OSError(errno.EPERM, problem)
-
-
-def _first_uid() -> int:
-    """The first of the two that this server's children get, which are nobody else's; 0 if it cannot give any."""
-    return _FIRST_UID + 2 * os.getpid() if os.getuid() == 0 else 0
