@@ -26,6 +26,7 @@ from freerun.reward.sandbox import plain
 from freerun.reward.sandbox.features import check_allowed_absences
 from freerun.reward.sandbox.limits import Limits
 from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.reward.sandbox.uids import FIRST_UID, _chosen_from
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
 
 PROMPT = 'import math\n\n\ndef area(radius):\n    """Of a circle."""\n'
@@ -63,6 +64,15 @@ OWN_PROBLEMS = {
         "try:\n    f(1)\nexcept ValueError as error:\n    assert str(error) == 'no'\nelse:\n    assert False",
     ),
     "an iterator": ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]\nassert next(f(1)) == 0"),
+    "fractions and decimals": (
+        "from fractions import Fraction\nfrom decimal import Decimal\n"
+        "def f(n): return Fraction(n, 7 ** 6000), Decimal(n)",
+        "from fractions import Fraction\nassert f(3) == (Fraction(3, 7 ** 6000), 3)",
+    ),
+    "in place, thrown away": (
+        "def f(x): x.sort()",
+        "def check(candidate):\n    x = [2, 1]\n    candidate(x)\n    assert x == [1, 2]\ncheck(f)",
+    ),
     "in place": ("def f(x): x.sort()", "x = [2, 1]\nassert f(x) is None\nassert x == [1, 2]"),
     "a function as argument": ("def f(g, x): return g(g(x))", "assert f(lambda n: n * 2, 3) == 12"),
     "a function as result": ("def adder(n): return lambda x: x + n", "assert adder(2)(3) == 5"),
@@ -102,6 +112,40 @@ def test_a_wrong_program_fails_with_the_reason(sandbox: Sandbox) -> None:
     assert {program: verdict_on(sandbox, program).reason for program in reasons} == reasons
 
 
+UNUSABLE = {
+    "a package": ("import numpy as np\nassert square(3) == np.int64(9)", "No module named 'numpy'"),
+    "a package within a function": (
+        "def check(candidate):\n    from numpy import array\n    assert candidate(3) == 9\ncheck(square)",
+        "tests, line 2: ModuleNotFoundError",
+    ),
+    "a package after the first question": (
+        "assert square(3) == 9\nimport numpy",
+        "tests, line 2: ModuleNotFoundError",
+    ),
+    "a name of nobody": ("limit = later\nlater = 3\nassert square(3) == 9", "NameError: name 'later'"),
+    "a return": ("assert square(3) == 9\nreturn", "SyntaxError: 'return' outside function"),
+}
+
+
+@pytest.mark.parametrize(("tests", "problem"), UNUSABLE.values(), ids=UNUSABLE)
+def test_tests_that_no_program_could_pass_are_no_grade(sandbox: Sandbox, tests: str, problem: str) -> None:
+    for program in (RIGHT, WRONG, "import os; os._exit(0)"):
+        with pytest.raises(ValueError, match=f"cannot be run, whatever the program.*{problem}"):
+            verdict_on(sandbox, program, tests)
+
+
+def test_a_prompt_whose_code_cannot_run_is_no_grade(sandbox: Sandbox) -> None:
+    prompt = PROMPT.replace("import math", "import numpy")
+    with pytest.raises(ValueError, match="No module named 'numpy'"):
+        judge(sandbox, prompt, "    return 12.566\n", "assert area(2) > 12")
+
+
+def test_a_package_that_the_tests_can_do_without_is_not_missed(sandbox: Sandbox) -> None:
+    tests = "try:\n    import numpy\nexcept ImportError:\n    numpy = None\nassert square(3) == 9"
+    assert verdict_on(sandbox, RIGHT, tests).passed
+    assert not verdict_on(sandbox, WRONG, tests).passed
+
+
 def test_the_same_program_meets_the_same_fate() -> None:
     random = "import random\nprint(random.random(), hash('x'), list({'a', 'b', 'c'}))"
     outputs = set()
@@ -132,6 +176,29 @@ def test_the_program_is_the_last_fenced_block() -> None:
     text = "First:\n```python\nx = 1\n```\nBetter:\n```python\ny = 2\n```\nDone."
     assert program_in(text, PromptCode(), ["y"]).strip() == "y = 2"
     assert program_in("Sure.\n```py\ny = 2\n", PromptCode(), ["y"]).strip() == "y = 2"
+
+
+SOLUTION = f"```python\n{RIGHT}```\n"
+AROUND = {
+    "a command after it": SOLUTION + "Run it:\n```bash\npython square.py\n```\n",
+    "an output after it": SOLUTION + "It prints\n```text\n9\n```\nas it should.",
+    "an example after it": SOLUTION + "Use it so:\n```python\nprint(square(3))\n```",
+    "an example that imports it": SOLUTION + "```python\nfrom square import square\nprint(square(3))\n```",
+    "an example with a wrong draft before": f"```python\n{WRONG}```\nBetter:\n{SOLUTION}```\nsquare(3)\n```",
+    "a command before it": "```sh\npip install nothing\n```\n" + SOLUTION,
+    "an unfinished command after it": SOLUTION + "```console\n$ python",
+    "a title": f"```python title=square.py\n{RIGHT}```",
+    "braces": f"```{{.python .numberLines}}\n{RIGHT}```",
+    "another name of Python": f"```Python3.11\r\n{RIGHT}```",
+    "no language": f"```\n{RIGHT}```\n```json\n{{}}\n```",
+    "a wrong language": f"```text\n{RIGHT}```",
+    "four backticks": f"````python\n{RIGHT}````",
+}
+
+
+@pytest.mark.parametrize("completion", AROUND.values(), ids=AROUND)
+def test_the_program_is_found_among_other_blocks(completion: str) -> None:
+    assert program_in(completion, PromptCode(), ["square"]).strip() == RIGHT.strip()
 
 
 def test_a_completion_continues_the_function_of_the_prompt(sandbox: Sandbox) -> None:
@@ -200,22 +267,108 @@ except ConfigError as error:
 sandbox = Sandbox(without=[feature])
 print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 3", ["f"])).passed)
 print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 4", ["f"])).passed)
-print(sandbox.run("import os\\ntry: open('/etc/hostname')\\nexcept OSError: print('no file')\\n"
-                  "try: os.fork()\\nexcept OSError: print('no fork')").output.split("\\n")[0])
+print(sandbox.run(sys.argv[4]).output.split())
+print(sandbox.run(sys.argv[3]).output)
+sandbox.close()
+"""
+
+LOOK = """
+import os
+try: open('/etc/hostname')
+except OSError: print('no-file')
+try:
+    if os.fork() == 0: os._exit(0)
+    print('a-fork')
+except OSError: print('no-fork')
+"""
+
+REACHES_OUT = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+reads, _ = os.pipe()
+target = TARGET
+for attempt in (
+    lambda: os.chmod(target, 0o777),
+    lambda: libc.fchmod(0, 0o777),
+    lambda: os.utime(target, (0, 0)),
+    lambda: os.truncate(target, 0),
+    lambda: libc.flock(reads, 2),
+    lambda: os.kill(os.getppid(), 0),
+    lambda: libc.prlimit(os.getppid(), 7, None, None),
+    lambda: libc.fcntl(reads, 8, os.getppid()),
+    lambda: libc.fcntl(reads, 10, 9),
+):
+    ctypes.set_errno(0)
+    try: number = ctypes.get_errno() if attempt() == -1 else 0
+    except OSError as error: number = error.errno
+    print(errno.errorcode.get(number, 'DONE'), end=' ')
+"""
+
+
+def run_lacking(number: int, feature: str, program: str = "") -> list[str]:
+    """A filter on the process makes the kernel answer ENOSYS, as one without the system call would."""
+    command = [sys.executable, "-c", LACKING, str(number), feature, program, LOOK]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+LACKS = [(272, "namespaces", "no-fork"), (444, "landlock", "a-fork"), (317, "seccomp", "a-fork")]
+
+
+@pytest.mark.parametrize(("number", "feature", "fork"), LACKS)
+def test_a_kernel_that_lacks_a_feature_is_refused_by_name(number: int, feature: str, fork: str) -> None:
+    refusal, *rest = run_lacking(number, feature)
+    assert refusal.startswith(f"the sandbox of the code grader needs {feature}, which this machine refuses")
+    assert f'reward.sandbox_without = ["{feature}"]' in refusal
+    assert rest[:3] == ["True", "False", f"['no-file', '{fork}']"]
+
+
+def test_without_namespaces_a_program_reaches_neither_files_nor_processes_of_its_user(tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    target.write_text("content")
+    before = target.stat()
+    *_, attempts = run_lacking(272, "namespaces", REACHES_OUT.replace("TARGET", repr(str(target))))
+    assert attempts.split() == ["EPERM"] * 9
+    after = target.stat()
+    assert (after.st_mode, after.st_mtime, after.st_size) == (before.st_mode, before.st_mtime, before.st_size)
+
+
+IN_SMALL_CONTAINER = """
+import os
+from freerun.reward.sandbox import syscalls
+from freerun.reward.sandbox.sandbox import Examination, Sandbox
+user, group = os.getuid(), os.getgid()
+syscalls.unshare(syscalls.CLONE_NEWUSER)
+for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(content)
+sandbox = Sandbox()
+print(os.getuid())
+print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 3", ["f"])).passed)
+print(sandbox.run("try: open('/etc/passwd')\\nexcept OSError as error: print(error.strerror)").output)
 sandbox.close()
 """
 
 
-@pytest.mark.parametrize(("number", "feature"), [(272, "namespaces"), (444, "landlock"), (317, "seccomp")])
-def test_a_kernel_that_lacks_a_feature_is_refused_by_name(number: int, feature: str) -> None:
-    # A filter on the process makes the kernel answer ENOSYS, as one without the system call would.
-    ran = subprocess.run(
-        [sys.executable, "-c", LACKING, str(number), feature], capture_output=True, text=True, check=False
-    )
-    refusal, *rest = ran.stdout.splitlines()
-    assert refusal.startswith(f"the sandbox of the code grader needs {feature}, which this machine refuses"), ran
-    assert f'reward.sandbox_without = ["{feature}"]' in refusal
-    assert rest == ["True", "False", "no file"], ran.stderr
+def test_root_of_a_container_with_one_uid_is_a_user_like_any_other() -> None:
+    ran = subprocess.run([sys.executable, "-c", IN_SMALL_CONTAINER], capture_output=True, text=True, check=False)
+    assert ran.stdout.split("\n")[:3] == ["0", "True", "No such file or directory"], ran.stderr
+
+
+def test_programs_of_root_get_uids_that_exist_and_that_nobody_has() -> None:
+    assert _chosen_from("0 0 4294967295\n", pid=7) == FIRST_UID + 14
+    rootless = "0 1000 1\n1 100000 65536\n"
+    assert {_chosen_from(rootless, pid) for pid in (0, 1 << 14)} <= set(range(1 << 15, 65534))
+    assert all(1 << 15 <= _chosen_from(rootless, pid) < 65533 for pid in range(1 << 15))
+    assert _chosen_from("0 1000 1\n", pid=7) == 0
+
+
+def test_out_of_memory_the_kernel_takes_the_sandbox_first(sandbox: Sandbox) -> None:
+    sandbox.run("pass")
+    assert sandbox.pid is not None
+    for pid in (sandbox.pid, *descendants(sandbox.pid)):
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
 def test_a_sandbox_without_walls_is_no_sandbox() -> None:
@@ -223,8 +376,8 @@ def test_a_sandbox_without_walls_is_no_sandbox() -> None:
         check_allowed_absences(["namespaces", "landlock"])
     with pytest.raises(ConfigError, match='names "selinux"; the sandbox knows namespaces, landlock, seccomp'):
         check_allowed_absences(["selinux"])
-    with pytest.raises(ConfigError, match="must be less than"):
-        RewardConfig(grader="code", code_seconds=10, timeout_seconds=10)
+    with pytest.raises(ConfigError, match=r"must be at least 1.0 s less than reward.timeout_seconds = 10"):
+        RewardConfig(grader="code", code_seconds=9.5, timeout_seconds=10)
 
 
 # In the pool
