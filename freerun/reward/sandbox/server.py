@@ -46,12 +46,6 @@ class _Child(NamedTuple):
     """Read end of the pipe in which the child says that it is locked up, or why it could not be."""
 
 
-class _Ended(NamedTuple):
-    status: int
-    problem: str
-    """Why the child could not be locked up; then it has run nothing."""
-
-
 class Server:
     """Executes one request at a time."""
 
@@ -74,13 +68,14 @@ class Server:
                 children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
                 silent = (self._null, self._null, self._null, *examination, theirs.fileno())
                 children.append(self._fork(examiner.examine, 1, silent, allowed))
+        # All of them before the first is ended: tests that need no program may be over before it is locked up.
+        problems = [_setup_problem(child) for child in children]
         # The last one decides: when the tests are over, or the program that is only run, so is everything.
         is_over = _wait_for_end(children[-1].pid, allowed.seconds)
-        ended = [_end(child) for child in children]
         return {
             "timed_out": not is_over,
-            "statuses": [end.status for end in ended],
-            "problem": next((end.problem for end in ended if end.problem), ""),
+            "statuses": [_end(child) for child in children],
+            "problem": next(filter(None, problems), ""),
         }
 
     def _fork(self, main: Callable[[], None], role: int, descriptors: tuple[int, ...], allowed: Limits) -> _Child:
@@ -136,17 +131,21 @@ def _wait_for_end(pid: int, seconds: float) -> bool:
     return is_over
 
 
-def _end(child: _Child) -> _Ended:
-    """Kill a child, if it still runs, with all that it started; returns when they are gone."""
+def _setup_problem(child: _Child) -> str:
+    """Wait until a child is locked up; empty, or why it could not be: then it runs nothing."""
+    with os.fdopen(child.setup, "rb") as pipe:
+        said = pipe.read()
+    if said == _SETUP_DONE:
+        return ""
+    return said.decode(errors="replace") or "it died while it was being locked up"
+
+
+def _end(child: _Child) -> int:
+    """Kill a child, if it still runs, with all that it started; returns its status when they are gone."""
     # As process 1 of its namespace it is only gone when all others in it are.
     os.kill(child.pid, signal.SIGKILL)
     _, status = os.waitpid(child.pid, 0)
-    with os.fdopen(child.setup, "rb") as pipe:
-        said = pipe.read()
-    problem = (
-        "" if said == _SETUP_DONE else said.decode(errors="replace") or "it died while it was being locked up"
-    )
-    return _Ended(os.waitstatus_to_exitcode(status), problem)
+    return os.waitstatus_to_exitcode(status)
 
 
 def main(control: int) -> None:
