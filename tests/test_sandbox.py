@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -235,12 +237,24 @@ def test_tests_that_ask_for_nothing_are_refused() -> None:
 # When the sandbox itself does not work
 
 
+HANGS = "import time\ntime.sleep(1000)"
+
+
+def kill_server_at_work(launcher: int) -> None:
+    """Wait until a program and its tests are being executed, then kill the server beneath."""
+    while len(found := descendants(launcher)) < 3:
+        time.sleep(0.01)
+    os.kill(found[0], signal.SIGKILL)
+
+
 def test_a_dead_fork_server_is_an_error_and_replaced(sandbox: Sandbox) -> None:
-    sandbox.run("pass")
+    assert verdict_on(sandbox, RIGHT).passed
     assert sandbox.pid is not None
-    os.kill(descendants(sandbox.pid)[0], signal.SIGKILL)
-    with pytest.raises(SandboxError, match="fork server"):
-        verdict_on(sandbox, RIGHT)
+    killer = threading.Thread(target=kill_server_at_work, args=[sandbox.pid])
+    killer.start()
+    with pytest.raises(SandboxError, match="fork server of the sandbox died"):
+        verdict_on(sandbox, HANGS)
+    killer.join()
     assert verdict_on(sandbox, RIGHT).passed
 
 
@@ -390,16 +404,16 @@ def completion_of(text: str) -> Completion:
     return Completion(token_ids=TOKEN_IDS, logprobs=LOGPROBS, spans=(Span(0, 1),), finish_reason="stop", text=text)
 
 
-def sandbox_server() -> int:
-    """The innermost process of the fork server that the pool's grader process has started."""
+def sandbox_launcher() -> int:
+    """The process above the fork server that the pool's grader process has started."""
     (grader,) = [child.pid for child in psutil.Process().children() if "freerun.reward.worker" in child.cmdline()]
-    return descendants(grader)[-1]
+    return descendants(grader)[-2]
 
 
 def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tmp_path: Path) -> None:
     async def grades() -> list[Grade]:
         pool = GraderPool(
-            RewardConfig(grader="code", code_seconds=4),
+            RewardConfig(grader="code"),
             max_completion_tokens=16,
             log_directory=tmp_path,
             start_seconds=60,
@@ -410,8 +424,9 @@ def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tm
             prompt = Prompt(ordinal=0, key="square", token_ids=TOKEN_IDS, text="Write square.", answer=TESTS)
             found = [await pool.grade(prompt, completion_of(RIGHT))]
             found.append(await pool.grade(prompt, completion_of("import os\nos._exit(0)")))
-            os.kill(sandbox_server(), signal.SIGKILL)
-            found.append(await pool.grade(prompt, completion_of(RIGHT)))
+            killing = asyncio.to_thread(kill_server_at_work, sandbox_launcher())
+            broken, _ = await asyncio.gather(pool.grade(prompt, completion_of(HANGS)), killing)
+            found.append(broken)
             found.append(await pool.grade(prompt, completion_of(RIGHT)))
             return found
         finally:
