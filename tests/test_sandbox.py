@@ -1,4 +1,4 @@
-"""The code grader judges right, says when it cannot, and finds the program in what a model writes."""
+"""The code grader judges right, and says when it cannot."""
 
 import asyncio
 import os
@@ -20,19 +20,14 @@ from sandboxes import RIGHT, TESTS, WRONG, descendants, left_behind, verdict_on
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, SandboxError
-from freerun.reward.asked_names import asked_names
 from freerun.reward.code import judge
 from freerun.reward.pool import GraderPool
-from freerun.reward.program import PromptCode, program_in, prompt_code
 from freerun.reward.sandbox import plain
 from freerun.reward.sandbox.features import check_allowed_absences
 from freerun.reward.sandbox.limits import Limits
 from freerun.reward.sandbox.sandbox import Sandbox
 from freerun.reward.sandbox.uids import FIRST_UID, _chosen_from
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
-
-PROMPT = 'import math\n\n\ndef area(radius):\n    """Of a circle."""\n'
-AREA = "def check(candidate):\n    assert math.isclose(candidate(2), 4 * math.pi)\ncheck(area)"
 
 
 @pytest.fixture(scope="module")
@@ -136,12 +131,6 @@ def test_tests_that_no_program_could_pass_are_no_grade(sandbox: Sandbox, tests: 
             verdict_on(sandbox, program, tests)
 
 
-def test_a_prompt_whose_code_cannot_run_is_no_grade(sandbox: Sandbox) -> None:
-    prompt = PROMPT.replace("import math", "import numpy")
-    with pytest.raises(ValueError, match="No module named 'numpy'"):
-        judge(sandbox, prompt, "    return 12.566\n", "assert area(2) > 12")
-
-
 def test_a_package_that_the_tests_can_do_without_is_not_missed(sandbox: Sandbox) -> None:
     tests = "try:\n    import numpy\nexcept ImportError:\n    numpy = None\nassert square(3) == 9"
     assert verdict_on(sandbox, RIGHT, tests).passed
@@ -169,69 +158,6 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_plain_data_arrives_as_it_was_sent(value: object) -> None:
     assert repr(plain.decode(plain.encode(value), plain.refuse)) == repr(value)
-
-
-# Extraction
-
-
-def test_the_program_is_the_last_fenced_block() -> None:
-    text = "First:\n```python\nx = 1\n```\nBetter:\n```python\ny = 2\n```\nDone."
-    assert program_in(text, PromptCode(), ["y"]).strip() == "y = 2"
-    assert program_in("Sure.\n```py\ny = 2\n", PromptCode(), ["y"]).strip() == "y = 2"
-
-
-SOLUTION = f"```python\n{RIGHT}```\n"
-AROUND = {
-    "a command after it": SOLUTION + "Run it:\n```bash\npython square.py\n```\n",
-    "an output after it": SOLUTION + "It prints\n```text\n9\n```\nas it should.",
-    "an example after it": SOLUTION + "Use it so:\n```python\nprint(square(3))\n```",
-    "an example that imports it": SOLUTION + "```python\nfrom square import square\nprint(square(3))\n```",
-    "an example with a wrong draft before": f"```python\n{WRONG}```\nBetter:\n{SOLUTION}```\nsquare(3)\n```",
-    "a command before it": "```sh\npip install nothing\n```\n" + SOLUTION,
-    "an unfinished command after it": SOLUTION + "```console\n$ python",
-    "a title": f"```python title=square.py\n{RIGHT}```",
-    "braces": f"```{{.python .numberLines}}\n{RIGHT}```",
-    "another name of Python": f"```Python3.11\r\n{RIGHT}```",
-    "no language": f"```\n{RIGHT}```\n```json\n{{}}\n```",
-    "a wrong language": f"```text\n{RIGHT}```",
-    "four backticks": f"````python\n{RIGHT}````",
-}
-
-
-@pytest.mark.parametrize("completion", AROUND.values(), ids=AROUND)
-def test_the_program_is_found_among_other_blocks(completion: str) -> None:
-    assert program_in(completion, PromptCode(), ["square"]).strip() == RIGHT.strip()
-
-
-def test_a_completion_continues_the_function_of_the_prompt(sandbox: Sandbox) -> None:
-    rest = "    return math.pi * radius ** 2\n\nThis computes the area.\n"
-    assert judge(sandbox, PROMPT, rest, AREA).passed
-    chat = f"<|im_start|>user\nComplete this:\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
-    assert judge(sandbox, chat, rest, AREA).passed
-    assert not judge(sandbox, PROMPT, "    return radius\n", AREA).passed
-
-
-def test_a_completion_that_defines_the_function_stands_for_itself(sandbox: Sandbox) -> None:
-    whole = "def area(radius):\n    return math.pi * radius ** 2\n"
-    for completion in (whole, f"Here:\n```python\n{whole}```", f"```python\nimport math\n{whole}"):
-        assert judge(sandbox, PROMPT, completion, AREA).passed
-        assert judge(sandbox, f"Do it.\n```python\n{PROMPT}```\n", completion, AREA).passed
-
-
-def test_a_prompt_of_prose_or_with_a_whole_function_has_no_code_to_complete() -> None:
-    assert prompt_code("Write a function to find the area of a circle.") == PromptCode()
-    assert prompt_code("Repair this:\n```python\ndef area(r):\n    return r\n```") == PromptCode()
-    assert prompt_code(PROMPT).helpers == {"math"}
-
-
-def test_tests_that_ask_for_nothing_are_refused() -> None:
-    assert asked_names("import math\nassert math.isclose(f(1), 2)", known=()).program == ["f"]
-    assert asked_names("assert f(sys.maxsize)", known=()).modules == ["sys"]
-    for tests in ("", "assert True", "assert len([]) == sum([])", "def check(candidate):\n    candidate(1)"):
-        with pytest.raises(ValueError, match="calls no function"):
-            asked_names(tests, known=())
-    with pytest.raises(ValueError, match="not a Python program"):
-        asked_names("assert f(1) = 2", known=())
 
 
 # When the sandbox itself does not work
