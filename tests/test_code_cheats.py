@@ -23,6 +23,13 @@ class Yes:
     __getattr__ = lambda self, name: lambda *_: True
 """
 
+SAYS = """
+import json, os
+def say(*message):
+    body = json.dumps(message).encode()
+    os.write(4, len(body).to_bytes(4, 'big') + body)
+"""
+
 CHEATS = {
     "an object that equals everything": (SAYS_YES + "square = lambda x: Yes()", "only plain data"),
     "an int that equals everything": (
@@ -116,6 +123,22 @@ CHEATS = {
         "    os.write(4, len(body).to_bytes(4, 'big') + body)",
         "AssertionError",
     ),
+    "a reference to the last of the tests' own objects": (
+        SAYS + "def square(x): say('value', ['yours', -1], None)",
+        "a reference to object -1, which was never given",
+    ),
+    "a fraction of a gigabyte": (
+        SAYS + "def square(x): say('value', ['Fraction', '1e999999999'], None)",
+        "cannot be read: ValueError",
+    ),
+    "half a fraction of a gigabyte": (
+        SAYS + "def square(x): say('value', ['Fraction', ['1e999999999', 1]], None)",
+        "cannot be read: TypeError",
+    ),
+    "an object where a class was called": (
+        SAYS + "def square(x): say('instance', ['mine', 0, 'int', True], None)",
+        "only plain data",
+    ),
     "a call into the tests": (
         "import os, json\ndef square(x):\n    for verb in ('get', 'call'):\n"
         "        body = json.dumps([verb, 0, '__class__']).encode()\n"
@@ -201,6 +224,100 @@ def test_a_solution_cannot_change_what_it_is_compared_with(sandbox: Sandbox) -> 
     assert not verdict_on(sandbox, "def in_order(numbers):\n    numbers.clear()\n    return []", tests).passed
 
 
+def test_a_solution_cannot_end_the_loop_it_is_tested_in(sandbox: Sandbox) -> None:
+    loops = (
+        "assert all(map(is_even, [2, 4, 6]))",
+        "for got, want in zip(map(is_even, [2, 3]), [True, False]): assert got == want",
+        "assert all(got for got in iter(lambda: is_even(2), True))",
+    )
+    for tests in loops:
+        assert verdict_on(sandbox, "def is_even(x): return x % 2 == 0", tests).passed
+        for kind in ("StopIteration", "StopAsyncIteration", "type('Stop', (StopIteration,), {})"):
+            verdict = verdict_on(sandbox, f"def is_even(x): raise {kind}", tests)
+            assert not verdict.passed
+            assert "RuntimeError: Stop" in verdict.reason
+
+
+def test_a_solution_cannot_empty_what_the_tests_look_into(sandbox: Sandbox) -> None:
+    right, empties = "def check(d, k): return d.get(k)", "def check(d, k): d.clear()"
+    for tests in (
+        "d = {'a': 1}\nassert check(d, 'a') == d.get('a')",
+        "d = {'a': 1}\ngot = check(d, 'a')\nassert got == d.get('a')",
+        "def test(f, d):\n    if f(d, 'a') != d.get('a'): raise AssertionError\ntest(check, {'a': 1})",
+    ):
+        assert verdict_on(sandbox, right, tests).passed
+        assert "AssertionError" in verdict_on(sandbox, empties, tests).reason
+
+
+FORGED = (
+    "3",
+    "[]",
+    "[['dict', []]]",
+    "[['list', []], ['list', []]]",
+    "[['yours', 7]]",
+    "[['list', 3]]",
+    "{'0': 1}",
+)
+
+
+@pytest.mark.parametrize("changes", FORGED)
+def test_forged_changes_of_arguments_are_wrong(sandbox: Sandbox, changes: str) -> None:
+    tests = "numbers = [2, 1]\nsort(numbers)\nassert numbers in ([2, 1], [1, 2])"
+    assert verdict_on(sandbox, "def sort(x): x.sort()", tests).passed
+    verdict = verdict_on(sandbox, SAYS + f"def sort(x): say('value', None, {changes})", tests)
+    assert verdict.passed if changes == "[]" else "cannot be read" in verdict.reason
+
+
+def test_what_a_method_returns_is_plain_data_or_closed(sandbox: Sandbox) -> None:
+    tests = "account = Account()\nassert account.owner().startswith('Ann')\nassert account.limit == 3"
+    right = "class Account:\n    limit = 3\n    def owner(self): return 'Ann B'"
+    assert verdict_on(sandbox, right, tests).passed
+    says_yes = SAYS_YES + "class Account:\n    limit = 3\n    def owner(self): return Yes()"
+    assert "only plain data" in verdict_on(sandbox, says_yes, tests).reason
+    # Nor is a function a class because of its name, or a class that makes something else.
+    for program in ("def Owner(): return Yes()", "class Owner:\n    def __new__(cls): return Yes()"):
+        verdict = verdict_on(sandbox, SAYS_YES + program, "assert Owner().startswith('Ann')")
+        assert "only plain data" in verdict.reason
+
+
+def test_an_object_has_no_hash_of_its_own(sandbox: Sandbox) -> None:
+    for tests in ("assert len({f(), f()}) == 2", "assert f() not in {1, 2}", "assert not {f(): 1}.get(2)"):
+        assert "only plain data" in verdict_on(sandbox, SAYS_YES + "f = Yes", tests).reason
+    memoizes = "import functools\n@functools.cache\ndef f(g): return g(3)"
+    assert verdict_on(sandbox, memoizes, "assert f(lambda x: x + 1) == 4").passed
+
+
+def test_running_out_of_memory_is_not_an_error_that_the_tests_hoped_for() -> None:
+    tests = "try: f(-1)\nexcept Exception: pass\nelse: assert False"
+    # Six million lists in a message of 15 MiB: more than the tests' process may have.
+    huge = (
+        "import os\nbody = b'[' + b'[[]],' * (3 << 20) + b'0]'\n"
+        "def f(x): os.write(4, len(body).to_bytes(4, 'big') + body)"
+    )
+    small = Sandbox(Limits(seconds=20, memory_bytes=128 << 20))
+    assert verdict_on(small, "def f(x): raise ValueError", tests).passed
+    assert "out of memory" in verdict_on(small, "def f(x): return bytearray(1 << 30)", tests).reason
+    assert "cannot be read: MemoryError" in verdict_on(small, huge, tests).reason
+    small.close()
+
+
+def test_a_solution_cannot_make_the_tests_look_unusable(sandbox: Sandbox) -> None:
+    for program in (
+        "import numpy",
+        "raise NameError('name numpy is not defined')",
+        "def square(x): raise ModuleNotFoundError('numpy')",
+        "def square(x): raise SyntaxError",
+        SAYS + "say('raised', 'ImportError', 'numpy')\nsay('unusable', '', '')\ndef square(x): pass",
+        'import os\nfor d in range(3, 64):\n    try: os.write(d, b\'["unusable", ""]\')\n'
+        "    except OSError: pass\n",
+        "import os, time\nwhile True:\n    try: os.fork()\n    except OSError: time.sleep(0.1)",
+    ):
+        hasty = Sandbox(Limits(seconds=1)) if "fork" in program else sandbox
+        assert not verdict_on(hasty, program).passed
+        if hasty is not sandbox:
+            hasty.close()
+
+
 def test_a_function_of_the_tests_can_be_called_and_nothing_else(sandbox: Sandbox) -> None:
     tests = "secret = 42\nassert twice(lambda x: x + 1, 0) == 2\nassert twice(lambda x: secret, 0) == 42"
     assert verdict_on(sandbox, "def twice(f, x): return f(f(x))", tests).passed
@@ -213,7 +330,7 @@ def test_a_function_of_the_tests_can_be_called_and_nothing_else(sandbox: Sandbox
     ):
         verdict = verdict_on(sandbox, f"def twice(f, x): return f.{attribute}['secret']", tests)
         assert not verdict.passed
-    asks = "def twice(f, x): return f._link.get(f._number, '__globals__', is_open=True)"
+    asks = "def twice(f, x): return f._link.get(f._number, '__globals__')"
     assert "no attributes here" in verdict_on(sandbox, asks, tests).reason
 
 

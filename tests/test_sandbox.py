@@ -1,10 +1,12 @@
-"""The code grader judges right, says when it cannot, and finds the program in what a model writes."""
+"""The code grader judges right, and says when it cannot."""
 
 import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,18 +20,14 @@ from sandboxes import RIGHT, TESTS, WRONG, descendants, left_behind, verdict_on
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, SandboxError
-from freerun.reward.asked_names import asked_names
 from freerun.reward.code import judge
 from freerun.reward.pool import GraderPool
-from freerun.reward.program import PromptCode, program_in, prompt_code
 from freerun.reward.sandbox import plain
 from freerun.reward.sandbox.features import check_allowed_absences
 from freerun.reward.sandbox.limits import Limits
 from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.reward.sandbox.uids import FIRST_UID, _chosen_from
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
-
-PROMPT = 'import math\n\n\ndef area(radius):\n    """Of a circle."""\n'
-AREA = "def check(candidate):\n    assert math.isclose(candidate(2), 4 * math.pi)\ncheck(area)"
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +61,15 @@ OWN_PROBLEMS = {
         "try:\n    f(1)\nexcept ValueError as error:\n    assert str(error) == 'no'\nelse:\n    assert False",
     ),
     "an iterator": ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]\nassert next(f(1)) == 0"),
+    "fractions and decimals": (
+        "from fractions import Fraction\nfrom decimal import Decimal\n"
+        "def f(n): return Fraction(n, 7 ** 6000), Decimal(n)",
+        "from fractions import Fraction\nassert f(3) == (Fraction(3, 7 ** 6000), 3)",
+    ),
+    "in place, thrown away": (
+        "def f(x): x.sort()",
+        "def check(candidate):\n    x = [2, 1]\n    candidate(x)\n    assert x == [1, 2]\ncheck(f)",
+    ),
     "in place": ("def f(x): x.sort()", "x = [2, 1]\nassert f(x) is None\nassert x == [1, 2]"),
     "a function as argument": ("def f(g, x): return g(g(x))", "assert f(lambda n: n * 2, 3) == 12"),
     "a function as result": ("def adder(n): return lambda x: x + n", "assert adder(2)(3) == 5"),
@@ -102,6 +109,34 @@ def test_a_wrong_program_fails_with_the_reason(sandbox: Sandbox) -> None:
     assert {program: verdict_on(sandbox, program).reason for program in reasons} == reasons
 
 
+UNUSABLE = {
+    "a package": ("import numpy as np\nassert square(3) == np.int64(9)", "No module named 'numpy'"),
+    "a package within a function": (
+        "def check(candidate):\n    from numpy import array\n    assert candidate(3) == 9\ncheck(square)",
+        "tests, line 2: ModuleNotFoundError",
+    ),
+    "a package after the first question": (
+        "assert square(3) == 9\nimport numpy",
+        "tests, line 2: ModuleNotFoundError",
+    ),
+    "a name of nobody": ("limit = later\nlater = 3\nassert square(3) == 9", "NameError: name 'later'"),
+    "a return": ("assert square(3) == 9\nreturn", "SyntaxError: 'return' outside function"),
+}
+
+
+@pytest.mark.parametrize(("tests", "problem"), UNUSABLE.values(), ids=UNUSABLE)
+def test_tests_that_no_program_could_pass_are_no_grade(sandbox: Sandbox, tests: str, problem: str) -> None:
+    for program in (RIGHT, WRONG, "import os; os._exit(0)"):
+        with pytest.raises(ValueError, match=f"cannot be run, whatever the program.*{problem}"):
+            verdict_on(sandbox, program, tests)
+
+
+def test_a_package_that_the_tests_can_do_without_is_not_missed(sandbox: Sandbox) -> None:
+    tests = "try:\n    import numpy\nexcept ImportError:\n    numpy = None\nassert square(3) == 9"
+    assert verdict_on(sandbox, RIGHT, tests).passed
+    assert not verdict_on(sandbox, WRONG, tests).passed
+
+
 def test_the_same_program_meets_the_same_fate() -> None:
     random = "import random\nprint(random.random(), hash('x'), list({'a', 'b', 'c'}))"
     outputs = set()
@@ -125,55 +160,27 @@ def test_plain_data_arrives_as_it_was_sent(value: object) -> None:
     assert repr(plain.decode(plain.encode(value), plain.refuse)) == repr(value)
 
 
-# Extraction
-
-
-def test_the_program_is_the_last_fenced_block() -> None:
-    text = "First:\n```python\nx = 1\n```\nBetter:\n```python\ny = 2\n```\nDone."
-    assert program_in(text, PromptCode(), ["y"]).strip() == "y = 2"
-    assert program_in("Sure.\n```py\ny = 2\n", PromptCode(), ["y"]).strip() == "y = 2"
-
-
-def test_a_completion_continues_the_function_of_the_prompt(sandbox: Sandbox) -> None:
-    rest = "    return math.pi * radius ** 2\n\nThis computes the area.\n"
-    assert judge(sandbox, PROMPT, rest, AREA).passed
-    chat = f"<|im_start|>user\nComplete this:\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
-    assert judge(sandbox, chat, rest, AREA).passed
-    assert not judge(sandbox, PROMPT, "    return radius\n", AREA).passed
-
-
-def test_a_completion_that_defines_the_function_stands_for_itself(sandbox: Sandbox) -> None:
-    whole = "def area(radius):\n    return math.pi * radius ** 2\n"
-    for completion in (whole, f"Here:\n```python\n{whole}```", f"```python\nimport math\n{whole}"):
-        assert judge(sandbox, PROMPT, completion, AREA).passed
-        assert judge(sandbox, f"Do it.\n```python\n{PROMPT}```\n", completion, AREA).passed
-
-
-def test_a_prompt_of_prose_or_with_a_whole_function_has_no_code_to_complete() -> None:
-    assert prompt_code("Write a function to find the area of a circle.") == PromptCode()
-    assert prompt_code("Repair this:\n```python\ndef area(r):\n    return r\n```") == PromptCode()
-    assert prompt_code(PROMPT).helpers == {"math"}
-
-
-def test_tests_that_ask_for_nothing_are_refused() -> None:
-    assert asked_names("import math\nassert math.isclose(f(1), 2)", known=()).program == ["f"]
-    assert asked_names("assert f(sys.maxsize)", known=()).modules == ["sys"]
-    for tests in ("", "assert True", "assert len([]) == sum([])", "def check(candidate):\n    candidate(1)"):
-        with pytest.raises(ValueError, match="calls no function"):
-            asked_names(tests, known=())
-    with pytest.raises(ValueError, match="not a Python program"):
-        asked_names("assert f(1) = 2", known=())
-
-
 # When the sandbox itself does not work
 
 
+HANGS = "import time\ntime.sleep(1000)"
+
+
+def kill_server_at_work(launcher: int) -> None:
+    """Wait until a program and its tests are being executed, then kill the server beneath."""
+    while len(found := descendants(launcher)) < 3:
+        time.sleep(0.01)
+    os.kill(found[0], signal.SIGKILL)
+
+
 def test_a_dead_fork_server_is_an_error_and_replaced(sandbox: Sandbox) -> None:
-    sandbox.run("pass")
+    assert verdict_on(sandbox, RIGHT).passed
     assert sandbox.pid is not None
-    os.kill(descendants(sandbox.pid)[0], signal.SIGKILL)
-    with pytest.raises(SandboxError, match="fork server"):
-        verdict_on(sandbox, RIGHT)
+    killer = threading.Thread(target=kill_server_at_work, args=[sandbox.pid])
+    killer.start()
+    with pytest.raises(SandboxError, match="fork server of the sandbox died"):
+        verdict_on(sandbox, HANGS)
+    killer.join()
     assert verdict_on(sandbox, RIGHT).passed
 
 
@@ -200,22 +207,108 @@ except ConfigError as error:
 sandbox = Sandbox(without=[feature])
 print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 3", ["f"])).passed)
 print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 4", ["f"])).passed)
-print(sandbox.run("import os\\ntry: open('/etc/hostname')\\nexcept OSError: print('no file')\\n"
-                  "try: os.fork()\\nexcept OSError: print('no fork')").output.split("\\n")[0])
+print(sandbox.run(sys.argv[4]).output.split())
+print(sandbox.run(sys.argv[3]).output)
+sandbox.close()
+"""
+
+LOOK = """
+import os
+try: open('/etc/hostname')
+except OSError: print('no-file')
+try:
+    if os.fork() == 0: os._exit(0)
+    print('a-fork')
+except OSError: print('no-fork')
+"""
+
+REACHES_OUT = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+reads, _ = os.pipe()
+target = TARGET
+for attempt in (
+    lambda: os.chmod(target, 0o777),
+    lambda: libc.fchmod(0, 0o777),
+    lambda: os.utime(target, (0, 0)),
+    lambda: os.truncate(target, 0),
+    lambda: libc.flock(reads, 2),
+    lambda: os.kill(os.getppid(), 0),
+    lambda: libc.prlimit(os.getppid(), 7, None, None),
+    lambda: libc.fcntl(reads, 8, os.getppid()),
+    lambda: libc.fcntl(reads, 10, 9),
+):
+    ctypes.set_errno(0)
+    try: number = ctypes.get_errno() if attempt() == -1 else 0
+    except OSError as error: number = error.errno
+    print(errno.errorcode.get(number, 'DONE'), end=' ')
+"""
+
+
+def run_lacking(number: int, feature: str, program: str = "") -> list[str]:
+    """A filter on the process makes the kernel answer ENOSYS, as one without the system call would."""
+    command = [sys.executable, "-c", LACKING, str(number), feature, program, LOOK]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+LACKS = [(272, "namespaces", "no-fork"), (444, "landlock", "a-fork"), (317, "seccomp", "a-fork")]
+
+
+@pytest.mark.parametrize(("number", "feature", "fork"), LACKS)
+def test_a_kernel_that_lacks_a_feature_is_refused_by_name(number: int, feature: str, fork: str) -> None:
+    refusal, *rest = run_lacking(number, feature)
+    assert refusal.startswith(f"the sandbox of the code grader needs {feature}, which this machine refuses")
+    assert f'reward.sandbox_without = ["{feature}"]' in refusal
+    assert rest[:3] == ["True", "False", f"['no-file', '{fork}']"]
+
+
+def test_without_namespaces_a_program_reaches_neither_files_nor_processes_of_its_user(tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    target.write_text("content")
+    before = target.stat()
+    *_, attempts = run_lacking(272, "namespaces", REACHES_OUT.replace("TARGET", repr(str(target))))
+    assert attempts.split() == ["EPERM"] * 9
+    after = target.stat()
+    assert (after.st_mode, after.st_mtime, after.st_size) == (before.st_mode, before.st_mtime, before.st_size)
+
+
+IN_SMALL_CONTAINER = """
+import os
+from freerun.reward.sandbox import syscalls
+from freerun.reward.sandbox.sandbox import Examination, Sandbox
+user, group = os.getuid(), os.getgid()
+syscalls.unshare(syscalls.CLONE_NEWUSER)
+for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(content)
+sandbox = Sandbox()
+print(os.getuid())
+print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 3", ["f"])).passed)
+print(sandbox.run("try: open('/etc/passwd')\\nexcept OSError as error: print(error.strerror)").output)
 sandbox.close()
 """
 
 
-@pytest.mark.parametrize(("number", "feature"), [(272, "namespaces"), (444, "landlock"), (317, "seccomp")])
-def test_a_kernel_that_lacks_a_feature_is_refused_by_name(number: int, feature: str) -> None:
-    # A filter on the process makes the kernel answer ENOSYS, as one without the system call would.
-    ran = subprocess.run(
-        [sys.executable, "-c", LACKING, str(number), feature], capture_output=True, text=True, check=False
-    )
-    refusal, *rest = ran.stdout.splitlines()
-    assert refusal.startswith(f"the sandbox of the code grader needs {feature}, which this machine refuses"), ran
-    assert f'reward.sandbox_without = ["{feature}"]' in refusal
-    assert rest == ["True", "False", "no file"], ran.stderr
+def test_root_of_a_container_with_one_uid_is_a_user_like_any_other() -> None:
+    ran = subprocess.run([sys.executable, "-c", IN_SMALL_CONTAINER], capture_output=True, text=True, check=False)
+    assert ran.stdout.split("\n")[:3] == ["0", "True", "No such file or directory"], ran.stderr
+
+
+def test_programs_of_root_get_uids_that_exist_and_that_nobody_has() -> None:
+    assert _chosen_from("0 0 4294967295\n", pid=7) == FIRST_UID + 14
+    rootless = "0 1000 1\n1 100000 65536\n"
+    assert {_chosen_from(rootless, pid) for pid in (0, 1 << 14)} <= set(range(1 << 15, 65534))
+    assert all(1 << 15 <= _chosen_from(rootless, pid) < 65533 for pid in range(1 << 15))
+    assert _chosen_from("0 1000 1\n", pid=7) == 0
+
+
+def test_out_of_memory_the_kernel_takes_the_sandbox_first(sandbox: Sandbox) -> None:
+    sandbox.run("pass")
+    assert sandbox.pid is not None
+    for pid in (sandbox.pid, *descendants(sandbox.pid)):
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
 def test_a_sandbox_without_walls_is_no_sandbox() -> None:
@@ -223,8 +316,8 @@ def test_a_sandbox_without_walls_is_no_sandbox() -> None:
         check_allowed_absences(["namespaces", "landlock"])
     with pytest.raises(ConfigError, match='names "selinux"; the sandbox knows namespaces, landlock, seccomp'):
         check_allowed_absences(["selinux"])
-    with pytest.raises(ConfigError, match="must be less than"):
-        RewardConfig(grader="code", code_seconds=10, timeout_seconds=10)
+    with pytest.raises(ConfigError, match=r"must be at least 1.0 s less than reward.timeout_seconds = 10"):
+        RewardConfig(grader="code", code_seconds=9.5, timeout_seconds=10)
 
 
 # In the pool
@@ -237,16 +330,16 @@ def completion_of(text: str) -> Completion:
     return Completion(token_ids=TOKEN_IDS, logprobs=LOGPROBS, spans=(Span(0, 1),), finish_reason="stop", text=text)
 
 
-def sandbox_server() -> int:
-    """The innermost process of the fork server that the pool's grader process has started."""
+def sandbox_launcher() -> int:
+    """The process above the fork server that the pool's grader process has started."""
     (grader,) = [child.pid for child in psutil.Process().children() if "freerun.reward.worker" in child.cmdline()]
-    return descendants(grader)[-1]
+    return descendants(grader)[-2]
 
 
 def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tmp_path: Path) -> None:
     async def grades() -> list[Grade]:
         pool = GraderPool(
-            RewardConfig(grader="code", code_seconds=4),
+            RewardConfig(grader="code"),
             max_completion_tokens=16,
             log_directory=tmp_path,
             start_seconds=60,
@@ -257,8 +350,9 @@ def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tm
             prompt = Prompt(ordinal=0, key="square", token_ids=TOKEN_IDS, text="Write square.", answer=TESTS)
             found = [await pool.grade(prompt, completion_of(RIGHT))]
             found.append(await pool.grade(prompt, completion_of("import os\nos._exit(0)")))
-            os.kill(sandbox_server(), signal.SIGKILL)
-            found.append(await pool.grade(prompt, completion_of(RIGHT)))
+            killing = asyncio.to_thread(kill_server_at_work, sandbox_launcher())
+            broken, _ = await asyncio.gather(pool.grade(prompt, completion_of(HANGS)), killing)
+            found.append(broken)
             found.append(await pool.grade(prompt, completion_of(RIGHT)))
             return found
         finally:

@@ -93,6 +93,7 @@ ESCAPES = {
     "unmount one": ("attempt(syscall, 166, 0, 2)", "EPERM"),
     "enter a user namespace": ("attempt(syscall, 272, 0x10000000)", "EPERM"),
     "clone into a user namespace": ("attempt(syscall, 56, 0x10000011, 0, 0, 0, 0)", "EPERM"),
+    "make a sibling of itself": ("attempt(syscall, 56, 0x8011, 0, 0, 0, 0)", "EPERM"),
     "clone by the call that hides its flags": ("attempt(syscall, 435, 0, 88)", "ENOSYS"),
     "join another namespace": ("attempt(syscall, 308, 0, 0)", "EPERM"),
     "change its root": ("attempt(os.chroot, '.')", "EPERM"),
@@ -114,6 +115,22 @@ ESCAPES = {
         "attempt(resource.setrlimit, resource.RLIMIT_NPROC, (10**6, 10**6))\n"
         "attempt(resource.setrlimit, resource.RLIMIT_AS, (-1, -1))",
         "ValueError ValueError",
+    ),
+    "limit another process": ("[attempt(syscall, 302, pid, 7, 0, 0) for pid in (1, 2, 300)]", "EPERM EPERM EPERM"),
+    "have another process signalled": (
+        "import fcntl\nours, _ = socket.socketpair()\n"
+        "[attempt(fcntl.fcntl, ours, command, 1) for command in (8, 10, 15)]\n"
+        "[attempt(fcntl.ioctl, ours, command, 1) for command in (0x8901, 0x8902)]",
+        "EPERM EPERM EPERM EPERM EPERM",
+    ),
+    "change the mode of what is outside": (
+        "attempt(os.chmod, '/', 0o777)\nattempt(os.chmod, os.__file__, 0o777)\n"
+        "attempt(lambda: os.fchmod(os.open(os.__file__, os.O_RDONLY), 0o777))",
+        "EROFS EROFS EROFS",
+    ),
+    "change the times of what is outside": (
+        "attempt(os.utime, '/', (0, 0))\nattempt(os.utime, os.__file__, (0, 0))",
+        "EROFS EROFS",
     ),
     "move to another core": ("attempt(os.sched_setaffinity, 0, [0])", "EPERM"),
     "outlive its parent's death": ("attempt(syscall, 157, 1, 0)", "EPERM"),

@@ -12,6 +12,9 @@ from freerun.errors import ConfigError
 THINK_THEN_ANSWER = r"(?s)<think>((?!</?think>).)*</think>\s*<answer>((?!</?answer>).)*</answer>"
 """Reasoning between <think> tags, then the answer between <answer> tags, and nothing around them."""
 
+CLEANUP_SECONDS = 1.0
+"""What the code grader may need to kill a program that is out of time, and to say so."""
+
 
 class Part(NamedTuple):
     """One term of the sum that is the reward."""
@@ -74,9 +77,10 @@ class RewardConfig:
             require(self.pattern != "", 'reward.pattern is empty; the grader "regex" needs one')
         if "code" in graders:
             require(
-                self.code_seconds < self.timeout_seconds,
-                f"reward.code_seconds = {self.code_seconds} must be less than reward.timeout_seconds = "
-                f"{self.timeout_seconds}, after which the grade is a failure",
+                self.code_seconds + CLEANUP_SECONDS <= self.timeout_seconds,
+                f"reward.code_seconds = {self.code_seconds} must be at least {CLEANUP_SECONDS} s less than "
+                f"reward.timeout_seconds = {self.timeout_seconds}: a slow program is wrong, but a grade "
+                "that is too slow is a failure",
             )
 
     @property

@@ -4,7 +4,8 @@
     answer ── asked_names.py ──► tests + names ────► examiner ───┴──► verdict
 
 A program that fails, crashes, hangs or takes too much is wrong, and the log says why. Tests that cannot be
-tests, and a sandbox that does not work, raise: no grade rather than a wrong one.
+tests (of nothing, or of what this Python lacks), and a sandbox that does not work, raise: no grade rather than
+a wrong one.
 """
 
 from __future__ import annotations

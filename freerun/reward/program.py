@@ -1,6 +1,7 @@
 """Finds the program in a completion, and the code of the prompt that it completes.
 
-- A completion with a fenced block is the last such block; without one it is all code.
+- A completion with fenced blocks is the last of them that defines what the tests ask for, or else the last.
+  Blocks of other languages do not count if there are others. Without a block it is all code.
 - Prompt code is Python that ends with a function whose body is missing (HumanEval's form: imports, helpers,
   signature and docstring). It is the last fenced block of the prompt, or begins at the first line that looks like
   code. Other prompts, prose or a function to be repaired, have none.
@@ -17,14 +18,15 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 
-_FENCE = re.compile(
-    r"^[ \t]*```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE
-)
+_FENCE = re.compile(r"^[ \t]*`{3,}([^`\n]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_PYTHON = re.compile(r"\W*(?:py\w*|$)", re.IGNORECASE)
+"""What stands after the three backticks of a block that may be Python: its name, or nothing."""
 _CHAT_MARKER = re.compile(r"<\|[^|>\n]*\|>(?:system|user|assistant)?")
 _FIRST_LINE = re.compile(r"^(?:(?:def|async def|class|from|import)\b|@)", re.MULTILINE)
 # Text can be made that parses slowly, or has to be cut line by line; the grader's time is bounded for all of it.
 MAX_CHARACTERS = 100_000
 MAX_CHARACTERS_PARSED = 300_000
+MAX_BLOCKS = 8
 _UNPARSABLE = (RecursionError, MemoryError, ValueError)
 
 
@@ -45,7 +47,7 @@ class PromptCode:
 
 def prompt_code(prompt: str) -> PromptCode:
     """The code at the end of a prompt, if it is a function to be completed."""
-    blocks = _FENCE.findall(prompt)
+    blocks = _python_blocks(prompt)
     text = blocks[-1] if blocks else _CHAT_MARKER.sub("\n", prompt)
     start = _FIRST_LINE.search(text)
     if start is None:
@@ -65,12 +67,24 @@ def prompt_code(prompt: str) -> PromptCode:
 
 def program_in(completion: str, prompt: PromptCode, names: Collection[str]) -> str:
     """The program that a completion amounts to, where the tests will ask for `names`."""
-    blocks = _FENCE.findall(completion)
-    code = blocks[-1] if blocks else completion
+    code = _chosen_block(completion, set(names))
     alone = _longest_program(code)
     if not prompt.stub or _defined(alone) & set(names):
         return f"{prompt.header}\n{alone}"
     return prompt.header + _longest_program(prompt.stub + code)
+
+
+def _python_blocks(text: str) -> list[str]:
+    return [code for language, code in _FENCE.findall(text) if _PYTHON.match(language)]
+
+
+def _chosen_block(completion: str, names: set[str]) -> str:
+    """The program comes before the example of how to use it, or of how to run it in a shell."""
+    blocks = _python_blocks(completion) or [code for _, code in _FENCE.findall(completion)] or [completion]
+    last_first = blocks[: -MAX_BLOCKS - 1 : -1]
+    # An example may well import what was asked for.
+    defining = (block for block in last_first if _defined(_longest_program(block), with_imports=False) & names)
+    return next(defining, blocks[-1])
 
 
 def _longest_program(code: str) -> str:
@@ -118,14 +132,15 @@ def _first_line_number(statement: ast.stmt) -> int:
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _defined(code: str) -> set[str]:
-    """Names that the top level of a program binds by def, class, import or assignment."""
+def _defined(code: str, *, with_imports: bool = True) -> set[str]:
+    """Names that the top level of a program binds by def, class, assignment or import."""
     names: set[str] = set()
     for statement in _parsed(code) or []:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(statement.name)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            names |= {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+            if with_imports:
+                names |= {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
         else:
             names |= {
                 node.id

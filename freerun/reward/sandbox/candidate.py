@@ -35,7 +35,7 @@ def answer() -> None:
     except BaseException as error:
         root = _Failed(f"the program fails when it is loaded: {type(error).__name__}: {error}"[:500])
     with contextlib.suppress(LinkLost):
-        Link(sock, root=root, gives_attributes=True).serve()
+        Link(sock, root=root, is_program=True).serve()
 
 
 class _Failed:

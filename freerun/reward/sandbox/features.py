@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from freerun.errors import ConfigError
 
 FEATURES = {
-    "namespaces": "a program could see other processes and what files Python can read; it may not start processes",
+    "namespaces": "a program could see which processes and files there are, not what is in them; "
+    "it may not start processes, nor write",
     "landlock": "only the namespaces keep a program from files",
     "seccomp": "a program may make any system call: sockets, ptrace",
 }

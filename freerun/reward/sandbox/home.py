@@ -6,7 +6,8 @@
     └─ box                        an empty directory; each program mounts its own tmpfs there
 
 No /proc, no other device, no /tmp, no home, no network interface that is up. As root the server keeps its uid,
-and each program gets another one; anybody else gets a user namespace in which there is nobody but himself.
+and each program gets another one; anybody else, and a root who has none to give (`uids.py`), gets a user
+namespace in which there is nobody but himself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SCAFFOLD = "/tmp"  # any directory will do to mount the new root on: it is seen
 _READ_ONLY = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
 
 
-def leave_namespaces() -> None:
+def leave_namespaces(*, has_uids: bool) -> None:
     """Enter new ones; those of pids hold for the next child, which is process 1 there."""
     user, group = os.getuid(), os.getgid()
     others = (
@@ -33,7 +34,7 @@ def leave_namespaces() -> None:
         | syscalls.CLONE_NEWIPC
         | syscalls.CLONE_NEWUTS
     )
-    if user == 0:
+    if has_uids:
         syscalls.unshare(others)
         return
     syscalls.unshare(syscalls.CLONE_NEWUSER | others)

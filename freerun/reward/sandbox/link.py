@@ -8,8 +8,11 @@
     examiner ◄─ ["value", …, changed] ────── candidate     and what it did to its arguments, if it returns None
     examiner ◄─ ["raised", "ValueError", …]                or what it raised
 
-The two sides are the same but for one thing: only the program's objects have attributes. From a function of
-the tests one would reach its globals, and with them everything.
+"class" and "instance" stand for "value" where a class was got, or called and gave an object of exactly itself.
+
+The two sides are the same but for two things. Only the program's objects have attributes: from a function of
+the tests one would reach its globals, and with them everything. And only the program believes at once what was
+done to its arguments; the tests must say that they want it (`in_place`).
 """
 
 from __future__ import annotations
@@ -32,27 +35,28 @@ class LinkLost(BaseException):
 class Remote:
     """An object of the other side: it can be called and, if it is open, asked for its attributes.
 
-    It compares with nothing: that question would be answered by the object's own code, which may be a solution
-    that equals everything. For the same reason it is closed unless it comes from a class that the tests name:
-    `f(x).startswith(y)` must not be answered by an object that says yes. It is true or false once and for all.
+    It compares with nothing and has no hash: that question would be answered by the object's own code, which may
+    be a solution that equals everything. For the same reason it is closed unless it is a class that the tests
+    name, or a direct instance of one: `f(x).startswith(y)` must not be answered by an object that says yes, and
+    what a method returns is no more trusted than what a function does. It is true or false once and for all.
     """
 
-    def __init__(self, link: Link, number: int, description: str, *, is_true: bool, is_open: bool) -> None:
+    def __init__(self, link: Link, number: int, description: str, *, is_true: bool, kind: str = "value") -> None:
         self._link = link
         self._number = number
         self._description = description
         self._is_true = is_true
-        self._is_open = is_open
+        self._kind = kind
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._link.call(self._number, args, kwargs, is_open=self._is_open)
+        return self._link.call(self, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if not self._is_open:
+        if self._kind == "value":
             self._refuse()
-        return self._link.get(self._number, name, is_open=True)
+        return self._link.get(self._number, name)
 
     def __bool__(self) -> bool:
         return self._is_true
@@ -63,44 +67,70 @@ class Remote:
     def _refuse(self, *_: Any) -> NoReturn:
         raise NotPlainError(f"the program returned a {self._description}: only plain data can be tested")
 
+    def __hash__(self) -> int:
+        # The program may do with the tests' functions what it likes: memoize by them, say.
+        return id(self) if self._link.is_program else self._refuse()
+
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __contains__ = _refuse
-    __hash__ = object.__hash__
+
+
+def in_place(function: Any) -> Any:
+    """The function; if it is the program's, one whose changes to its arguments arrive when it returns None.
+
+    For calls whose result the tests throw away. In `assert f(d, k) == d.get(k)` an f that empties d and returns
+    None must not change what it is compared with.
+    """
+    if not isinstance(function, Remote):
+        return function
+    return lambda *args, **kwargs: function._link.call(function, args, kwargs, is_in_place=True)
 
 
 class Link:
     """One side's end of the socket, and the objects it has referred to."""
 
-    def __init__(self, sock: socket.socket, *, root: Any = None, gives_attributes: bool = False) -> None:
+    def __init__(self, sock: socket.socket, *, root: Any = None, is_program: bool = False) -> None:
         self._socket = sock
-        self._gives_attributes = gives_attributes
+        self.is_program = is_program
         self._objects: list[Any] = [root]
 
-    def get(self, number: int, name: str, *, is_open: bool) -> Any:
-        return self._ask(["get", number, name], (), is_open)
+    def get(self, number: int, name: str, *, may_be_class: bool = False) -> Any:
+        return self._ask(["get", number, name], opens="class" if may_be_class else "")
 
-    def call(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_open: bool) -> Any:
+    def call(
+        self, function: Remote, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_in_place: bool = False
+    ) -> Any:
         details = [encode(list(args), self._refer), encode(kwargs, self._refer)]
-        return self._ask(["call", number, details], args, is_open)
+        return self._ask(
+            ["call", function._number, details],
+            opens="instance" if function._kind == "class" else "",
+            changeable=args if is_in_place or self.is_program else (),
+        )
 
     def serve(self) -> None:
         """Answer until the other side is gone."""
         while True:
             self._answer(self._receive())
 
-    def _ask(self, message: Message, args: tuple[Any, ...], is_open: bool) -> Any:
+    def _ask(self, message: Message, *, opens: str, changeable: tuple[Any, ...] = ()) -> Any:
         self._send(message)
         while (reply := self._receive())[0] in ("get", "call"):
             self._answer(reply)
         try:
-            if reply[0] == "value":
-                value = decode(reply[1], lambda reference: self._resolve(reference, is_open))
-                if value is None:
-                    self._change(args, reply[2])
+            if reply[0] in ("value", "class", "instance"):
+                kind = opens if reply[0] == opens else "value"
+                value = self._decoded(reply[1], kind)
+                if value is None and changeable:
+                    self._change(changeable, reply[2])
                 return value
             name, text = str(reply[1]), str(reply[2])
-        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise LinkLost(f"a value that cannot be read: {error}") from None
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
+            raise LinkLost(f"a value that cannot be read: {type(error).__name__}: {error}") from None
         raise _exception(name, text)
+
+    def _decoded(self, data: Any, kind: str) -> Any:
+        if kind != "value" and isinstance(data, list) and data[0] == "mine":
+            return self._resolve(data, kind)
+        return decode(data, self._resolve)
 
     def _answer(self, message: Message) -> None:
         try:
@@ -111,16 +141,24 @@ class Link:
 
     def _perform(self, message: Message) -> Message:
         verb, number, details = message
-        target = self._objects[number]
+        target = self._own(number)
         if verb == "get":
-            if not self._gives_attributes:
+            if not self.is_program:
                 raise NotPlainError("a function of the tests has no attributes here")
-            return ["value", encode(getattr(target, details), self._refer), None]
+            value = getattr(target, details)
+            return ["class" if isinstance(value, type) else "value", encode(value, self._refer), None]
         args, kwargs = (decode(part, self._resolve) for part in details)
         before = _snapshot(args)
         result = target(*args, **kwargs)
         after = _snapshot(args) if result is None else before
-        return ["value", encode(result, self._refer), after if after != before else None]
+        kind = "instance" if type(result) is target else "value"
+        return [kind, encode(result, self._refer), after if after != before else None]
+
+    def _own(self, number: Any) -> Any:
+        """What we have referred to by this number: no other object, by no other way to count."""
+        if type(number) is not int or not 0 <= number < len(self._objects):
+            raise NotPlainError(f"a reference to object {number!r:.40}, which was never given")
+        return self._objects[number]
 
     def _refer(self, value: Any) -> list[Any]:
         if isinstance(value, Remote):
@@ -129,15 +167,14 @@ class Link:
         name = getattr(value, "__name__", "")
         return ["mine", len(self._objects) - 1, f"{type(value).__name__} {name}".strip(), bool(value)]
 
-    def _resolve(self, reference: list[Any], is_open: bool = False) -> Any:
+    def _resolve(self, reference: list[Any], kind: str = "value") -> Any:
         if reference[0] == "yours":
-            return self._objects[reference[1]]
+            return self._own(reference[1])
         _, number, description, is_true = reference
-        return Remote(self, int(number), str(description)[:80], is_true=is_true is True, is_open=is_open)
+        return Remote(self, int(number), str(description)[:80], is_true=is_true is True, kind=kind)
 
     def _change(self, args: tuple[Any, ...], contents: Any) -> None:
         """Do to our arguments what was done to their copies."""
-        # Only by a function that returns nothing: in `assert f(x) == sorted(x)` it must not empty x.
         for value, content in zip(args, contents or [None] * len(args), strict=True):
             if content is None:
                 continue
@@ -163,8 +200,9 @@ class Link:
             raise LinkLost(f"a value of {length} bytes; {MESSAGE_BYTES} may be returned")
         try:
             message = json.loads(self._read(length))
-        except (ValueError, RecursionError) as error:
-            raise LinkLost(f"a message that cannot be read: {error}") from None
+        except (ValueError, RecursionError, MemoryError) as error:
+            # A MemoryError too: to tests that catch every Exception it would look like one of the program's.
+            raise LinkLost(f"a message that cannot be read: {type(error).__name__}: {error}") from None
         if not (isinstance(message, list) and len(message) == 3):
             raise LinkLost("a message of no known kind")
         return message
@@ -183,6 +221,9 @@ class Link:
         return b"".join(parts)
 
 
+_ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+
+
 def _snapshot(args: Any) -> list[Any]:
     """What the arguments hold that can be changed from outside; None for those that cannot or are not data."""
     contents: list[Any] = []
@@ -199,10 +240,13 @@ def _builtin_name(error: Exception) -> str:
     return next(str(c.__name__) for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
 
 
-def _exception(name: str, text: str) -> Exception:
-    """What the other side raised; never one that would end this process or pass for its own doing."""
+def _exception(name: str, text: str) -> BaseException:
+    """What the other side raised; never one that would end this process or a loop of it."""
+    if name == "MemoryError":
+        return LinkLost("the program ran out of memory")
     kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    # In `all(map(f, xs))` a StopIteration of f would end the map, and pass for "no more items".
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _ENDS_OF_LOOPS):
         try:
             return kind(text)
         except TypeError:  # UnicodeDecodeError wants five arguments

@@ -76,8 +76,10 @@ def _encode_rest(value: Any, refer: Refer) -> Any:
         return ["bytes" if isinstance(value, bytes) else "bytearray", bytes(value).hex()]
     if isinstance(value, range):
         return ["range", [encode(n) for n in (value.start, value.stop, value.step)]]
-    if isinstance(value, Decimal | Fraction):
-        return ["Decimal" if isinstance(value, Decimal) else "Fraction", str(value)]
+    if isinstance(value, Decimal):
+        return ["Decimal", str(value)]
+    if isinstance(value, Fraction):
+        return ["Fraction", [encode(value.numerator), encode(value.denominator)]]
     if isinstance(value, type) and _TYPES.get(value.__name__) is value:
         return ["type", value.__name__]
     # Reading an iterator uses it up, so those who only look (`refuse`) must not.
@@ -124,7 +126,9 @@ def _decode_rest(kind: str, content: Any) -> Any:
         case "Decimal":
             return Decimal(content)
         case "Fraction":
-            return Fraction(content)
+            # Never from a string: "1e999999999" is a short one, and a gigabyte of digits.
+            numerator, denominator = (decode(n, refuse) for n in content)
+            return Fraction(numerator, denominator)
         case "type":
             return _TYPES[content]
     raise NotPlainError(f"an unknown kind of value {kind!r:.40}")

@@ -112,7 +112,10 @@ class Sandbox:
             return Ran(report["statuses"][0], _text(output), report["timed_out"])
 
     def examine(self, program: str, examination: Examination) -> Verdict:
-        """Run the tests of `examination` against the program, each in a process of its own."""
+        """Run the tests of `examination` against the program, each in a process of its own.
+
+        Tests that fail before anything is asked of the program are a `ValueError`: they would fail any program.
+        """
         tests = json.dumps(asdict(examination))
         reads, writes = os.pipe()
         with os.fdopen(reads, "rb") as verdict, _anonymous_file(program) as source, _anonymous_file("") as output:
@@ -140,10 +143,12 @@ class Sandbox:
             return False, f"no verdict within {self._limits.seconds} s"
         if not said or tests_status != 0:
             return False, f"the tests ended without a verdict, with {_describe(tests_status)}"
-        passed, reason = json.loads(said)
+        outcome, reason = json.loads(said)
+        if outcome == "unusable":
+            raise ValueError(f"the tests cannot be run, whatever the program: {reason}")
         if reason and program_status not in (0, -signal.SIGKILL):
             reason = f"{reason} (the program: {_describe(program_status)})"
-        return passed is True, reason
+        return outcome == "right", reason
 
     def _execute(self, descriptors: list[int]) -> dict[str, Any]:
         if self._control is None or self._process is None or self._process.poll() is not None:

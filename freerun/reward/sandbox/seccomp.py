@@ -4,9 +4,12 @@ It is a list of what is allowed, not of what is forbidden, so that a call invent
 refused. The filter is classic BPF, assembled here: for the numbers, runs of consecutive ones, in order.
 
     wrong architecture, x32          the process is killed: numbers mean other calls there
-    clone                            only without new namespaces; clone3, whose flags a filter cannot
-                                     read, does not exist (ENOSYS), so that libc falls back to clone
+    clone                            only without new namespaces, and only children of its own (CLONE_PARENT);
+                                     clone3, whose flags a filter cannot read, does not exist (ENOSYS), so that
+                                     libc falls back to clone
     socketpair                       only local streams (asyncio needs one); there is no `socket`
+    prlimit64                        only of the process itself
+    fcntl, ioctl                     not to name who gets a descriptor's signals, or which
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ from freerun.reward.sandbox.syscalls import syscall
 
 _SECCOMP, _SET_MODE_FILTER, _GET_ACTION_AVAIL = 317, 1, 2
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_REFUSE = _ERRNO | errno.EPERM
 _ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
-_CLONE, _SOCKETPAIR, _CLONE3 = 56, 53, 435
-_ANY_NEW_NAMESPACE = 0x7E020080
+_CLONE, _CLONE3, _SOCKETPAIR, _PRLIMIT, _FCNTL, _IOCTL = 56, 435, 53, 302, 72, 16
+_ANY_NEW_NAMESPACE, _CLONE_PARENT = 0x7E020080, 0x8000
+_SIGNALS_OF_DESCRIPTOR = {_FCNTL: (8, 10, 15), _IOCTL: (0x8901, 0x8902)}
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP."""
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
 # BPF instructions, and where struct seccomp_data holds what they look at.
@@ -34,8 +40,8 @@ _NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 
 _CALLS = """
     # descriptors
-    read=0 write=1 close=3 poll=7 lseek=8 ioctl=16 pread64=17 pwrite64=18 readv=19 writev=20 pipe=22
-    select=23 dup=32 dup2=33 sendfile=40 fcntl=72 epoll_create=213 epoll_wait=232 epoll_ctl=233
+    read=0 write=1 close=3 poll=7 lseek=8 pread64=17 pwrite64=18 readv=19 writev=20 pipe=22
+    select=23 dup=32 dup2=33 sendfile=40 epoll_create=213 epoll_wait=232 epoll_ctl=233
     pselect6=270 ppoll=271 epoll_pwait=281 eventfd2=290 epoll_create1=291 dup3=292 pipe2=293 preadv=295
     pwritev=296 copy_file_range=326 close_range=436
     # files
@@ -57,7 +63,7 @@ _CALLS = """
     # itself and the machine
     uname=63 gettimeofday=96 getrlimit=97 getrusage=98 sysinfo=99 times=100 getuid=102 getgid=104
     geteuid=107 getegid=108 getresuid=118 getresgid=120 capget=125 sched_getscheduler=145
-    sched_get_priority_min=147 time=201 clock_gettime=228 clock_getres=229 prlimit64=302 getrandom=318
+    sched_get_priority_min=147 time=201 clock_gettime=228 clock_getres=229 getrandom=318
     # streams between its own processes
     sendto=44 recvfrom=45 shutdown=48 getsockname=51 getpeername=52 setsockopt=54 getsockopt=55
 """
@@ -65,7 +71,8 @@ _CALLS = """
 # setns, chroot; memfd, shared memory and message queues; keys, bpf, perf, modules, io_uring, userfaultfd; prctl,
 # every set*id, and sched_setaffinity: a program must not move to the engine's core.
 ALLOWED = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", _CALLS)}
-_SENDING_SIGNALS = ("kill", "tkill", "tgkill")
+_REACHING_OUT = ["kill", "tkill", "tgkill", "chmod", "fchmod", "fchmodat", "utimensat", "truncate", "flock"]
+"""What neither landlock nor the uid of a normal user keeps from other processes and from files outside."""
 
 
 def check_available() -> None:
@@ -74,13 +81,13 @@ def check_available() -> None:
     syscall(_SECCOMP, _GET_ACTION_AVAIL, 0, action, what="seccomp")
 
 
-def assemble(*, has_own_pids: bool) -> bytes:
+def assemble(*, has_namespaces: bool) -> bytes:
     """The filter, ready for `install`; made once by the fork server.
 
-    Without a pid namespace a signal could reach any process of the same uid, so there are none then.
+    Without namespaces a signal could reach any process of the same uid, and a new mode or time any file of it:
+    then there are none.
     """
-    numbers = [n for name, n in ALLOWED.items() if has_own_pids or name not in _SENDING_SIGNALS]
-    refuse = _ERRNO | errno.EPERM
+    numbers = [n for name, n in ALLOWED.items() if has_namespaces or name not in _REACHING_OUT]
     program = [
         _instruction(_LOAD, _ARCH),
         _instruction(_IF_EQUAL, _ARCH_X86_64, 1, 0),
@@ -88,30 +95,33 @@ def assemble(*, has_own_pids: bool) -> bytes:
         _instruction(_LOAD, _NUMBER),
         _instruction(_IF_AT_LEAST, _X32_BIT, 0, 1),
         _instruction(_RETURN, _KILL_PROCESS),
-        _instruction(_IF_EQUAL, _CLONE3, 0, 1),
-        _instruction(_RETURN, _ERRNO | errno.ENOSYS),
-        _instruction(_IF_EQUAL, _CLONE, 0, 5),
-        _instruction(_LOAD, _FIRST_ARGUMENT),
-        _instruction(_AND, _ANY_NEW_NAMESPACE),
-        _instruction(_IF_EQUAL, 0, 0, 1),
-        _instruction(_RETURN, _ALLOW),
-        _instruction(_RETURN, refuse),
-        _instruction(_IF_EQUAL, _SOCKETPAIR, 0, 7),
-        _instruction(_LOAD, _FIRST_ARGUMENT),
-        _instruction(_IF_EQUAL, _AF_UNIX, 0, 4),
-        _instruction(_LOAD, _SECOND_ARGUMENT),
-        _instruction(_AND, _SOCK_TYPE_MASK),
-        _instruction(_IF_EQUAL, _SOCK_STREAM, 0, 1),
-        _instruction(_RETURN, _ALLOW),
-        _instruction(_RETURN, refuse),
+        *_rule(_CLONE3, _instruction(_RETURN, _ERRNO | errno.ENOSYS)),
+        *_rule(
+            _CLONE,
+            _instruction(_LOAD, _FIRST_ARGUMENT),
+            _instruction(_AND, _ANY_NEW_NAMESPACE | _CLONE_PARENT),
+            *_allow_if(0),
+        ),
+        *_rule(
+            _SOCKETPAIR,
+            _instruction(_LOAD, _FIRST_ARGUMENT),
+            _instruction(_IF_EQUAL, _AF_UNIX, 1, 0),
+            _instruction(_RETURN, _REFUSE),
+            _instruction(_LOAD, _SECOND_ARGUMENT),
+            _instruction(_AND, _SOCK_TYPE_MASK),
+            *_allow_if(_SOCK_STREAM),
+        ),
+        *_rule(_PRLIMIT, _instruction(_LOAD, _FIRST_ARGUMENT), *_allow_if(0)),
     ]
+    for number, commands in _SIGNALS_OF_DESCRIPTOR.items():
+        program += _rule(number, _instruction(_LOAD, _SECOND_ARGUMENT), *_allow_unless(commands))
     for first, last in _runs(numbers):
         program += [
             _instruction(_IF_AT_LEAST, first, 0, 2),
             _instruction(_IF_GREATER, last, 1, 0),
             _instruction(_RETURN, _ALLOW),
         ]
-    return b"".join([*program, _instruction(_RETURN, refuse)])
+    return b"".join([*program, _instruction(_RETURN, _REFUSE)])
 
 
 def install(program: bytes) -> None:
@@ -119,6 +129,26 @@ def install(program: bytes) -> None:
     body = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(body))
     syscall(_SECCOMP, _SET_MODE_FILTER, 0, ctypes.create_string_buffer(header, len(header)), what="seccomp filter")
+
+
+def _rule(number: int, *body: bytes) -> list[bytes]:
+    """Instructions for one system call; the body must return."""
+    return [_instruction(_IF_EQUAL, number, 0, len(body)), *body]
+
+
+def _allow_if(value: int) -> list[bytes]:
+    """End: by whether what was loaded is `value`."""
+    return [
+        _instruction(_IF_EQUAL, value, 0, 1),
+        _instruction(_RETURN, _ALLOW),
+        _instruction(_RETURN, _REFUSE),
+    ]
+
+
+def _allow_unless(values: tuple[int, ...]) -> list[bytes]:
+    """End: by whether what was loaded is none of `values`."""
+    refusals = [(_instruction(_IF_EQUAL, value, 0, 1), _instruction(_RETURN, _REFUSE)) for value in values]
+    return [*itertools.chain.from_iterable(refusals), _instruction(_RETURN, _ALLOW)]
 
 
 def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from freerun.reward.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls
+from freerun.reward.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls, uids
 from freerun.reward.sandbox.limits import Limits
 
 # Imported once instead of by every program; those with libraries of their own could not be, later.
@@ -35,7 +35,6 @@ PRELOADED = (
     "decimal enum fractions functools hashlib heapq inspect io itertools json lzma math numbers operator random "
     "re sqlite3 statistics string struct textwrap threading time traceback types typing unicodedata uuid zlib"
 )
-_FIRST_UID = 0x7000_0000
 _MAX_REQUEST_BYTES = 4096
 _MAX_DESCRIPTORS = 4
 _SETUP_DONE = b"ready"
@@ -45,12 +44,6 @@ class _Child(NamedTuple):
     pid: int
     setup: int
     """Read end of the pipe in which the child says that it is locked up, or why it could not be."""
-
-
-class _Ended(NamedTuple):
-    status: int
-    problem: str
-    """Why the child could not be locked up; then it has run nothing."""
 
 
 class Server:
@@ -75,13 +68,14 @@ class Server:
                 children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
                 silent = (self._null, self._null, self._null, *examination, theirs.fileno())
                 children.append(self._fork(examiner.examine, 1, silent, allowed))
+        # All of them before the first is ended: tests that need no program may be over before it is locked up.
+        problems = [_setup_problem(child) for child in children]
         # The last one decides: when the tests are over, or the program that is only run, so is everything.
         is_over = _wait_for_end(children[-1].pid, allowed.seconds)
-        ended = [_end(child) for child in children]
         return {
             "timed_out": not is_over,
-            "statuses": [end.status for end in ended],
-            "problem": next((end.problem for end in ended if end.problem), ""),
+            "statuses": [_end(child) for child in children],
+            "problem": next(filter(None, problems), ""),
         }
 
     def _fork(self, main: Callable[[], None], role: int, descriptors: tuple[int, ...], allowed: Limits) -> _Child:
@@ -137,27 +131,32 @@ def _wait_for_end(pid: int, seconds: float) -> bool:
     return is_over
 
 
-def _end(child: _Child) -> _Ended:
-    """Kill a child, if it still runs, with all that it started; returns when they are gone."""
+def _setup_problem(child: _Child) -> str:
+    """Wait until a child is locked up; empty, or why it could not be: then it runs nothing."""
+    with os.fdopen(child.setup, "rb") as pipe:
+        said = pipe.read()
+    if said == _SETUP_DONE:
+        return ""
+    return said.decode(errors="replace") or "it died while it was being locked up"
+
+
+def _end(child: _Child) -> int:
+    """Kill a child, if it still runs, with all that it started; returns its status when they are gone."""
     # As process 1 of its namespace it is only gone when all others in it are.
     os.kill(child.pid, signal.SIGKILL)
     _, status = os.waitpid(child.pid, 0)
-    with os.fdopen(child.setup, "rb") as pipe:
-        said = pipe.read()
-    problem = (
-        "" if said == _SETUP_DONE else said.decode(errors="replace") or "it died while it was being locked up"
-    )
-    return _Ended(os.waitstatus_to_exitcode(status), problem)
+    return os.waitstatus_to_exitcode(status)
 
 
 def main(control: int) -> None:
     """The whole life of the process that the grader starts: it forks the server and waits for it."""
     syscalls.die_with_parent()
+    _die_first()
     _preload()
-    missing = _missing_features()
-    uid = _first_uid()
+    uid = uids.first_uid()
+    missing = _missing_features(has_uids=bool(uid))
     if "namespaces" not in missing:
-        home.leave_namespaces()
+        home.leave_namespaces(has_uids=bool(uid))
     pid = os.fork()
     if pid:
         os.close(control)
@@ -168,7 +167,7 @@ def main(control: int) -> None:
     walls = jail.Walls(
         has_namespaces="namespaces" not in missing,
         has_landlock="landlock" not in missing,
-        system_calls=b"" if "seccomp" in missing else seccomp.assemble(has_own_pids="namespaces" not in missing),
+        system_calls=b"" if "seccomp" in missing else seccomp.assemble(has_namespaces="namespaces" not in missing),
     )
     server = Server(walls, uid=uid)
     if walls.has_namespaces:
@@ -192,6 +191,13 @@ def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> N
         control.send(json.dumps(report).encode())
 
 
+def _die_first() -> None:
+    """When the machine is out of memory, the kernel shall kill a program and not the trainer."""
+    # It is no wall: where /proc cannot be written, all are killed by their size.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
 def _preload() -> None:
     for name in PRELOADED.split():
         with contextlib.suppress(ImportError):  # a Python that was built without it
@@ -200,10 +206,10 @@ def _preload() -> None:
     sys.path[:] = [home.STANDARD_LIBRARY, f"{home.STANDARD_LIBRARY}/lib-dynload"]
 
 
-def _missing_features() -> dict[str, str]:
+def _missing_features(*, has_uids: bool) -> dict[str, str]:
     missing = {}
     probes: dict[str, Callable[[], object]] = {
-        "namespaces": _try_namespaces,
+        "namespaces": lambda: _try_namespaces(has_uids=has_uids),
         "landlock": landlock.abi_version,
         "seccomp": seccomp.check_available,
     }
@@ -215,13 +221,13 @@ def _missing_features() -> dict[str, str]:
     return missing
 
 
-def _try_namespaces() -> None:
+def _try_namespaces(*, has_uids: bool) -> None:
     """In a child of its own: some systems let one enter a user namespace and then refuse everything in it."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            home.leave_namespaces()
+            home.leave_namespaces(has_uids=has_uids)
             home.enter_empty_root()
         except OSError as error:
             os.write(writes, str(error.strerror).encode())
@@ -233,8 +239,3 @@ def _try_namespaces() -> None:
         problem = pipe.read()
     if problem:
         raise OSError(errno.EPERM, problem)
-
-
-def _first_uid() -> int:
-    """The first of the two that this server's children get, which are nobody else's; 0 if it cannot give any."""
-    return _FIRST_UID + 2 * os.getpid() if os.getuid() == 0 else 0
