@@ -89,7 +89,8 @@ def test_all_training_prompts_come_once_whatever_the_weights(tokenizer):
     stream = mixture(tokenizer, (7.0, 3.0))
     prompts = stream.training()
     assert len({prompt.key for prompt in prompts}) == len(prompts) == stream.epoch_size
-    assert [content(p) for p in prompts[:10]] == [content(stream.at(n)) for n in range(10)]
+    # Until the first part, of three problems, has no more.
+    assert [content(p) for p in prompts[:4]] == [content(stream.at(n)) for n in range(4)]
 
 
 def test_the_fingerprint_knows_parts_and_weights(tokenizer):
@@ -124,7 +125,7 @@ def test_a_mixture_of_recipes_takes_their_data_sections_and_its_own_limit(tmp_pa
         ({"mixture": ("a.toml",), "path": "x.jsonl"}, r"data\.path and data\.mixture exclude each other"),
         ({"mixture": ("a.toml",), "task": "euclid"}, r"data\.task and data\.mixture exclude each other"),
         ({"mixture": ("a.toml", "b.toml"), "weights": (1.0,)}, "has 1 numbers for the 2 recipes"),
-        ({"mixture": ("a.toml",), "weights": (0.0,)}, "must all be greater than 0"),
+        ({"mixture": ("a.toml",), "weights": (0.0,)}, "must all be finite and greater than 0"),
         ({"path": "x.jsonl", "weights": (1.0,)}, r"data\.weights needs data\.mixture"),
     ],
 )

@@ -52,7 +52,7 @@ def _parser() -> Parser:
     parser = Parser("freerun sft", DESCRIPTION, EPILOG)
     parser.usage = "freerun sft MODEL DATA DIR [--option value ...]"
     parser.add_argument("model", metavar="MODEL", type=Path, help="model directory to start from")
-    parser.add_argument("data", metavar="DATA", type=Path, help="JSONL file of demonstrations")
+    parser.add_argument("data", metavar="DATA", type=Path, help=".jsonl, .json or .parquet file of demonstrations")
     parser.add_argument("directory", metavar="DIR", type=Path, help="where to write; new, or one to continue")
     _add_options(parser, SftConfig, prefix="")
     _add_options(parser, LoraConfig, prefix="lora_")
