@@ -222,3 +222,11 @@ def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path, chat_
 def test_settings_that_make_no_sense_are_named_as_they_are_written(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SftConfig(**changes)
+
+
+def test_rows_are_read_as_training_reads_them(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:
+    rows = [{"question": 1, "answer": ["1", "2"]}, {"question": "3", "answer": "4"}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert len(read_demonstrations(tmp_path / "rows.json", chat_tokenizer, SUMS).training) == 2
+    deep = '{"question": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    assert error_of(tmp_path, chat_tokenizer, SUMS, deep).startswith("rows.jsonl:1: not JSON (maximum recursion")

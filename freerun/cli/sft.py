@@ -17,7 +17,7 @@ from freerun.errors import ModelError
 from freerun.model.adapter_directory import is_adapter
 
 DESCRIPTION = """\
-Fine-tune a model on demonstrations, one JSON object a line. Each is a chat,
+Fine-tune a model on demonstrations, rows of a .jsonl, .json or .parquet file. Each is a chat,
   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]},
 of which the assistant's turns are trained; or, with --template, fields for the prompt and a completion.
 The model is written to DIR/model. After Ctrl-C the same command continues."""
