@@ -178,11 +178,11 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
         ),
         (
             ["train", "demo.toml", "--lr", "1"],
-            'config: unknown key "lr" on the command line; did you mean "train.lr"?',
+            'freerun train takes no option "--lr"; did you mean "--train.lr"?',
         ),
         (
             ["train", "--lr", "1", "demo.toml"],
-            'config: unknown key "lr" on the command line; did you mean "train.lr"?',
+            'freerun train takes no option "--lr"; did you mean "--train.lr"?',
         ),
         (
             ["train", "demo.toml", "--model.path="],
@@ -206,6 +206,23 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
             ["train", "demo.toml", "--warm_start.num_steps", "1"],
             'config: data.task = "times-tables" has no demonstrations; set warm_start.num_steps = 0, '
             'or data.task to "euclid"',
+        ),
+        (
+            ["train", "demo.toml", "--data.task", "reasoning-gym/chain_sum"],
+            'config: reward.grader = "number" cannot read the answers of data.task = "reasoning-gym/chain_sum"; '
+            'set reward.grader = "reasoning-gym"',
+        ),
+        (
+            ["eval", "model", "--recipe", "demo.toml"],
+            'freerun eval takes no option "--recipe"; "freerun eval --help" explains its arguments',
+        ),
+        (
+            ["train", "demo.toml", "--dry_run"],
+            'freerun train takes no option "--dry_run"; did you mean "--dry-run"?',
+        ),
+        (
+            ["train", "demo.toml", "more"],
+            'freerun train takes no argument "more"; "freerun train --help" explains its arguments',
         ),
         (["eval", "model"], "a model directory is no run: say what to evaluate it on with --task TASK"),
         (

@@ -1,6 +1,7 @@
 """Runs side by side: grouping, curves and the files, on a real run and on copies of it with other settings."""
 
 import csv
+import math
 import re
 import shutil
 import struct
@@ -19,11 +20,12 @@ from freerun.cli.main import main
 from freerun.cli.report_table import as_table
 from freerun.errors import FreerunError
 from freerun.events.events import RunStarted, WeightsLoaded
-from freerun.events.reader import RunSummary
+from freerun.events.reader import EvalRow, RunSummary
 from freerun.reports.compare import read_groups, summarise, write_comparison
 from freerun.reports.curves import bin_size_for, mean_curve
 from freerun.reports.drawing import draw_comparison
 from freerun.reports.grouping import group_runs
+from freerun.reports.intervals import Estimate, t_interval
 from freerun.reports.record import Point, RunRecord, find_start_ups, read_run
 from freerun.reports.tables import markdown
 
@@ -191,7 +193,47 @@ def test_the_interval_is_over_seeds_if_there_are_some_and_over_prompts_if_not(ru
     two, one = map(summarise, read_groups(runs))
     assert (two.interval_over, one.interval_over) == ("2 seeds", "4 prompts")
     assert two.final_accuracy.low == two.final_accuracy.high == two.final_accuracy.mean
+    last = read_run(runs[2]).evals[-1]
+    assert (one.final_accuracy.low, one.final_accuracy.high) == (last.accuracy_low, last.accuracy_high)
     assert one.final_accuracy.low < one.final_accuracy.high
+
+
+def test_a_seed_that_was_run_again_counts_once() -> None:
+    def run(name: str, seed: int, *accuracies: float) -> RunRecord:
+        rows = [
+            EvalRow(version=version, seconds=0.0, accuracy=accuracy, accuracy_low=accuracy - 0.25,
+                    accuracy_high=accuracy + 0.125, num_prompts=9, num_samples=1, num_failed=0, mean_length=1.0)
+            for version, accuracy in enumerate(accuracies)
+        ]  # fmt: skip
+        return replace(record(name, run__seed=seed), evals=rows)
+
+    [twice] = group_runs([run("a", 3, 0.0, 0.5), run("b", 3, 0.0, 0.75, math.nan)])
+    summary = summarise(twice)
+    assert summary.interval_over == "9 prompts"
+    assert summary.final_accuracy == Estimate(0.625, 0.375, 0.75, 9)
+    [three] = group_runs([run("a", 3, 0.0), run("b", 3, 0.5), run("c", 4, 0.75)])
+    assert summarise(three).interval_over == "2 seeds"
+    assert summarise(three).final_accuracy == t_interval([0.25, 0.75])
+    [never] = group_runs([run("a", 3)])
+    assert summarise(never).interval_over == ""
+
+
+def test_accuracy_before_training_is_that_of_version_0_or_unknown() -> None:
+    rows = [
+        EvalRow(version=version, seconds=0.0, accuracy=accuracy, accuracy_low=0.0, accuracy_high=1.0,
+                num_prompts=9, num_samples=1, num_failed=0, mean_length=1.0)
+        for version, accuracy in ((0, math.nan), (2, 0.5))
+    ]  # fmt: skip
+    assert math.isnan(replace(record("a"), evals=rows).numbers().first_accuracy)
+
+
+def test_runs_of_one_seed_are_averaged_before_the_band_is_drawn() -> None:
+    lines = [points(0.0, 0.5), points(0.5, 0.5), points(1.0, 1.0)]
+    curve, plain = mean_curve(lines, "step", seeds=[3, 3, 4]), mean_curve([points(0.25, 0.5), lines[2]], "step")
+    assert curve is not None
+    assert plain is not None
+    np.testing.assert_allclose(curve.mean, plain.mean)
+    np.testing.assert_allclose(curve.high, plain.high)
 
 
 def test_a_run_named_twice_and_a_directory_that_is_no_run_are_refused(runs: list[Path], tmp_path: Path) -> None:

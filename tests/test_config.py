@@ -90,12 +90,6 @@ def test_arrays_of_numbers_take_integers_and_refuse_texts(demo: Path) -> None:
     )
 
 
-def test_a_grader_that_cannot_read_the_answers_of_reasoning_gym_is_refused(demo: Path) -> None:
-    demo.write_text('[data]\ntask = "reasoning-gym/chain_sum"')
-    assert 'set reward.grader = "reasoning-gym"' in error_of(demo)
-    assert load_recipe(demo, ["--reward.grader", "reasoning-gym"]).reward.grader == "reasoning-gym"
-
-
 def test_booleans_are_written_as_in_toml(demo: Path) -> None:
     assert load_recipe(demo, ["--objective.dynamic_sampling", "true"]).objective.dynamic_sampling
     assert error_of(demo, "--objective.dynamic_sampling", "yes") == (

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from freerun.errors import ModelError
+from freerun.model.adapter_directory import model_config
 from freerun.model.attention import Family, PackedCausalAttention, full_forward_logits, packed_positions
 from freerun.model.checkpoint import load_model, read_config, save_model, save_weights
 
@@ -139,3 +140,27 @@ def test_a_truncated_weights_file_is_an_error_that_names_it(tmp_path: Path) -> N
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(ModelError, match=r"model\.safetensors: cannot be read"):
         load_model(tmp_path)
+
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", r"config\.json:1: not JSON"),
+        ("[]", "not a JSON object"),
+        (json.dumps(LLAMA | {"max_position_embeddings": None}), "max_position_embeddings = null is not a number"),
+        (json.dumps(LLAMA | {"num_key_value_heads": "2"}), 'num_key_value_heads = "2" is not a number'),
+        (json.dumps(LLAMA | {"rope_scaling": {"type": "yarn"}}), 'rope_type "yarn" is not supported'),
+        (json.dumps(LLAMA | {"rope_scaling": {"type": "llama3"}}), 'has no number "factor"'),
+    ],
+)
+def test_a_damaged_config_is_refused_by_all_who_read_it(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    for read in (read_config, model_config):
+        with pytest.raises(ModelError, match=problem):
+            read(tmp_path)

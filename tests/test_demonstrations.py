@@ -159,7 +159,7 @@ def test_every_bad_row_is_named_by_file_and_line(tmp_path: Path, chat_tokenizer:
         "",
         {"question": "1"},
         {"question": "1", "answer": "  "},
-        {"question": "1", "answer": ["x"]},
+        {"question": "1", "answer": [1]},
         {"question": "UPPER", "answer": "x"},
         [1],
     )
@@ -168,7 +168,7 @@ def test_every_bad_row_is_named_by_file_and_line(tmp_path: Path, chat_tokenizer:
     assert "not JSON" in lines[0]
     assert 'no field "answer" (fields: "question"); change --completion-field or the row' in lines[1]
     assert 'field "answer" is empty' in lines[2]
-    assert "not a string or number" in lines[3]
+    assert "not a string, a number or a list of strings" in lines[3]
     assert "cannot encode" in lines[4]
     assert lines[5] == "and 1 more of 7 rows"
 
@@ -202,7 +202,7 @@ def test_a_model_without_a_chat_template_asks_for_a_template(tmp_path: Path, mod
 
 
 def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match="no such file or directory; name a JSONL file"):
+    with pytest.raises(DataError, match="no such file or directory; name a file"):
         read_demonstrations(tmp_path / "gone.jsonl", chat_tokenizer, KEEP_ALL)
     assert "the file has no rows" in error_of(tmp_path, chat_tokenizer, KEEP_ALL)
     with pytest.raises(ConfigError, match="--template has a lone"):
@@ -222,3 +222,11 @@ def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path, chat_
 def test_settings_that_make_no_sense_are_named_as_they_are_written(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SftConfig(**changes)
+
+
+def test_rows_are_read_as_training_reads_them(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:
+    rows = [{"question": 1, "answer": ["1", "2"]}, {"question": "3", "answer": "4"}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert len(read_demonstrations(tmp_path / "rows.json", chat_tokenizer, SUMS).training) == 2
+    deep = '{"question": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    assert error_of(tmp_path, chat_tokenizer, SUMS, deep).startswith("rows.jsonl:1: not JSON (maximum recursion")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from freerun.reports.intervals import central_probability, t_interval, t_quantile, wilson_interval
+from freerun.reports.intervals import Estimate, central_probability, t_interval, t_quantile
 from freerun.reports.tables import with_interval
 
 
@@ -35,23 +35,6 @@ def test_the_interval_over_seeds_holds_the_truth_in_95_percent_of_studies() -> N
     assert coverage == pytest.approx(0.95, abs=0.012)
 
 
-def test_the_interval_over_prompts_is_at_its_level_where_samples_agree_and_wider_where_they_do_not() -> None:
-    rng = np.random.default_rng(1)
-    truths = np.linspace(0.5, 0.95, 4000)[:, None]
-    is_easy = rng.random((4000, 60)) < truths
-    for chances, least, most in ((is_easy * 1.0, 0.935, 0.965), (np.repeat(truths, 60, axis=1), 0.998, 1.0)):
-        accuracies = rng.binomial(4, chances).mean(axis=1) / 4
-        estimates = [wilson_interval(float(accuracy), 60) for accuracy in accuracies]
-        coverage = np.mean([e.low <= truth <= e.high for e, truth in zip(estimates, truths[:, 0], strict=True)])
-        assert least <= coverage <= most
-
-
-def test_the_interval_over_prompts_is_not_empty_when_all_are_right() -> None:
-    estimate = wilson_interval(1.0, 20)
-    assert estimate.high == 1.0
-    assert 0.8 < estimate.low < 0.9
-
-
 def test_one_value_has_no_interval_and_what_is_no_number_is_left_out() -> None:
     assert not t_interval([0.5]).has_interval
     assert t_interval([0.5, math.nan]).num == 1
@@ -61,5 +44,5 @@ def test_one_value_has_no_interval_and_what_is_no_number_is_left_out() -> None:
 def test_an_estimate_reads_with_its_interval() -> None:
     assert with_interval(t_interval([0.25, 0.75])) == "0.500 ± 3.177"
     assert with_interval(t_interval([0.25])) == "0.250"
-    assert with_interval(wilson_interval(1.0, 20)) == "1.000 [0.839, 1.000]"
+    assert with_interval(Estimate(1.0, 0.8389, 1.0, 20)) == "1.000 [0.839, 1.000]"
     assert with_interval(t_interval([])) == "-"

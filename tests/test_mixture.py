@@ -1,6 +1,7 @@
 """Mixtures: several sources in one stream, in exact proportion, addressed by one ordinal."""
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -89,6 +90,7 @@ def test_all_training_prompts_come_once_whatever_the_weights(tokenizer):
     stream = mixture(tokenizer, (7.0, 3.0))
     prompts = stream.training()
     assert len({prompt.key for prompt in prompts}) == len(prompts) == stream.epoch_size
+    # Until the first part, of three problems, has no more.
     assert [content(p) for p in prompts[:4]] == [content(stream.at(n)) for n in range(4)]
 
 
@@ -124,7 +126,8 @@ def test_a_mixture_of_recipes_takes_their_data_sections_and_its_own_limit(tmp_pa
         ({"mixture": ("a.toml",), "path": "x.jsonl"}, r"data\.path and data\.mixture exclude each other"),
         ({"mixture": ("a.toml",), "task": "euclid"}, r"data\.task and data\.mixture exclude each other"),
         ({"mixture": ("a.toml", "b.toml"), "weights": (1.0,)}, "has 1 numbers for the 2 recipes"),
-        ({"mixture": ("a.toml",), "weights": (0.0,)}, "must all be greater than 0"),
+        ({"mixture": ("a.toml",), "weights": (0.0,)}, "must all be finite and greater than 0"),
+        ({"mixture": ("a.toml", "b.toml"), "weights": (math.inf, 1.0)}, "must all be finite and greater than 0"),
         ({"path": "x.jsonl", "weights": (1.0,)}, r"data\.weights needs data\.mixture"),
     ],
 )

@@ -69,10 +69,20 @@ def test_a_number_is_the_reward_itself_and_rewards_are_configured() -> None:
     with_pool(act, correct=1.0, incorrect=0.0)
 
 
-def test_a_completion_cut_off_at_the_length_limit_is_wrong_without_running_the_grader() -> None:
+def test_a_completion_cut_off_at_the_length_limit_is_wrong_without_running_a_built_in_grader() -> None:
     async def act(pool: GraderPool) -> None:
-        assert await pool.grade(make_prompt(), make_completion("raise", "length")) == WRONG
-        assert "a bad idea" in await ask_and_fail(pool, "raise")
+        assert await pool.grade(make_prompt("no number"), make_completion("42", "length")) == WRONG
+        assert "holds no number" in (await ask(pool, "42", "no number")).reason  # type: ignore[union-attr]
+
+    with_pool(act, grader="number", requires_stop=True)
+
+
+def test_a_cut_off_completion_keeps_the_parts_of_a_users_function_but_the_one_that_decides() -> None:
+    async def act(pool: GraderPool) -> None:
+        parts = {"solved": -5.0, "brevity": -0.5}
+        assert await ask(pool, "parts") == Reward(4.5, True, {"solved": 5.0, "brevity": -0.5})
+        assert await pool.grade(make_prompt(), make_completion("parts", "length")) == Reward(-5.5, False, parts)
+        assert await pool.grade(make_prompt(), make_completion("right", "length")) == WRONG
 
     with_pool(act, requires_stop=True)
 
@@ -140,11 +150,11 @@ def test_a_long_completion_is_penalised_by_its_tokens() -> None:
 
 def test_a_cut_off_completion_is_wrong_in_the_first_part_and_judged_by_the_others() -> None:
     async def act(pool: GraderPool) -> None:
-        cut_off = make_completion("raise", "length", num_tokens=MAX_TOKENS)
-        parts = {"my_task:grade": -5.0, "exact": 5.0, "overlong": -5.0}
-        assert await pool.grade(make_prompt("raise"), cut_off) == Reward(-5.0, False, parts)
+        cut_off = make_completion("no number", "length", num_tokens=MAX_TOKENS)
+        parts = {"number": -5.0, "exact": 5.0, "overlong": -5.0}
+        assert await pool.grade(make_prompt("no number"), cut_off) == Reward(-5.0, False, parts)
 
-    with_pool(act, grader="my_task:grade + exact", requires_stop=True, overlong_buffer_tokens=20)
+    with_pool(act, grader="number + exact", requires_stop=True, overlong_buffer_tokens=20)
 
 
 def test_a_grader_process_imports_nothing_heavy() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from freerun.config.data import DataConfig
-from freerun.data.tasks import Problem, load_problems
+from freerun.data.tasks import Problem, check_apart, load_problems
 from freerun.errors import ConfigError, DataError
 
 
@@ -86,6 +86,14 @@ def test_a_bad_row_is_named_with_its_line_and_the_remedy(tmp_path, row, message)
         load_problems(jsonl(path))
 
 
+def test_brackets_too_deep_to_read_are_a_bad_row(tmp_path):
+    deep = '{"question": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    with pytest.raises(DataError, match=r"\Atrain\.jsonl:11: not JSON \(maximum recursion depth"):
+        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS, deep)))
+    with pytest.raises(DataError, match=r"train\.json: not JSON \(maximum recursion depth"):
+        load_problems(jsonl(write(tmp_path / "train.json", deep)))
+
+
 def test_bytes_that_are_not_utf8_are_a_bad_row(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"question": "\xff", "answer": "1"}\n')
@@ -108,6 +116,41 @@ def test_the_first_five_bad_rows_are_reported_together_and_the_rest_counted(tmp_
     assert lines[-1] == "and 2 more of 17 rows"
 
 
+def test_a_problem_that_is_shown_solved_is_never_evaluated(tmp_path):
+    path = write(tmp_path / "train.jsonl", *ROWS)
+    problems = load_problems(jsonl(path, held_out_path=str(path), num_shots=2))
+    assert len(problems.held_out) == 8
+    assert not {shot.key for shot in problems.shots} & {problem.key for problem in problems.held_out}
+    same = write(tmp_path / "same.jsonl", *[ROWS[0]] * 3)
+    with pytest.raises(DataError, match="shows all 3 held-out problems as solved examples"):
+        load_problems(jsonl(same, held_out_path=str(same), num_shots=2))
+
+
+def test_held_out_data_that_are_the_training_data_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "train.jsonl", *ROWS)
+    with pytest.raises(ConfigError, match=r'held_out_path = "\./train\.jsonl" is what is trained on'):
+        check_apart(jsonl(path, held_out_path="./train.jsonl"))
+    with pytest.raises(ConfigError, match=r'held_out_path = "train" is what is trained on'):
+        check_apart(DataConfig(task="datasets", path="sums", held_out_path="train"))
+    check_apart(DataConfig(task="datasets", path="sums", held_out_path="test"))
+    check_apart(jsonl(path))
+    check_apart(DataConfig(task="euclid"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "euclid", "path": "x.jsonl"}, r"data\.path = 'x\.jsonl' means nothing for .*\"euclid\""),
+        ({"task": "reasoning-gym/chain_sum", "held_out_path": "x"}, r"data\.held_out_path = 'x' means nothing"),
+        ({"task": "file", "path": "x", "settings": ("size=3",)}, r"data\.settings = .* means nothing"),
+    ],
+)
+def test_settings_that_a_task_would_ignore_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**settings)
+
+
 def test_bad_rows_of_the_held_out_file_stop_the_run_too(tmp_path):
     train, test = write(tmp_path / "train.jsonl", *ROWS), write(tmp_path / "test.jsonl", {"question": "x"})
     with pytest.raises(DataError, match=r"test\.jsonl:1: no field"):
@@ -115,7 +158,7 @@ def test_bad_rows_of_the_held_out_file_stop_the_run_too(tmp_path):
 
 
 def test_missing_and_empty_files_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file or directory; set data\.path"):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file or directory; name a file"):
         load_problems(jsonl(tmp_path / "nowhere.jsonl"))
     with pytest.raises(DataError, match=r"empty\.jsonl: the file has no rows"):
         load_problems(jsonl(write(tmp_path / "empty.jsonl")))

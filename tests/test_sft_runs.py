@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -141,13 +142,16 @@ def test_each_row_is_trained_on_once_an_epoch_in_an_order_of_the_seed(work: Path
             ("adapter", "sums.jsonl", "out"),
             '"adapter" is an adapter; merge it first',
         ),
-        (("model", "gone.jsonl", "out", *TEMPLATE), "gone.jsonl: no such file or directory; name a JSONL file"),
+        (("model", "gone.jsonl", "out", *TEMPLATE), "gone.jsonl: no such file or directory; name a file"),
         (("model", "bad.jsonl", "out", *TEMPLATE), 'bad.jsonl:2: no field "answer" (fields: "question")'),
         (
             ("model", "sums.jsonl", "out", *TEMPLATE, "--lora-rank", "99"),
             "lora.rank = 99 exceeds the rank of k_proj",
         ),
         (("model", "sums.jsonl", "out", *TEMPLATE, "--max-tokens", "9999"), "exceeds the 2048 positions"),
+        (("mamba", "sums.jsonl", "out", *TEMPLATE), 'model_type "mamba" is outside the supported family'),
+        (("damaged", "sums.jsonl", "out", *TEMPLATE), "config.json:1: not JSON"),
+        (("unweighted", "sums.jsonl", "out", *TEMPLATE), "has neither model.safetensors nor"),
         (("model", "sums.jsonl", "taken", *TEMPLATE), 'cannot make a model in "taken"'),
     ],
 )
@@ -157,6 +161,11 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(
     Path("bad.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question": "1+1"}\n')
     Path("adapter").mkdir()
     Path("adapter/adapter_config.json").write_text("{}")
+    for name, config in (("mamba", '{"model_type": "mamba"}'), ("damaged", "{")):
+        Path(name).mkdir()
+        Path(name, "config.json").write_text(config)
+    shutil.copytree("model", "unweighted")
+    Path("unweighted/model.safetensors").unlink()
     Path("taken").mkdir()
     Path("taken/file").write_text("")
     assert main(["sft", *arguments]) == 2

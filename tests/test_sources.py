@@ -106,6 +106,12 @@ def test_a_bad_row_of_a_data_set_is_named_by_its_split_and_number(saved: Path):
         load_problems(DataConfig(task="datasets", path=str(saved), template="{nothing}"))
 
 
+def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(DataError, match=r'split "train" cannot be loaded \(\w+'):
+        load_problems(DataConfig(task="datasets", path=str(tmp_path)))
+
+
 def test_a_folder_of_parquet_is_loaded_as_a_data_set(tmp_path: Path):
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     folder = tmp_path / "folder"
@@ -164,6 +170,7 @@ def test_a_task_that_json_would_grade_wrongly_is_refused():
         ({"task": "reasoning-gym/chain_sums"}, r'did you mean "reasoning-gym/chain_sum"\?'),
         ({"settings": ("terms=2",)}, r"were refused .*'terms'.*; it has min_terms, max_terms"),
         ({"settings": ("min_terms=9", "max_terms=2")}, "were refused"),
+        ({"settings": ('size="50"',)}, "were refused|make no problems"),
         ({"settings": ("min_terms",)}, "each is name=value, such as max_number=50"),
         ({"settings": ("min_terms=two",)}, r'whose value is not TOML .*text is quoted: min_terms="\.\.\."'),
         ({"answer": "{answer}!"}, r"data\.answer and data\.answer_after mean nothing"),
@@ -203,6 +210,22 @@ def texts():
 
 def nothing():
     return []
+
+def fails_at_once():
+    raise KeyError("oops")
+
+def leaves():
+    raise SystemExit(3)
+
+def endless():
+    while True:
+        yield {}
+
+def numbers():
+    return [Problem(key="k", text="t", answer="a"), Problem(key="l", text="t", answer=3)]
+
+def empty_text():
+    return [Problem(key="k", text=" ", answer="a")]
 """
 
 
@@ -239,6 +262,11 @@ def test_a_module_with_an_alphabet_and_demonstrations_can_be_learned_from_nothin
         ("my_task:broken", 'data.task = "my_task:broken" failed with KeyError'),
         ("my_task:texts", r"0: a string, not a dictionary such as dict\(question="),
         ("my_task:nothing", "yields nothing"),
+        ("my_task:fails_at_once", 'data.task = "my_task:fails_at_once" failed with KeyError'),
+        ("my_task:leaves", 'data.task = "my_task:leaves" failed with SystemExit: 3'),
+        ("my_task:endless", "yields more than 1,000,000 problems; let it come to an end"),
+        ("my_task:numbers", 'data.task = "my_task:numbers": problem 1 has answer = 3; it must be a string'),
+        ("my_task:empty_text", "problem 0 has text = ' '; it must be a string that is not empty"),
     ],
 )
 def test_what_a_function_yields_wrongly_is_named(task, message):
@@ -254,8 +282,16 @@ def test_what_a_function_yields_wrongly_is_named(task, message):
         (DataConfig(task="no_task:rows"), "importing no_task failed with ModuleNotFoundError"),
         (DataConfig(task="my task:rows"), 'write "module:function"'),
         (DataConfig(task="my_task:rows", settings=("size=3",)), 'data.task = "my_task:rows" takes num'),
+        (DataConfig(task="my_task:worded", template="{a}"), r"data\.template means nothing .*worded already"),
+        (DataConfig(task="times-tables", answer="{a}"), r"data\.answer means nothing .*worded already"),
+        (DataConfig(task="euclid", settings=('max_number="50"',)), "max_number='50' must be a whole number"),
+        (DataConfig(task="euclid", settings=("max_number=50.0",)), "max_number=50.0 must be a whole number"),
+        (DataConfig(task="times-tables", settings=("max_number=50",)), 'data.task = "times-tables" takes none'),
         (DataConfig(task="time-tables"), r'unknown task .*did you mean "times-tables"\?'),
-        (DataConfig(task="euclid", settings=("max_number=4",)), "max_number=4 must be at least 5"),
+        (
+            DataConfig(task="euclid", settings=("max_number=4",)),
+            "max_number=4 must be a whole number from 5 to 1000",
+        ),
     ],
 )
 def test_a_task_that_is_not_there_is_named(config, message):

@@ -17,9 +17,9 @@ from test_compare import png_size
 from tiny_runs import ROOT, make_run
 
 from freerun.errors import ConfigError, FreerunError
-from freerun.events.reader import RunReader
+from freerun.events.reader import RunReader, RunSummary, StepRow
 from freerun.reports.paired import contrasts, speedup
-from freerun.reports.record import RunNumbers
+from freerun.reports.record import RunNumbers, RunRecord
 from freerun.reports.study import Condition, Study, objective_overrides, plan_staleness
 from freerun.reports.study_report import summarise_conditions, write_report
 from freerun.reports.study_state import find_failures, finished_records, state_of
@@ -123,9 +123,11 @@ def stopped_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_stopped_study_is_continued_where_it_stopped(stopped_study: Path) -> None:
     study = plan(stopped_study, *OVERRIDES)
     assert [state_of(run) for run in study.runs] == ["finished", "to resume"]
+    first_log = study.log_file(study.runs[1]).read_text()
     process = start_study(stopped_study, "--eta", "0", "2", "--objective", "naive", "--seeds", "1", *OVERRIDES)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
+    assert study.log_file(study.runs[1]).read_text().startswith(first_log)
     assert "[2/2] eta-2-naive-seed-0 resumed" in output
     assert "eta-0-naive-seed-0 started" not in output
     assert [num_sessions(run.directory) for run in study.runs] == [1, 2]
@@ -184,6 +186,20 @@ def test_contrasts_are_paired_by_seed(tmp_path: Path) -> None:
 def blank_numbers(**values: float) -> RunNumbers:
     fields = [field.name for field in dataclasses.fields(RunNumbers)]
     return RunNumbers(**({name: math.nan for name in fields} | {"metrics": {}} | values))  # type: ignore[arg-type]
+
+
+def test_a_run_without_steps_does_not_hide_the_staleness_of_the_others(tmp_path: Path) -> None:
+    study = plan(make_run(tmp_path), etas="2", num_seeds=2)
+    step = StepRow(version=1, seconds=1.0, step_seconds=1.0, wait_seconds=0.0, staleness_counts={2: 4}, metrics={})
+    summary = RunSummary(
+        name="", state="finished", version=1, num_steps=1, reward=None, accuracy=None, updated=0.0
+    )
+    for order in ([[], [step]], [[step], []]):
+        records = {
+            run.name: RunRecord(run.directory, summary, {}, steps, [], [], 0.0)
+            for run, steps in zip(study.runs, order, strict=True)
+        }
+        assert summarise_conditions(study, records)[0].staleness_max == 2.0
 
 
 def test_a_directory_with_a_run_of_other_settings_is_refused(stopped_study: Path) -> None:

@@ -21,6 +21,7 @@ from freerun.types import GradeFailed, Reward
         ("number", [Part(1.0, "number")]),
         ("number + 0.2 * format", [Part(1.0, "number"), Part(0.2, "format")]),
         ("2*math+-.5*my_task:length", [Part(2.0, "math"), Part(-0.5, "my_task:length")]),
+        ("1e+2 * format + 2E+0*exact+number", [Part(100.0, "format"), Part(2.0, "exact"), Part(1.0, "number")]),
         ("0 * exact + 1e-1 * reasoning-gym", [Part(0.0, "exact"), Part(0.1, "reasoning-gym")]),
     ],
 )
@@ -36,6 +37,8 @@ def test_a_grader_is_a_name_or_a_weighted_sum(written: str, parts: list[Part]) -
         ("0.2 *", "has a term without a name"),
         ("format * 0.2", '"format" is not a weight; a grader is a name, or a sum'),
         ("number - 0.2 * format", r'"number - 0.2" is not a weight; .*to subtract, write "\+ -0.2'),
+        ("-number", r'"-number" is not the name of a grader; to subtract, write "\+ -0.2'),
+        ("number - format", r'"number - format" is not the name of a grader; to subtract'),
         ("inf * number", "the weight inf is not finite"),
         ("number + 0.2 * number", "names number twice"),
     ],

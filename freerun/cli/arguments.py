@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from typing import NoReturn
 
+from freerun.config.load import nearest_keys
 from freerun.errors import FreerunError
 
 
@@ -20,6 +22,21 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+
+    def parse_own(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The verb's own options; refuses one that it does not have, by its name."""
+        args, unknown = self.parse_known_args(arguments)
+        if unknown:
+            kind = "option" if unknown[0].startswith("-") else "argument"
+            raise FreerunError(f'{self.prog} takes no {kind} "{unknown[0]}"; {self._remedy(unknown[0])}')
+        return args
+
+    def _remedy(self, option: str) -> str:
+        name = option.partition("=")[0]
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.8) or [
+            f"--{key}" for key in nearest_keys(name.removeprefix("--"))
+        ]
+        return f'did you mean "{near[0]}"?' if near else f'"{self.prog} --help" explains its arguments'
 
     def error(self, message: str) -> NoReturn:
         raise FreerunError(f'{message}; "{self.prog} --help" explains its arguments')

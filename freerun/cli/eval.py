@@ -37,8 +37,7 @@ examples:
 
 def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
-    args, unknown = _parser().parse_known_args(own)
-    overrides += unknown
+    args = _parser().parse_own(own)
 
     from freerun.runtime.eval_job import is_evaluation
 

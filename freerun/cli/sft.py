@@ -17,7 +17,7 @@ from freerun.errors import ModelError
 from freerun.model.adapter_directory import is_adapter
 
 DESCRIPTION = """\
-Fine-tune a model on demonstrations, one JSON object a line. Each is a chat,
+Fine-tune a model on demonstrations, rows of a .jsonl, .json or .parquet file. Each is a chat,
   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]},
 of which the assistant's turns are trained; or, with --template, fields for the prompt and a completion.
 The model is written to DIR/model. After Ctrl-C the same command continues."""
@@ -52,7 +52,7 @@ def _parser() -> Parser:
     parser = Parser("freerun sft", DESCRIPTION, EPILOG)
     parser.usage = "freerun sft MODEL DATA DIR [--option value ...]"
     parser.add_argument("model", metavar="MODEL", type=Path, help="model directory to start from")
-    parser.add_argument("data", metavar="DATA", type=Path, help="JSONL file of demonstrations")
+    parser.add_argument("data", metavar="DATA", type=Path, help=".jsonl, .json or .parquet file of demonstrations")
     parser.add_argument("directory", metavar="DIR", type=Path, help="where to write; new, or one to continue")
     _add_options(parser, SftConfig, prefix="")
     _add_options(parser, LoraConfig, prefix="lora_")

@@ -26,13 +26,12 @@ configuration, as [section] and key = value in the recipe, or as --section.key v
 
 def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
-    args, unknown = _parser(with_keys="-h" in own or "--help" in own).parse_known_args(own)
-    changes = [*overrides, *unknown]
-    recipe = load_recipe(args.recipe, changes)
+    args = _parser(with_keys="-h" in own or "--help" in own).parse_own(own)
+    recipe = load_recipe(args.recipe, overrides)
     if args.resume:
         from freerun.runtime.run_directory import recipe_to_resume
 
-        recipe = recipe_to_resume(recipe, changes)
+        recipe = recipe_to_resume(recipe, overrides)
     else:
         check_files(recipe)
     if args.dry_run:
@@ -49,9 +48,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def check_files(recipe: Recipe) -> None:
     """Fail before any process is started if the model or the data is not there."""
-    from freerun.data.tasks import check_demonstrations, has_alphabet
+    from freerun.data.mixture import parts_of
+    from freerun.data.tasks import check_apart, check_demonstrations, has_alphabet
 
     check_data_files(recipe)
+    for part in parts_of(recipe.data).values():
+        check_apart(part)
     if recipe.warm_start.num_steps:
         check_demonstrations(recipe.data)
     model = Path(recipe.model.path)

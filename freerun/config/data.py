@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from freerun.config.checks import require, require_positive
 
 _OF_A_MIXTURE = ("mixture", "weights", "max_prompt_tokens", "min_pass_rate", "max_pass_rate")
 """The keys that mean something for a mixture; all others belong to its parts."""
+WORDING_KEYS = ("template", "answer", "answer_after", "shot_template")
+"""The keys that make problems of rows; they mean nothing for a task whose problems are worded already."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,17 @@ class DataConfig:
         if self.reads_rows:
             what = "name a file" if self.task == "file" else "name a directory or a data set of the hub"
             require(self.path != "", f'data.path is empty; {what}, or set data.task = "times-tables"')
+        else:
+            self._check_unused(("path", "held_out_path"), "which reads no rows from there")
+        if self.task == "file":
+            self._check_unused(("settings",), "which takes none")
+
+    def _check_unused(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            require(
+                not value, f'data.{name} = {value!r} means nothing for data.task = "{self.task}", {why}; remove it'
+            )
 
     def _check_mixture(self) -> None:
         for field in dataclasses.fields(self):
@@ -84,4 +98,7 @@ class DataConfig:
             len(self.weights) in (0, len(self.mixture)),
             f"data.weights has {len(self.weights)} numbers for the {len(self.mixture)} recipes of data.mixture",
         )
-        require(all(weight > 0 for weight in self.weights), "data.weights must all be greater than 0")
+        require(
+            all(0 < weight < math.inf for weight in self.weights),
+            f"data.weights = {list(self.weights)} must all be finite and greater than 0",
+        )

@@ -202,7 +202,7 @@ def _expected(hint: Any) -> str:
 
 
 def _unknown_key(key: str, where: str) -> ConfigError:
-    hint = _did_you_mean(_nearest_keys(key)) or '; "freerun train --help" lists all keys'
+    hint = _did_you_mean(nearest_keys(key)) or '; "freerun train --help" lists all keys'
     return ConfigError(f'config: unknown key "{key}" {where}{hint}')
 
 
@@ -210,7 +210,7 @@ def _did_you_mean(nearest: Sequence[str]) -> str:
     return f'; did you mean "{nearest[0]}"?' if nearest else ""
 
 
-def _nearest_keys(key: str) -> list[str]:
+def nearest_keys(key: str) -> list[str]:
     """The right name in another section, else a misspelt key, else a misspelt name in another section."""
     name = key.rpartition(".")[2]
     by_name: dict[str, list[str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ THINK_THEN_ANSWER = r"(?s)<think>((?!</?think>).)*</think>\s*<answer>((?!</?answ
 
 CLEANUP_SECONDS = 1.0
 """What the code grader may need to kill a program that is out of time, and to say so."""
+_PLUS = re.compile(r"\+(?!(?<=[0-9.][eE]\+)[0-9])")
+"""Between two terms; not the plus in the exponent of 1e+2."""
+_MINUS = re.compile(r"(?:^|\s)-")
+"""A minus that is no hyphen of a name, such as that of reasoning-gym."""
 
 
 class Part(NamedTuple):
@@ -86,18 +91,22 @@ class RewardConfig:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The terms of `grader`, in order."""
-        return tuple(self._part(term) for term in self.grader.split("+"))
+        return tuple(self._part(term) for term in _PLUS.split(self.grader))
 
     def _part(self, term: str) -> Part:
         weight_text, star, grader = (text.strip() for text in term.rpartition("*"))
         example = 'a grader is a name, or a sum such as "number + 0.2 * format"'
+        subtract = 'to subtract, write "+ -0.2 * ..."'
         require(grader != "", f'reward.grader = "{self.grader}" has a term without a name; {example}')
+        require(
+            not _MINUS.search(grader),
+            f'reward.grader = "{self.grader}": "{grader}" is not the name of a grader; {subtract}',
+        )
         try:
             weight = float(weight_text) if star else 1.0
         except ValueError as error:
             raise ConfigError(
-                f'config: reward.grader = "{self.grader}": "{weight_text}" is not a weight; {example} '
-                '(to subtract, write "+ -0.2 * ...")'
+                f'config: reward.grader = "{self.grader}": "{weight_text}" is not a weight; {example} ({subtract})'
             ) from error
         require(math.isfinite(weight), f'reward.grader = "{self.grader}": the weight {weight} is not finite')
         return Part(weight, grader)

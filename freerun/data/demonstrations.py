@@ -1,4 +1,4 @@
-"""Demonstrations from a JSONL file: every row checked and turned into tokens before any work starts.
+"""Demonstrations from a file of rows: every row checked and turned into tokens before any work starts.
 
     {"question": ..., "completion": ...}     template ─► prompt, untrained │ completion and end token, trained
     {"messages": [{"role", "content"}, ...]}  chat template ─► each assistant turn trained, all else not
@@ -13,21 +13,21 @@ A row that cannot be used is an error that names file and line; a row that is to
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from freerun.config.sft import SftConfig
+from freerun.data.files import rows_of
+from freerun.data.rows import RowError, convert, text_of
 from freerun.data.template import PromptTemplate
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError, ModelError
 from freerun.types import Demonstration, Ints
 
-NUM_ROWS_REPORTED = 5
 MESSAGES_FIELD = "messages"
 
 
@@ -49,10 +49,6 @@ class Demonstrations:
         return digest.hexdigest()
 
 
-class _RowError(Exception):
-    """Why one row cannot be used; the reader adds file and line."""
-
-
 def demonstration_of(prompt_ids: Ints, completion_ids: Ints) -> Demonstration:
     """A prompt that is read and a completion that is trained."""
     return _joined([(prompt_ids, False), (completion_ids, True)])
@@ -61,17 +57,9 @@ def demonstration_of(prompt_ids: Ints, completion_ids: Ints) -> Demonstration:
 def read_demonstrations(path: Path, tokenizer: Tokenizer, config: SftConfig) -> Demonstrations:
     """All rows of the file, or an error with the first that cannot be used."""
     make = _row_maker(tokenizer, config)
-    rows: list[tuple[str, Demonstration]] = []
-    complaints: list[str] = []
-    for number, line in _lines(path):
-        try:
-            rows.append((f"{path.name}:{number}", make(_parse(line))))
-        except _RowError as bad:
-            complaints.append(f"{path}:{number}: {bad}")
-    if complaints:
-        raise DataError(_report(complaints, num_rows=len(rows) + len(complaints)))
+    rows = convert(rows_of(path), lambda key, row: make(row))
     if not rows:
-        raise DataError(f"{path}: the file has no rows; each line must be one JSON object")
+        raise DataError(f"{path}: the file has no rows; each must be one JSON object, or one row of a table")
     usable = [(key, row) for key, row in rows if len(row.token_ids) <= config.max_tokens]
     if not usable:
         shortest = min(len(row.token_ids) for _, row in rows)
@@ -118,14 +106,14 @@ class _TemplateRows:
         self._completion_field = config.completion_field
 
     def __call__(self, row: Mapping[str, Any]) -> Demonstration:
-        values = {name: _text_of(row, name, setting="--template") for name in self._template.fields}
+        values = {name: text_of(row, name, setting="--template") for name in self._template.fields}
         prompt_ids = _encode(self._tokenizer, self._template.fill(values), add_special_tokens=True)
         if len(prompt_ids) == 0 or not any(value.strip() for value in values.values()):
-            raise _RowError("the prompt is empty; fill it or remove the row")
-        completion = _text_of(row, self._completion_field, setting="--completion-field")
+            raise RowError("the prompt is empty; fill it or remove the row")
+        completion = text_of(row, self._completion_field, setting="--completion-field")
         completion_ids = _encode(self._tokenizer, completion)
         if not completion.strip() or len(completion_ids) == 0:
-            raise _RowError(f'field "{self._completion_field}" is empty; fill it or remove the row')
+            raise RowError(f'field "{self._completion_field}" is empty; fill it or remove the row')
         return demonstration_of(prompt_ids, self._with_end(completion_ids))
 
     def _with_end(self, completion_ids: Ints) -> Ints:
@@ -149,7 +137,7 @@ class _ChatRows:
             before = self._render(messages[:index], add_generation_prompt=True)
             after = self._render(messages[: index + 1], add_generation_prompt=False)
             if not before.startswith(done) or not after.startswith(before):
-                raise _RowError(
+                raise RowError(
                     f"the chat template prints message {index + 1} in a way that depends on what follows it, so "
                     "its tokens cannot be told apart; use a row for each assistant turn, as the last message"
                 )
@@ -157,14 +145,14 @@ class _ChatRows:
             pieces += self._turn(after[len(before) :], index)
             done = after
         if len(pieces[0][0]) == 0:
-            raise _RowError("the chat begins with the assistant's text; begin it with a user message")
+            raise RowError("the chat begins with the assistant's text; begin it with a user message")
         return _joined(pieces)
 
     def _render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
         try:
             return self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt)
         except ModelError as error:
-            raise _RowError(str(error)) from error
+            raise RowError(str(error)) from error
 
     def _turn(self, text: str, index: int) -> list[tuple[Ints, bool]]:
         """Trained up to the token that ends the turn; what the template prints after it is never sampled."""
@@ -172,7 +160,7 @@ class _ChatRows:
         ends = np.flatnonzero(np.isin(ids, self._tokenizer.stop_token_ids))
         num_trained = int(ends[-1]) + 1 if len(ends) else len(ids)
         if num_trained == 0:
-            raise _RowError(f"message {index + 1}, the assistant's, has no tokens; fill it or remove the row")
+            raise RowError(f"message {index + 1}, the assistant's, has no tokens; fill it or remove the row")
         return [(ids[:num_trained], True), (ids[num_trained:], False)]
 
 
@@ -180,7 +168,7 @@ def _messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
     messages = row.get(MESSAGES_FIELD)
     if not isinstance(messages, list) or not messages:
         there = ", ".join(f'"{field}"' for field in row) or "none"
-        raise _RowError(
+        raise RowError(
             f'no list of chat messages in field "{MESSAGES_FIELD}" (fields: {there}); add it, or give a template '
             "for the prompt with --template"
         )
@@ -189,9 +177,9 @@ def _messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
             isinstance(message.get(name), str) for name in ("role", "content")
         )
         if not is_message:
-            raise _RowError(f'message {number} is not an object with the strings "role" and "content"')
+            raise RowError(f'message {number} is not an object with the strings "role" and "content"')
     if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
-        raise _RowError('no message of role "assistant" says anything, so there is nothing to train on')
+        raise RowError('no message of role "assistant" says anything, so there is nothing to train on')
     return messages
 
 
@@ -206,43 +194,4 @@ def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False
     try:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     except ModelError as error:
-        raise _RowError(str(error)) from error
-
-
-def _text_of(row: Mapping[str, Any], name: str, *, setting: str) -> str:
-    if name not in row:
-        there = ", ".join(f'"{field}"' for field in row) or "none"
-        raise _RowError(f'no field "{name}" (fields: {there}); change {setting} or the row')
-    value = row[name]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _RowError(f'field "{name}" is not a string or number; change {setting} or the row')
-    return str(value)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, numbered from 1."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {(error.strerror or 'unreadable').lower()}; name a JSONL file") from error
-    # Bytes, because text would also be split at U+2028 and its like, which JSON allows within strings.
-    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if line.strip():
-            yield number, line
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        row = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _RowError(f"not JSON ({error}); each line must be one JSON object") from error
-    if not isinstance(row, dict):
-        raise _RowError("not a JSON object; each line must be one")
-    return row
-
-
-def _report(complaints: Sequence[str], *, num_rows: int) -> str:
-    shown = list(complaints[:NUM_ROWS_REPORTED])
-    if len(complaints) > len(shown):
-        shown.append(f"and {len(complaints) - len(shown)} more of {num_rows} rows")
-    return "\n".join(shown)
+        raise RowError(str(error)) from error

@@ -16,6 +16,8 @@ from freerun.data.problem import Problem
 from freerun.errors import ConfigError
 
 ALPHABET = "0123456789^,>=$"
+MAX_NUMBER = 1000
+"""There are nearly its square of problems, and all of them are made before a run begins."""
 Pair = tuple[int, int]
 
 _SLIPS = (-10, -2, -1, 1, 2, 10)
@@ -24,8 +26,10 @@ _SLIPS = (-10, -2, -1, 1, 2, 10)
 
 def problems(max_number: int = 30) -> Iterator[Problem]:
     """Every pair of different numbers in 1..max_number."""
-    if max_number < 5:
-        raise ConfigError(f"config: data.settings: max_number={max_number} must be at least 5")
+    if type(max_number) is not int or not 5 <= max_number <= MAX_NUMBER:
+        raise ConfigError(
+            f"config: data.settings: max_number={max_number!r} must be a whole number from 5 to {MAX_NUMBER}"
+        )
     for a in range(1, max_number + 1):
         for b in range(1, max_number + 1):
             if a != b:

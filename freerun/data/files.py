@@ -24,6 +24,9 @@ from freerun.errors import DataError
 
 Rows = Iterator[tuple[str, Row | RowError]]
 
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The last for brackets within brackets, a thousand deep."""
+
 
 def read(path: Path, config: DataConfig) -> tuple[Problem, ...]:
     """All problems of the file, in its order."""
@@ -51,7 +54,7 @@ def _json_lines(path: Path) -> Rows:
 def _json_array(path: Path) -> Rows:
     try:
         rows = msgspec.json.decode(_content(path))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_JSON as error:
         raise DataError(f"{path}: not JSON ({error}); a file of one object a line ends in .jsonl") from error
     if not isinstance(rows, list):
         raise DataError(f"{path}: {kind_of(rows)}, not an array of objects")
@@ -78,13 +81,13 @@ def _content(path: Path) -> bytes:
         return path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         reason = (error.strerror or "unreadable").lower()
-        raise DataError(f"{path}: {reason}; set data.path (or data.held_out_path) to a file") from error
+        raise DataError(f"{path}: {reason}; name a file that can be read") from error
 
 
 def _parse(line: bytes) -> Row | RowError:
     try:
         row = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_JSON as error:
         return RowError(f"not JSON ({error}); each line must be one JSON object")
     return _as_row(row, "each line must be one JSON object")
 

@@ -61,7 +61,7 @@ def _make_dataset(name: str, settings: dict[str, Any]) -> Any:
 
 def _rows(dataset: Any, name: str) -> Iterator[tuple[str, Row]]:
     asked: set[str] = set()
-    for index, entry in enumerate(dataset):
+    for index, entry in enumerate(_entries(dataset, name)):
         # A small space of questions repeats itself: a twin in training would give a held-out problem away.
         if entry["question"] in asked:
             continue
@@ -71,6 +71,17 @@ def _rows(dataset: Any, name: str) -> Iterator[tuple[str, Row]]:
             _check_scoring(entry, text, name)
         # Some tasks have no reference answer, only a scorer.
         yield str(index), {"question": entry["question"], "answer": entry["answer"] or "", "entry": text}
+
+
+def _entries(dataset: Any, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        yield from dataset
+    # Settings of a wrong type, such as size="50", come to light only when an entry is made with them.
+    except Exception as error:
+        raise ConfigError(
+            f'config: data.settings of data.task = "{PREFIX}{name}" make no problems '
+            f"({type(error).__name__}: {error}); change them"
+        ) from error
 
 
 def _as_json(entry: dict[str, Any], name: str) -> str:

@@ -17,6 +17,7 @@ from freerun.data.rows import Row, to_problems
 from freerun.data.settings import settings_of
 from freerun.errors import DataError
 
+DEFAULT_SPLIT = "train"
 _SAVED = ("dataset_dict.json", "state.json")
 """Files that tell what `save_to_disk` wrote from a folder of data files."""
 
@@ -24,7 +25,7 @@ _SAVED = ("dataset_dict.json", "state.json")
 def read(config: DataConfig, *, split: str = "") -> tuple[Problem, ...]:
     """All problems of a split, by default the one of `data.settings`, which is "train" unless said otherwise."""
     settings = settings_of(config)
-    wanted = split or str(settings.get("split", "train"))
+    wanted = split or str(settings.get("split", DEFAULT_SPLIT))
     rows = _load(config.path, wanted, {name: value for name, value in settings.items() if name != "split"})
     problems = to_problems(_numbered(f"{Path(config.path).name}/{wanted}", rows), config)
     if not problems:
@@ -39,16 +40,18 @@ def _numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
 
 def _load(path: str, split: str, settings: dict[str, Any]) -> Any:
     datasets = require_extra("datasets", needed_for='data.task = "datasets"')
-    if any((Path(path) / name).is_file() for name in _SAVED):
-        return _saved_split(datasets.load_from_disk(path), path, split)
+    is_saved = any((Path(path) / name).is_file() for name in _SAVED)
     try:
-        return datasets.load_dataset(path, split=split, **settings)
+        loaded = (
+            datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path, split=split, **settings)
+        )
     # The library raises errors of its own, of the hub's client and of the file readers, without a common base.
     except Exception as error:
         raise DataError(
             f'data.path = "{path}": split "{split}" cannot be loaded ({type(error).__name__}: {error}); '
             "name a directory that is there, or a data set that can be fetched from the hub"
         ) from error
+    return _saved_split(loaded, path, split) if is_saved else loaded
 
 
 def _saved_split(saved: Any, path: str, split: str) -> Any:

@@ -53,7 +53,10 @@ def split(problems: Iterable[Problem], *, held_out_fraction: float) -> Problems:
 
 
 def set_shots_aside(problems: Problems, num_shots: int) -> Problems:
-    """Take the first training problems in hash order as solved examples: the same in every run."""
+    """Take the first training problems in hash order as solved examples: the same in every run.
+
+    None of them is evaluated: what is held out may be the same file, or repeat a question.
+    """
     if num_shots >= len(problems.training):
         raise DataError(
             f"data.num_shots = {num_shots} of {len(problems.training)} training problems leaves none to train on; "
@@ -62,7 +65,14 @@ def set_shots_aside(problems: Problems, num_shots: int) -> Problems:
     shots = in_hash_order(problems.training)[:num_shots]
     shown = {problem.key for problem in shots}
     training = tuple(problem for problem in problems.training if problem.key not in shown)
-    return Problems(training=training, held_out=problems.held_out, shots=shots)
+    asked = {problem.text for problem in shots}
+    held_out = tuple(problem for problem in problems.held_out if problem.text not in asked)
+    if not held_out:
+        raise DataError(
+            f"data.num_shots = {num_shots} shows all {len(problems.held_out)} held-out problems as solved "
+            "examples, which leaves none for evaluation; lower it or hold out others"
+        )
+    return Problems(training=training, held_out=held_out, shots=shots)
 
 
 def in_hash_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:

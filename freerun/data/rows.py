@@ -9,8 +9,8 @@ rows come from is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from freerun.config.data import DataConfig
 from freerun.data.problem import Problem
@@ -19,6 +19,7 @@ from freerun.errors import DataError
 
 NUM_ROWS_REPORTED = 5
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 _KINDS = {type(None): "null", bool: "a boolean", list: "a list", dict: "an object", str: "a string"}
 
@@ -29,17 +30,23 @@ class RowError(Exception):
 
 def to_problems(rows: Iterable[tuple[str, Row | RowError]], config: DataConfig) -> tuple[Problem, ...]:
     """A problem of each row, in their order; raises with the first rows that cannot be used."""
-    maker = _ProblemMaker(config)
-    problems: list[Problem] = []
+    return tuple(problem for _, problem in convert(rows, _ProblemMaker(config).make))
+
+
+def convert(rows: Iterable[tuple[str, Row | RowError]], make: Callable[[str, Row], T]) -> list[tuple[str, T]]:
+    """What `make` makes of each row, by key; raises with the first rows that cannot be used."""
+    made: list[tuple[str, T]] = []
     complaints: list[str] = []
     for key, row in rows:
         try:
-            problems.append(maker.make(key, row))
+            if isinstance(row, RowError):
+                raise row
+            made.append((key, make(key, row)))
         except RowError as bad:
             complaints.append(f"{key}: {bad}")
     if complaints:
-        raise DataError(_report(complaints, num_rows=len(problems) + len(complaints)))
-    return tuple(problems)
+        raise DataError(report(complaints, num_rows=len(made) + len(complaints)))
+    return made
 
 
 def text_of(row: Row, name: str, *, setting: str) -> str:
@@ -73,9 +80,7 @@ class _ProblemMaker:
         )
         self._answer_after = config.answer_after
 
-    def make(self, key: str, row: Row | RowError) -> Problem:
-        if isinstance(row, RowError):
-            raise row
+    def make(self, key: str, row: Row) -> Problem:
         values = _values(row, self._prompt)
         if not any(value.strip() for value in values.values()):
             names = ", ".join(f'"{name}"' for name in values)
@@ -102,7 +107,8 @@ def _values(row: Row, template: PromptTemplate) -> dict[str, str]:
     return {name: text_of(row, name, setting=template.setting) for name in template.fields}
 
 
-def _report(complaints: list[str], *, num_rows: int) -> str:
+def report(complaints: list[str], *, num_rows: int) -> str:
+    """The first complaints, one a line, and how many more there are."""
     shown = complaints[:NUM_ROWS_REPORTED]
     if len(complaints) > len(shown):
         shown.append(f"and {len(complaints) - len(shown)} more of {num_rows} rows")

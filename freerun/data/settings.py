@@ -1,4 +1,4 @@
-"""`data.settings`: the arguments of a task, written as name=value with a TOML value."""
+"""`data.settings`: the arguments of a task, each name=value in TOML; and settings that a task has no use for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from freerun.config.data import DataConfig
+from freerun.config.data import WORDING_KEYS, DataConfig
 from freerun.errors import ConfigError
 
 
@@ -30,12 +30,24 @@ def settings_of(config: DataConfig) -> dict[str, Any]:
     return values
 
 
-def call_with_settings(function: Callable[..., Any], settings: Mapping[str, Any], *, task: str) -> Any:
-    """What the task's function returns for its settings; says which ones it takes if these are not."""
+def check_settings(function: Callable[..., Any], settings: Mapping[str, Any], *, task: str) -> None:
+    """Refuse settings that the task's function does not take, and say which ones it does."""
     try:
         signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a function of an extension module may not tell its signature
+    try:
         signature.bind(**settings)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "none"
         raise ConfigError(f'config: data.settings: {error}; data.task = "{task}" takes {takes}') from error
-    return function(**settings)
+
+
+def require_no_wording(config: DataConfig) -> None:
+    """Refuse templates for a task whose problems are worded already: they would be ignored."""
+    for key in WORDING_KEYS:
+        if getattr(config, key) != getattr(DataConfig, key):
+            raise ConfigError(
+                f'config: data.{key} means nothing for data.task = "{config.task}", whose problems are worded '
+                "already; remove it"
+            )

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from freerun.config.data import DataConfig
+from freerun.config.user_code import import_named
 from freerun.data import euclid, files, gym, hub, times_tables, user_task
 from freerun.data.problem import Problem, Problems, in_hash_order, set_shots_aside, split
-from freerun.data.settings import call_with_settings, settings_of
+from freerun.data.settings import check_settings, require_no_wording, settings_of
 from freerun.errors import ConfigError, ModelError
 
 __all__ = [
     "Problem",
     "Problems",
     "alphabet_of",
+    "check_apart",
     "check_demonstrations",
     "check_task",
     "demonstrations_of",
@@ -50,7 +52,10 @@ def _procedural(module: Any) -> _Task:
     """A task of this package: a module with `problems(**settings)`."""
 
     def problems(config: DataConfig) -> Iterable[Problem]:
-        made: Iterable[Problem] = call_with_settings(module.problems, settings_of(config), task=config.task)
+        require_no_wording(config)
+        settings = settings_of(config)
+        check_settings(module.problems, settings, task=config.task)
+        made: Iterable[Problem] = module.problems(**settings)
         return made
 
     return _with_abilities(module, problems)
@@ -72,7 +77,7 @@ def _task_named(name: str) -> _Task:
     if name.startswith(gym.PREFIX):
         return _Task(gym.problems)
     if ":" in name:
-        module, function = user_task.import_task(name)
+        module, function = import_named(name, setting="data.task")
         return _with_abilities(module, lambda config: user_task.problems(function, config))
     if name not in _TASKS:
         near = difflib.get_close_matches(name, [*_TASKS, gym.PREFIX], n=1)
@@ -105,6 +110,19 @@ def check_task(config: DataConfig) -> None:
     for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
         if config.task == "file" and path and not Path(path).is_file():
             raise ConfigError(f'config: data.{key} = "{path}" is not a file; pass another with --data.{key} FILE')
+
+
+def check_apart(config: DataConfig) -> None:
+    """Refuse to hold out what is trained on: an evaluation would measure what the model has seen."""
+    if config.task == "file":
+        is_same = Path(config.held_out_path).resolve() == Path(config.path).resolve()
+    else:
+        is_same = settings_of(config).get("split", hub.DEFAULT_SPLIT) == config.held_out_path
+    if config.reads_rows and config.held_out_path and is_same:
+        raise ConfigError(
+            f'config: data.held_out_path = "{config.held_out_path}" is what is trained on; name other data, or '
+            'pass --data.held_out_path "" to hold out a part of it'
+        )
 
 
 def check_demonstrations(config: DataConfig) -> None:

@@ -1,65 +1,68 @@
 """A user's own task, `data.task = "module:function"`: a function that yields rows, or whole problems.
 
-The current directory is searched first, as `python` itself would: a `my_task.py` beside the recipe is enough.
 Rows are worded by the recipe's templates like those of a file; a row's "key" names it, else its place does, so
 it must always yield the same rows in the same order.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from freerun.config.data import DataConfig
 from freerun.data.problem import Problem
 from freerun.data.rows import Row, RowError, kind_of, to_problems
-from freerun.data.settings import call_with_settings, settings_of
-from freerun.errors import ConfigError, DataError
+from freerun.data.settings import check_settings, require_no_wording, settings_of
+from freerun.errors import DataError, FreerunError
 
-
-def import_task(name: str) -> tuple[Any, Callable[..., Any]]:
-    """The user's module and its function; importing runs the user's code."""
-    module_name, _, function_name = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
-        raise ConfigError(
-            f'config: data.task = "{name}" does not name a function; write "module:function", '
-            'such as "my_task:problems" for problems() in my_task.py'
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    # Whatever the user's module does on import, an exit included, is reported and not obeyed.
-    except BaseException as error:
-        raise ConfigError(
-            f'config: data.task = "{name}": importing {module_name} failed with {type(error).__name__}: {error}; '
-            f"run freerun in the directory of {module_name.split('.')[0]}.py, or install it"
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ConfigError(f'config: data.task = "{name}": {module.__file__} has no function "{function_name}"')
-    return module, function
+MAX_PROBLEMS = 1_000_000
+"""All are held in memory; a function that goes on beyond them has most likely no end."""
 
 
 def problems(function: Callable[..., Any], config: DataConfig) -> tuple[Problem, ...]:
     """What the function yields for `data.settings`, rows and problems in their order."""
-    made = call_with_settings(function, settings_of(config), task=config.task)
-    try:
-        items = list(made)
-    except Exception as error:  # the edge of user code
-        raise DataError(f'data.task = "{config.task}" failed with {type(error).__name__}: {error}') from error
+    items = _yielded(function, config)
     if not items:
         raise DataError(f'data.task = "{config.task}" yields nothing; each problem is a dictionary of fields')
     is_worded = all(isinstance(item, Problem) for item in items)
-    found = tuple(items) if is_worded else to_problems(_rows(items), config)
+    found = _checked(items, config) if is_worded else to_problems(_rows(items), config)
     _require_unique_keys(found, config.task)
     return found
 
 
-def _rows(items: list[Any]) -> Iterator[tuple[str, Row | RowError]]:
+def _yielded(function: Callable[..., Any], config: DataConfig) -> list[Any]:
+    settings = settings_of(config)
+    check_settings(function, settings, task=config.task)
+    try:
+        items = list(itertools.islice(function(**settings), MAX_PROBLEMS + 1))
+    except FreerunError:
+        raise
+    except (Exception, SystemExit) as error:  # the edge of user code
+        raise DataError(f'data.task = "{config.task}" failed with {type(error).__name__}: {error}') from error
+    if len(items) > MAX_PROBLEMS:
+        raise DataError(
+            f'data.task = "{config.task}" yields more than {MAX_PROBLEMS:,} problems; let it come to an end, '
+            "since all are made before the run begins"
+        )
+    return items
+
+
+def _checked(items: Sequence[Problem], config: DataConfig) -> tuple[Problem, ...]:
+    """Problems that are worded already, each with the texts it needs."""
+    require_no_wording(config)
+    for index, problem in enumerate(items):
+        for name in ("key", "text", "answer"):
+            value = getattr(problem, name)
+            if not isinstance(value, str) or not value.strip():
+                raise DataError(
+                    f'data.task = "{config.task}": problem {index} has {name} = {value!r}; it must be a string '
+                    "that is not empty"
+                )
+    return tuple(items)
+
+
+def _rows(items: Sequence[Any]) -> Iterator[tuple[str, Row | RowError]]:
     for index, item in enumerate(items):
         if isinstance(item, dict):
             yield str(item.get("key", index)), item

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import ModelError
+from freerun.model.config_file import read_config_file
 
 CONFIG_FILE = "adapter_config.json"
 
@@ -38,7 +39,6 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def model_config(directory: Path) -> dict[str, Any]:
-    """The config.json of a model directory, or of the base of an adapter directory."""
+    """The config.json of a model directory, or of the base of an adapter directory, checked."""
     base = base_of(directory) if is_adapter(directory) else directory
-    config: dict[str, Any] = json.loads((base / "config.json").read_text())
-    return config
+    return read_config_file(base)

@@ -21,10 +21,10 @@ from freerun.errors import ModelError
 from freerun.model.adapter import merge_adapter
 from freerun.model.adapter_directory import base_of, is_adapter
 from freerun.model.companions import copy_companions
+from freerun.model.config_file import read_config_file, rope_of, rope_type
 from freerun.model.decoder import Decoder, DecoderConfig, RopeScaling
 from freerun.model.tensor_names import stacked_parts
 
-SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000
@@ -32,30 +32,8 @@ MAX_SHARD_BYTES = 5_000_000_000
 
 def read_config(directory: Path) -> DecoderConfig:
     """The decoder's shape from config.json; refuses what the decoder cannot compute, by name."""
-    path = directory / "config.json"
-    if not path.is_file():
-        raise ModelError(
-            f'model directory "{directory}" has no config.json; '
-            f"make one with `freerun model smollm2 {directory}` or give a Hugging Face directory"
-        )
-    try:
-        raw: dict[str, Any] = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path}:{error.lineno}: not JSON ({error.msg}); restore the file") from None
-    return parse_config(raw, str(path))
-
-
-def parse_config(raw: Mapping[str, Any], where: str) -> DecoderConfig:
-    """Reads both spellings of the rotary settings: transformers 4 (flat) and 5 (`rope_parameters`)."""
-    kind = raw.get("model_type")
-    if kind not in SUPPORTED:
-        raise ModelError(f'{where}: model_type "{kind}" is outside the supported family ({", ".join(SUPPORTED)})')
-    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        if raw.get(key):
-            raise ModelError(f"{where}: {key} = true is not supported by the embedded decoder")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ModelError(f'{where}: hidden_act = "{raw["hidden_act"]}" is not supported, only "silu"')
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    raw = read_config_file(directory)
+    rope = rope_of(raw)
     num_heads = raw["num_attention_heads"]
     return DecoderConfig(
         vocab_size=raw["vocab_size"],
@@ -68,19 +46,16 @@ def parse_config(raw: Mapping[str, Any], where: str) -> DecoderConfig:
         norm_eps=raw.get("rms_norm_eps", 1e-6),
         rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
         max_positions=raw["max_position_embeddings"],
-        has_qkv_bias=kind == "qwen2",
-        has_qk_norm=kind == "qwen3",
+        has_qkv_bias=raw["model_type"] == "qwen2",
+        has_qk_norm=raw["model_type"] == "qwen3",
         is_head_tied=bool(raw.get("tie_word_embeddings", False)),
-        rope_scaling=_rope_scaling(rope, where),
+        rope_scaling=_rope_scaling(rope),
     )
 
 
-def _rope_scaling(rope: Mapping[str, Any], where: str) -> RopeScaling | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
+def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
+    if rope_type(rope) == "default":
         return None
-    if kind != "llama3":
-        raise ModelError(f'{where}: rope_type "{kind}" is not supported, only "default" and "llama3"')
     return RopeScaling(
         factor=float(rope["factor"]),
         low_freq_factor=float(rope["low_freq_factor"]),

@@ -14,15 +14,16 @@ from pathlib import Path
 from freerun.errors import FreerunError
 from freerun.reports.drawing import draw_comparison
 from freerun.reports.grouping import RunGroup, group_runs
-from freerun.reports.intervals import Estimate, t_interval, wilson_interval
-from freerun.reports.record import RunRecord, read_run
+from freerun.reports.intervals import Estimate, t_interval
+from freerun.reports.record import RunNumbers, RunRecord, read_run
 from freerun.reports.tables import escape_markdown, markdown, number, with_interval, write_csv
 
 HEADER = ("group", "seeds", "held-out", "CI over", "best", "tok/s", "seconds")
 CAPTION = """
 held-out: accuracy of the last evaluation with its 95 % interval, over seeds (Student's t) or, of a single seed,
-over the prompts of its evaluation (Wilson); best: of the best evaluation, mean over seeds; tok/s: completion
-tokens trained on by seconds of training; seconds: of training, without start-up and warm start.
+over the prompts of its evaluation, as it was recorded; repeated runs of a seed count once, as their mean; best:
+of the best evaluation, mean over seeds; tok/s: completion tokens trained on by seconds of training; seconds: of
+training, without start-up and warm start.
 """
 CSV_HEADER = ("group", "run", "seed", "step", "seconds", "trained_tokens", "metric", "value")
 FIGURE_FILE, CSV_FILE, TABLE_FILE = "compare.png", "compare.csv", "table.md"
@@ -51,23 +52,36 @@ def read_groups(paths: Sequence[Path]) -> list[RunGroup]:
 
 
 def summarise(group: RunGroup) -> GroupSummary:
-    """Means over the runs of a group; the interval is over seeds where there are several."""
-    numbers = [record.numbers() for record in group.records]
-    final = t_interval([n.final_accuracy for n in numbers])
+    """Means over the seeds of a group, each the mean of its runs; one seed has the interval of its evaluation."""
+    numbers = [[record.numbers() for record in runs] for runs in group.by_seed.values()]
+    final = _over_seeds(numbers, "final_accuracy")
     interval_over = f"{final.num} seeds" if final.has_interval else ""
-    evaluated = [record for record in group.records if record.evals]
     if final.num == 1:
-        num_prompts = evaluated[0].evals[-1].num_prompts
-        final = wilson_interval(final.mean, num_prompts)
-        interval_over = f"{num_prompts} prompts"
+        final, interval_over = _over_prompts(group)
     return GroupSummary(
         group=group,
         final_accuracy=final,
         interval_over=interval_over,
-        best_accuracy=t_interval([n.best_accuracy for n in numbers]).mean,
-        tokens_per_second=t_interval([n.tokens_per_second for n in numbers]).mean,
-        seconds=t_interval([n.seconds for n in numbers]).mean,
+        best_accuracy=_over_seeds(numbers, "best_accuracy").mean,
+        tokens_per_second=_over_seeds(numbers, "tokens_per_second").mean,
+        seconds=_over_seeds(numbers, "seconds").mean,
     )
+
+
+def _over_seeds(numbers: Sequence[Sequence[RunNumbers]], name: str) -> Estimate:
+    return t_interval([t_interval([getattr(run, name) for run in runs]).mean for runs in numbers])
+
+
+def _over_prompts(group: RunGroup) -> tuple[Estimate, str]:
+    """The interval that the last evaluation was stored with; of repeated runs the mean of theirs."""
+    rows = [row for record in group.records if (row := record.final_eval)]
+    accuracy, low, high = (
+        t_interval([getattr(row, name) for row in rows]).mean
+        for name in ("accuracy", "accuracy_low", "accuracy_high")
+    )
+    num_prompts = rows[-1].num_prompts
+    estimate = Estimate(accuracy, low, high, num_prompts)
+    return estimate, f"{num_prompts} prompts" if estimate.has_interval else ""
 
 
 def table_rows(groups: Sequence[RunGroup]) -> list[list[str]]:

@@ -32,15 +32,24 @@ class Curve:
     high: Numbers
 
 
-def mean_curve(runs: Sequence[Sequence[Point]], axis: Axis, *, bin_size: int = 1) -> Curve | None:
-    """The mean over the runs that have points, from where the last begins to where the first ends."""
+def mean_curve(
+    runs: Sequence[Sequence[Point]], axis: Axis, *, bin_size: int = 1, seeds: Sequence[int] = ()
+) -> Curve | None:
+    """The mean over the runs that have points, from where the last begins to where the first ends.
+
+    Runs of one of the `seeds`, one for each run, count once, as their mean; without seeds each run has its own.
+    """
+    seed_of_line = [seed for seed, points in zip(seeds or range(len(runs)), runs, strict=True) if points]
     lines = [_line(points, axis, bin_size) for points in runs if points]
     if not lines:
         return None
     begin, end = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
     knots = np.unique(np.concatenate([x for x, _ in lines]))
     grid = knots[(knots >= begin) & (knots <= end)]
-    values = np.array([np.interp(grid, x, y) for x, y in lines])
+    of_lines = np.array([np.interp(grid, x, y) for x, y in lines])
+    values = np.array(
+        [of_lines[np.array(seed_of_line) == seed].mean(axis=0) for seed in dict.fromkeys(seed_of_line)]
+    )
     estimates = [t_interval(column.tolist()) for column in values.T]
     mean, low, high = (np.array([getattr(e, name) for e in estimates]) for name in ("mean", "low", "high"))
     return Curve(grid, mean, low, high)

@@ -109,7 +109,8 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
     lowest, highest = math.inf, -math.inf
     for index, group in enumerate(groups):
         series = [record.series(metric) for record in group.records]
-        curve = mean_curve(series, axis, bin_size=1 if is_accuracy else bin_size_for(series))
+        seeds = [record.seed for record in group.records]
+        curve = mean_curve(series, axis, bin_size=1 if is_accuracy else bin_size_for(series), seeds=seeds)
         handles.append(_draw_curve(panel, curve, index, has_band=_has_band(group, len(groups))))
         values = [point.value for points in series for point in points] if is_accuracy else []
         values += curve.mean.tolist() if curve else []

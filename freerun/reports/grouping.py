@@ -30,7 +30,15 @@ class RunGroup:
 
     @property
     def num_seeds(self) -> int:
-        return len({record.seed for record in self.records})
+        return len(self.by_seed)
+
+    @property
+    def by_seed(self) -> dict[int, list[RunRecord]]:
+        """The runs of each seed: a seed that was run again says little more than it did at first."""
+        runs: dict[int, list[RunRecord]] = {}
+        for record in self.records:
+            runs.setdefault(record.seed, []).append(record)
+        return runs
 
 
 def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:

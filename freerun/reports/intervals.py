@@ -1,11 +1,7 @@
-"""95 % confidence intervals: Student's t over seeds, Wilson's over prompts when there is only one seed.
+"""95 % confidence intervals over seeds, by Student's t: mean ± t(n - 1) s / sqrt(n).
 
-    over seeds      another seed would fall elsewhere: mean ± t(n - 1) s / sqrt(n)
-    over prompts    the same model on other prompts: Wilson's interval for a share of n prompts
-
-Several samples of one prompt are not independent, so only prompts are counted. The mean of a prompt's samples
-varies at most as much as one sample does, so Wilson's interval is at its 95 % where all samples of a prompt
-agree, and wider than it need be where they do not.
+Another seed would fall elsewhere. The interval over the prompts of one evaluation is another one: it is recorded
+with the evaluation (`events/pass_at_k.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 
 LEVEL = 0.95
-NORMAL_QUANTILE = 1.959963984540054
-"""Of the two-sided 95 % interval of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +44,6 @@ def t_interval(values: Sequence[float]) -> Estimate:
     variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
     half = t_quantile(len(known) - 1) * math.sqrt(variance / len(known))
     return Estimate(mean, mean - half, mean + half, len(known))
-
-
-def wilson_interval(share: float, num: int) -> Estimate:
-    """The interval of a share over `num` prompts; it stays within 0 and 1, and is not empty at either."""
-    if not math.isfinite(share) or num < 1:
-        return Estimate(share, math.nan, math.nan, num)
-    square = NORMAL_QUANTILE**2
-    centre = (share + square / (2 * num)) / (1 + square / num)
-    spread = math.sqrt(share * (1 - share) / num + square / (4 * num**2))
-    half = NORMAL_QUANTILE / (1 + square / num) * spread
-    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half), num)
 
 
 @cache

@@ -85,6 +85,11 @@ class RunRecord:
     def is_finished(self) -> bool:
         return self.summary.state == "finished"
 
+    @property
+    def final_eval(self) -> EvalRow | None:
+        """The last evaluation that came to an accuracy."""
+        return next((row for row in reversed(self.evals) if math.isfinite(row.accuracy)), None)
+
     def metric_names(self) -> list[str]:
         """Every series this run has."""
         names = {name for step in self.steps for name in step.metrics}
@@ -109,7 +114,7 @@ class RunRecord:
         for step in self.steps:
             staleness.update(step.staleness_counts)
         return RunNumbers(
-            first_accuracy=accuracies[0] if accuracies and self.evals[0].version == 0 else math.nan,
+            first_accuracy=next((row.accuracy for row in self.evals if row.version == 0), math.nan),
             final_accuracy=accuracies[-1] if accuracies else math.nan,
             best_accuracy=max(accuracies, default=math.nan),
             tokens_per_second=tokens / seconds if seconds > 0 else math.nan,

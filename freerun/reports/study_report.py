@@ -70,7 +70,9 @@ def _summarise(condition: Condition, found: Sequence[RunNumbers], speed: Estimat
         tokens_per_second=t_interval([run.tokens_per_second for run in found]),
         seconds=t_interval([run.seconds for run in found]).mean,
         staleness_mean=t_interval([run.staleness_mean for run in found]).mean,
-        staleness_max=max((run.staleness_max for run in found), default=math.nan),
+        staleness_max=max(
+            (run.staleness_max for run in found if math.isfinite(run.staleness_max)), default=math.nan
+        ),
         metrics={
             name: t_interval([run.metrics.get(name, math.nan) for run in found]).mean for name in sorted(names)
         },

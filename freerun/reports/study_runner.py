@@ -61,9 +61,9 @@ class StudyRunner:
         self._begin = time.monotonic()
         self._states = {run.name: state_of(run) for run in study.all_runs}
         self._run_seconds = [
-            read_run(run.directory).wall_seconds for run in study.all_runs if self._states[run.name] == "finished"
+            read_run(run.directory).wall_seconds for run in study.runs if self._states[run.name] == "finished"
         ]
-        """Of the finished runs: what the others will about take."""
+        """Of the finished runs, without the warm start: what the others will about take."""
 
     def run(self) -> None:
         """Do everything that is not done."""
@@ -99,7 +99,7 @@ class StudyRunner:
         """One `freerun train` to its end; returns its exit code."""
         log = self._study.log_file(run)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as output:
+        with log.open("ab" if is_resumed else "wb") as output:
             self._process = subprocess.Popen(
                 train_command(self._study, run, is_resumed=is_resumed),
                 stdin=subprocess.DEVNULL,

@@ -27,12 +27,13 @@ from collections.abc import Callable
 from typing import Any
 
 from freerun.config.reward import RewardConfig
+from freerun.config.user_code import split_name
 from freerun.errors import ConfigError
 from freerun.reward.code import code_grader
-from freerun.reward.last_number import last_number
+from freerun.reward.last_number import Ratio, last_number
 from freerun.reward.reasoning_gym_entry import check_installed, reasoning_gym_grader
 from freerun.reward.sandbox.features import check_allowed_absences
-from freerun.reward.user_function import import_function, split_name
+from freerun.reward.user_function import SETTING, import_function
 
 GraderFunction = Callable[[str, str, str], Any]
 """(prompt text, completion text, answer) -> verdict; `verdict.to_reward` checks that it is one."""
@@ -45,11 +46,17 @@ def grade_number(prompt: str, completion: str, answer: str) -> bool:
     its answer is judged by what it says last: a completion that was stopped at a stop string still holds
     all the text of its last token, which may reach beyond the string. ` 42\\n` is 42; ` 42\\n7 * 8` is 8.
     """
-    expected = last_number(answer)
-    if expected is None or not expected.denominator:
-        raise ValueError(f"the answer {answer!r} holds no number")
+    expected = require_number(answer)
     found = last_number(completion)
     return found is not None and found.is_equal_to(expected)
+
+
+def require_number(answer: str) -> Ratio:
+    """The number of a reference answer."""
+    number = last_number(answer)
+    if number is None or not number.denominator:
+        raise ValueError(f"the answer {answer!r} holds no number")
+    return number
 
 
 def grade_exact(prompt: str, completion: str, answer: str) -> bool:
@@ -108,7 +115,7 @@ def check_graders(config: RewardConfig) -> None:
     for _, name in config.parts:
         match name:
             case _ if ":" in name:
-                split_name(name)
+                split_name(name, setting=SETTING)
             case "regex":
                 _compiled_with_group("pattern", config.pattern)
             case "format":

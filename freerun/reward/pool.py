@@ -5,7 +5,7 @@
        └────── future ◄───────────┘
 
 - A grade is one job for each part of `reward.grader`, one after another in the same process; what is wrong
-  without asking (cut off, with `reward.requires_stop`) and what needs no grader (length) is decided here.
+  whatever a grader says (cut off, with `reward.requires_stop`) and what needs none (length) is decided here.
 - The time a grader may take is wall clock, and holds whatever it does: the process is killed.
 - A failure of any part is a failure of the grade: a `GradeFailed` with its reason, never a reward
   (invariant 8).
@@ -30,7 +30,7 @@ from freerun.errors import WorkerError
 from freerun.reward.grader_process import GraderProcess
 from freerun.reward.graders import check_graders
 from freerun.reward.messages import Job
-from freerun.reward.weighted_sum import overlong_value, weigh
+from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward
 
 
@@ -146,14 +146,15 @@ class GraderPool:
         rewards: dict[str, Reward] = {}
         is_cut_off = self._config.requires_stop and completion.finish_reason == "length"
         for _, grader in self._config.parts:
-            if is_cut_off and not rewards:
+            is_wrong = is_cut_off and not rewards
+            if is_wrong and ":" not in grader:  # only a function of the user's may have parts of its own
                 rewards[grader] = Reward(self._config.incorrect, False)
                 continue
             job = Job(grader=grader, prompt=prompt.text, completion=completion.text, answer=prompt.answer)
             grade = await process.grade(job, prompt.key)
             if isinstance(grade, GradeFailed):
                 return grade
-            rewards[grader] = grade
+            rewards[grader] = as_wrong(grade, self._config) if is_wrong else grade
         overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, self._config)
         return weigh(rewards, self._config, overlong=overlong)
 

@@ -38,6 +38,13 @@ def weigh(rewards: Mapping[str, Reward], config: RewardConfig, *, overlong: floa
     return Reward(value, is_correct, parts if len(parts) > 1 else {})
 
 
+def as_wrong(reward: Reward, config: RewardConfig) -> Reward:
+    """What decides is worth `reward.incorrect`; a grader's other parts stay, so that their means are over all."""
+    decisive = next(iter(reward.parts), "")
+    parts = reward.parts | {decisive: config.incorrect} if decisive else {}
+    return Reward(sum(parts.values()) if parts else config.incorrect, False, parts)
+
+
 def overlong_value(num_tokens: int, max_tokens: int, config: RewardConfig) -> float:
     """What the length of a completion adds to its reward: 0 or less."""
     buffer = config.overlong_buffer_tokens

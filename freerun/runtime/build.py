@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import model_config
 from freerun.processes.child import Child
 from freerun.protocols import Workflow
+from freerun.reward.answers import check_answers
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
 from freerun.runtime.checkpoint import Checkpoint
@@ -41,6 +43,11 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
             )
         source.cursor = checkpoint.state.cursor
     return source
+
+
+def check_prompts(recipe: Recipe, source: PromptStream) -> None:
+    """Refuse data whose answers the graders cannot read, training and held out."""
+    check_answers(recipe.reward, itertools.chain(source.training(), source.held_out(sys.maxsize)))
 
 
 def make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum:

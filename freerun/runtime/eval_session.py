@@ -19,6 +19,7 @@ from freerun.data.tokenizer import Tokenizer
 from freerun.events.events import RunFinished
 from freerun.events.store import Store
 from freerun.protocols import Generator
+from freerun.reward.answers import check_answers
 from freerun.runtime.background import Background
 from freerun.runtime.build import check_model, make_grader, make_rollout_pool, make_source, make_workflow
 from freerun.runtime.eval_job import EvalJob, Split, save_job
@@ -63,6 +64,7 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
     check_model(recipe, tokenizer, model)
     available = _prompts(make_source(recipe, tokenizer), job.split)
     prompts = available[: recipe.eval.num_prompts]
+    check_answers(recipe.reward, prompts)
     workflow = make_workflow(recipe, tokenizer, recipe.eval.num_samples, itertools.count())
     grader = make_grader(recipe, logs)
     pool = make_rollout_pool(

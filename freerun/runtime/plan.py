@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import tempfile
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from freerun.data.tokenizer import Tokenizer
 from freerun.model.adapter_directory import model_config
 from freerun.model.projections import check_rank, num_adapter_parameters
 from freerun.reward.graders import check_graders
-from freerun.runtime.build import check_model, make_grader, make_source
+from freerun.runtime.build import check_model, check_prompts, make_grader, make_source
 from freerun.runtime.placement import place
 
 BYTES_PER_NUMBER = 4
@@ -34,6 +33,7 @@ def describe_plan(recipe: Recipe) -> str:
     check_model(recipe, tokenizer, directory)
     check_rank(recipe.lora, model_config(directory), directory)
     source = make_source(recipe, tokenizer)
+    check_prompts(recipe, source)
     asyncio.run(_try_graders(recipe))
     lines = [*_data_lines(recipe, source), *_stage_lines(recipe), *_memory_lines(recipe, directory)]
     return "\n".join(["plan", *(f"  {line}" for line in lines)])
@@ -100,7 +100,7 @@ def _cores(cores: tuple[int, ...], num_threads: int) -> str:
 
 
 def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
-    raw = json.loads((directory / "config.json").read_text())
+    raw = model_config(directory)
     num_heads = raw["num_attention_heads"]
     head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
     kv_bytes = (

@@ -36,6 +36,7 @@ from freerun.model.projections import check_rank
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
     check_model,
+    check_prompts,
     make_curriculum,
     make_gate_and_buffer,
     make_grader,
@@ -128,6 +129,7 @@ class Session:
         check_model(recipe, tokenizer, self._run.model)
         check_rank(recipe.lora, model_config(self._run.model), self._run.model)
         source = make_source(recipe, tokenizer, self._checkpoint)
+        check_prompts(recipe, source)
         if source.num_too_long:
             self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")
         gate, buffer = make_gate_and_buffer(recipe, self._checkpoint)

@@ -34,18 +34,20 @@ class SftDirectory:
         self.model = path / "model"
         self.optimizer_file = self.model / OPTIMIZER_FILE
 
-    def open(self, settings: Mapping[str, Any]) -> int:
+    def find_step(self, settings: Mapping[str, Any]) -> int:
         """The step to go on from: 0 in a new directory, that of the saved progress in one of the same settings."""
         if not (self.path / SETTINGS_FILE).is_file():
             require_vacant(self.path)
-            self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")
             return 0
         self._require_same(settings)
         self._restore_replaced()
-        step = self._saved_step()
+        return self._saved_step()
+
+    def begin(self, settings: Mapping[str, Any], step: int) -> None:
+        """Make the directory one of these settings, with the losses up to the step."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")
         self._forget_losses_after(step)
-        return step
 
     def save(self, write: Callable[[Path], None], *, step: int, is_finished: bool) -> None:
         """Let `write` fill a new model directory, then put it in the place of the old one."""

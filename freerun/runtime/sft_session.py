@@ -8,7 +8,6 @@ SIGTERM finishes the step and saves; the second stops at once.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import random
@@ -31,6 +30,7 @@ from freerun.config.train import TrainConfig
 from freerun.data.demonstrations import Demonstrations, read_demonstrations
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, FreerunError
+from freerun.model.adapter_directory import model_config
 from freerun.model.projections import check_rank
 from freerun.model.trained import TrainedModel
 from freerun.runtime.sft_directory import OPTIMIZER_FILE, SftDirectory
@@ -65,9 +65,12 @@ def run_sft(job: SftJob) -> int:
     console = Console()
     data = _read(job, console)
     directory = SftDirectory(job.directory)
-    step = directory.open(job.settings(data))
+    settings = job.settings(data)
+    step = directory.find_step(settings)
     torch.set_num_threads(job.config.num_threads or len(os.sched_getaffinity(0)))
     session = SftSession(job, data, directory, console, step=step)
+    # Only now that the model is accepted: a directory of refused settings would refuse the corrected ones.
+    directory.begin(settings, step)
     if step:
         console.print(f"continuing after step {step} of {session.num_steps}", highlight=False)
     with _stop_on_signal(session):
@@ -76,7 +79,7 @@ def run_sft(job: SftJob) -> int:
 
 def _read(job: SftJob, console: Console) -> Demonstrations:
     """The rows, after all that can be wrong has been looked for."""
-    raw = json.loads((job.model / "config.json").read_text())
+    raw = model_config(job.model)
     check_rank(job.lora, raw, job.model)
     positions = raw["max_position_embeddings"]
     if job.config.max_tokens > positions:
