@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
+from freerun.data.settings import check_settings
 from freerun.data.tasks import Problem, alphabet_of, check_demonstrations, demonstrations_of, load_problems
 from freerun.errors import ConfigError, DataError
 
@@ -297,6 +299,12 @@ def test_what_a_function_yields_wrongly_is_named(task, message):
 def test_a_task_that_is_not_there_is_named(config, message):
     with pytest.raises(ConfigError, match=message):
         load_problems(config)
+
+
+def test_a_function_that_does_not_tell_its_arguments_is_given_them_unchecked():
+    with pytest.raises(ValueError, match="no signature"):
+        inspect.signature(dict)
+    check_settings(dict, {"anything": 1}, task="builtins:dict")
 
 
 def test_the_example_of_a_task_in_one_file_is_short_and_in_the_documentation(monkeypatch: pytest.MonkeyPatch):
