@@ -64,10 +64,11 @@ class Optimizer:
     ) -> None:
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
-        self._head: list[nn.Parameter] = []
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        matrices = [p for p in self._parameters.values() if p.ndim >= 2]
-        vectors = [p for p in self._parameters.values() if p.ndim < 2]
+        self._policy = [*self._parameters.values()]
+        self._head: list[nn.Parameter] = []
+        matrices = [p for p in self._policy if p.ndim >= 2]
+        vectors = [p for p in self._policy if p.ndim < 2]
         parameter_groups: list[dict[str, Any]] = [
             {"params": matrices, "weight_decay": config.weight_decay, "lr_scale": 1.0},
             {"params": vectors, "weight_decay": 0.0, "lr_scale": 1.0},
@@ -88,8 +89,7 @@ class Optimizer:
     def update(self, lr: float) -> Update:
         """Clip and apply the accumulated gradients, or skip them when they are not finite; clears them."""
         # Apart, so that a critic that errs by much does not shorten the policy's step.
-        policy = [parameter for name, parameter in self._parameters.items() if not name.startswith("critic.")]
-        norm = float(nn.utils.clip_grad_norm_(policy, self._max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self._policy, self._max_grad_norm))
         head_norm = float(nn.utils.clip_grad_norm_(self._head, self._max_grad_norm))
         is_applied = math.isfinite(norm) and math.isfinite(head_norm)
         if is_applied:
