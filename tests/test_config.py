@@ -22,15 +22,6 @@ ROOT = Path(__file__).parent.parent
 RECIPES = sorted([*(ROOT / "recipes").glob("*.toml"), *(ROOT / "examples").glob("*.toml")])
 
 
-@pytest.fixture
-def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty recipe that errors call `demo.toml`."""
-    monkeypatch.chdir(tmp_path)
-    path = Path("demo.toml")
-    path.write_text("")
-    return path
-
-
 def error_of(path: Path, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_recipe(path, overrides)

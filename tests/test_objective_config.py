@@ -6,29 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_config import error_of
 
 from freerun.config.load import dump_toml, load_recipe
 from freerun.config.objective import PRESETS, ObjectiveConfig
-from freerun.errors import ConfigError
-
-
-@pytest.fixture
-def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty recipe that errors call `demo.toml`."""
-    monkeypatch.chdir(tmp_path)
-    path = Path("demo.toml")
-    path.write_text("")
-    return path
 
 
 def objective(path: Path, *overrides: str) -> ObjectiveConfig:
     return load_recipe(path, overrides).objective
-
-
-def error_of(path: Path, *overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_recipe(path, overrides)
-    return str(caught.value)
 
 
 def test_without_a_word_the_objective_is_the_papers(demo: Path) -> None:
