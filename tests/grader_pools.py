@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from freerun.config.reward import RewardConfig
+from freerun.processes.local import LocalLauncher
 from freerun.protocols import Grader
 from freerun.reward.pool import GraderPool
 from freerun.types import Completion, FinishReason, Grade, GradeFailed, Prompt, Reward, Span
@@ -51,7 +52,7 @@ def make_pool(
     return GraderPool(
         RewardConfig(**({"grader": "my_task:grade", "timeout_seconds": 20.0} | settings)),
         max_completion_tokens=MAX_TOKENS,
-        log_directory=Path("logs"),
+        launcher=LocalLauncher(Path("logs"), {}),
         start_seconds=start_seconds,
         on_death=lambda worker, reason, is_restarted: noted.append(reason),
     )

@@ -11,9 +11,7 @@ import numpy as np
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.data import DataConfig
-from freerun.config.recipe import (
-    Recipe,
-)
+from freerun.config.recipe import Recipe
 from freerun.data.curriculum import Curriculum
 from freerun.errors import RolloutError
 from freerun.events.events import AnyEvent

@@ -7,7 +7,7 @@ from tiny_models import TINY, Letters, make_request, random_model, random_weight
 from torch import Tensor
 from torch.nn import functional as F
 
-from freerun.config.recipe import EngineConfig
+from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.sampler import counter_uniforms
 from freerun.engine.sequence import SequenceGroup

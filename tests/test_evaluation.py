@@ -22,13 +22,14 @@ from freerun.engine.engine import Engine
 from freerun.errors import PinLostError
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
-from freerun.processes.child import Child
+from freerun.processes.link import Link
+from freerun.processes.local import LocalLauncher
 from freerun.runtime.build import make_rollout_pool
 from freerun.runtime.eval_session import Greedy
 from freerun.runtime.messages import FromRollout
 from freerun.runtime.rollouts import PinnedVersion, RolloutPool
 from freerun.types import Completion, Publication, Request, Sampling
-from freerun.weights.buffers import close_buffers, create_buffers
+from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
 
@@ -95,11 +96,12 @@ class Engines:
         self.model = load_model(directory)
         self.weights = SharedWeights(self.buffers, WeightLayout(self.model))
         self.prompt = Tokenizer.load(directory).encode("^12,18>")
+        self.launcher = LocalLauncher(recipe_path.parent / "logs", {}, weight_buffers=self.buffers)
         self.pool: RolloutPool = make_rollout_pool(
             recipe,
+            self.launcher,
             model_directory=directory,
-            logs=recipe_path.parent / "logs",
-            weight_buffers=self.buffers,
+            has_weights=True,
             on_report=lambda worker, stats: None,
             on_death=lambda worker, reason, is_restarted: None,
         )
@@ -115,7 +117,7 @@ class Engines:
         )
         return asyncio.create_task(pinned.generate(request))
 
-    def child(self, index: int) -> Child[FromRollout]:
+    def child(self, index: int) -> Link[FromRollout]:
         return self.pool._workers[index].child
 
     def stop(self, index: int) -> None:
@@ -124,7 +126,7 @@ class Engines:
 
     async def close(self) -> None:
         await self.pool.close()
-        close_buffers(self.buffers)
+        await self.launcher.close()
 
     async def sample_and_kill(self, pinned: PinnedVersion, first_id: int) -> list[object]:
         """Four requests; the first worker dies with its share of them before it can answer."""

@@ -15,8 +15,8 @@ from training_batches import CONFIG, SHAPE, first_gradients, make_groups, make_t
 from transformers import AutoModelForCausalLM
 
 from freerun.cli.main import main
+from freerun.config.engine import EngineConfig
 from freerun.config.lora import LORA_TARGETS, LoraConfig
-from freerun.config.recipe import EngineConfig
 from freerun.data.demonstrations import demonstration_of
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import Letters, make_request, random_model, random_weights
 
-from freerun.config.recipe import EngineConfig
+from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
 from freerun.errors import RequestError, WeightsError

@@ -397,6 +397,8 @@ def test_a_child_whose_parent_is_already_gone_ends_at_once() -> None:
     # Another pid than its parent's stands for a parent that died while the child was starting.
     source = "import sys; from freerun.processes.parent import run_worker; run_worker(int, lambda parent: None)"
     orphan = subprocess.run(
-        [sys.executable, "-c", source, "0", "", str(os.getppid())], capture_output=True, timeout=PATIENCE_SECONDS
+        [sys.executable, "-c", source, "0", "", str(os.getppid()), "1", ""],
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert (orphan.returncode, orphan.stderr) == (1, b"")

@@ -20,6 +20,7 @@ from sandboxes import RIGHT, TESTS, WRONG, descendants, left_behind, verdict_on
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, SandboxError
+from freerun.processes.local import LocalLauncher
 from freerun.reward.code import judge
 from freerun.reward.pool import GraderPool
 from freerun.reward.sandbox import plain
@@ -341,7 +342,7 @@ def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tm
         pool = GraderPool(
             RewardConfig(grader="code"),
             max_completion_tokens=16,
-            log_directory=tmp_path,
+            launcher=LocalLauncher(tmp_path, {}),
             start_seconds=60,
             on_death=lambda worker, reason, is_restarted: None,
         )

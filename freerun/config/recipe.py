@@ -12,10 +12,12 @@ from typing import Literal
 
 from freerun.config.checks import require, require_positive
 from freerun.config.data import DataConfig
+from freerun.config.engine import EngineConfig
 from freerun.config.eval import EvalConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.reward import RewardConfig
+from freerun.config.runtime import RuntimeConfig
 from freerun.config.train import TrainConfig
 
 
@@ -68,32 +70,6 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class EngineConfig:
-    num_workers: int = 1
-    """Rollout worker processes, each with its own engine."""
-    num_threads: int = 1
-    """Torch threads and cores of each worker; one is best unless cores outnumber workers."""
-    num_slots: int = 64
-    """Sequences an engine decodes at once."""
-    cache_tokens: int = 65536
-    """Tokens the KV cache may hold over all sequences; when it is full the youngest sequence is preempted."""
-    prefill_chunk_tokens: int = 512
-    """Prompt and recomputed tokens processed in one step beside decoding."""
-    kv_on_load: Literal["recompute", "keep"] = "recompute"
-    """When new weights arrive: recompute the KV cache under them (the paper), or keep it (PipelineRL)."""
-
-    def __post_init__(self) -> None:
-        require_positive(
-            "engine",
-            num_workers=self.num_workers,
-            num_threads=self.num_threads,
-            num_slots=self.num_slots,
-            cache_tokens=self.cache_tokens,
-            prefill_chunk_tokens=self.prefill_chunk_tokens,
-        )
-
-
-@dataclass(frozen=True)
 class BufferConfig:
     max_staleness: int = 4
     """Largest staleness a trajectory may have when it is trained on (the paper's eta); 0 is synchronous."""
@@ -130,27 +106,6 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         require_positive("checkpoint", every_steps=self.every_steps, keep=self.keep)
-
-
-@dataclass(frozen=True)
-class RuntimeConfig:
-    silence_seconds: float = 30.0
-    """A worker that says nothing for this long, not even that it is alive, is killed."""
-    stall_seconds: float = 300.0
-    """A worker that has work and makes no progress for this long is killed."""
-    start_seconds: float = 180.0
-    """Time a worker has to start and load its model."""
-    max_worker_restarts: int = 3
-    """Rollout workers restarted before the run gives up."""
-
-    def __post_init__(self) -> None:
-        require_positive(
-            "runtime",
-            silence_seconds=self.silence_seconds,
-            stall_seconds=self.stall_seconds,
-            start_seconds=self.start_seconds,
-        )
-        require(self.max_worker_restarts >= 0, "runtime.max_worker_restarts must be 0 or more")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from freerun.config.checks import require, require_positive
+from freerun.config.engine import Device, Dtype
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,14 @@ class TrainConfig:
     """AdamW epsilon."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
-    num_threads: int = 1
-    """Torch threads and cores of the trainer."""
+    num_ranks: int = 1
+    """Trainer processes; more than one shard weights, gradients and moments among them (FSDP2)."""
+    num_threads: int = 0
+    """Torch threads and cores of each rank; 0 divides the cores evenly among workers and trainer ranks."""
+    device: Device = "auto"
+    """Where the trainer computes; auto takes CUDA if the machine has it."""
+    dtype: Dtype = "float32"
+    """What forward and backward compute in; weights and moments are float32 in any case."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -46,8 +53,9 @@ class TrainConfig:
             lr=self.lr,
             adam_eps=self.adam_eps,
             max_grad_norm=self.max_grad_norm,
-            num_threads=self.num_threads,
+            num_ranks=self.num_ranks,
         )
+        require(self.num_threads >= 0, f"train.num_threads = {self.num_threads} must be 0 (divide) or more")
         require(self.num_steps >= 0, f"train.num_steps = {self.num_steps} must be 0 or more")
         require(self.warmup_updates >= 0, f"train.warmup_updates = {self.warmup_updates} must be 0 or more")
         require(self.weight_decay >= 0, f"train.weight_decay = {self.weight_decay} must be 0 or more")

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from freerun.config.recipe import EngineConfig
+from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
 from freerun.engine.sampler import counter_uniforms, sample
 from freerun.engine.scheduler import Scheduler, Step

@@ -106,6 +106,8 @@ class Child(Generic[M]):
                         str(theirs.fileno()),
                         ",".join(map(str, cores)),
                         str(os.getpid()),
+                        str(num_threads),
+                        ",".join(map(str, inherited_fds)),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -123,6 +125,10 @@ class Child(Generic[M]):
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def is_placed(self) -> bool:
+        return True
 
     def send(self, message: Any) -> None:
         """Queue a message; never waits. A dead child swallows it: `receive` tells of the death."""

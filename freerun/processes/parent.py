@@ -47,7 +47,13 @@ def _ignore_signal(signum: int, frame: FrameType | None) -> None:
 class Parent(Generic[M]):
     """Typed messages from and to the process that started this one."""
 
-    def __init__(self, sock: socket.socket, message_type: Any) -> None:
+    def __init__(
+        self, sock: socket.socket, message_type: Any, *, num_threads: int = 1, weight_buffers: tuple[int, ...] = ()
+    ) -> None:
+        self.num_threads = num_threads
+        """How many this worker may compute with: as many as it has cores to itself, where it has any."""
+        self.weight_buffers = weight_buffers
+        """Inherited descriptors of the memory through which weights travel; empty for a worker without any."""
         self._socket = sock
         self._reader: FrameReader[M] = FrameReader(sock, message_type)
         self._inbox: queue.SimpleQueue[M] = queue.SimpleQueue()
@@ -105,8 +111,9 @@ def exit_with_traceback() -> NoReturn:
 
 
 def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
-    """The whole `__main__` of a worker module: argv is the socket's descriptor, the cores, the parent's pid."""
+    """The whole `__main__` of a worker module: argv is what `Child.start` gave it."""
     descriptor, cores, parent_pid = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    num_threads, buffers = int(sys.argv[4]), tuple(int(number) for number in sys.argv[5].split(",") if number)
     _die_with_parent(parent_pid)
     # The controller decides when a worker ends; a signal sent to the whole group must not pre-empt it.
     signal.signal(signal.SIGINT, _ignore_signal)
@@ -116,7 +123,9 @@ def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
     if cores:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
-    parent: Parent[M] = Parent(socket.socket(fileno=descriptor), message_type)
+    parent: Parent[M] = Parent(
+        socket.socket(fileno=descriptor), message_type, num_threads=num_threads, weight_buffers=buffers
+    )
     try:
         serve(parent)
     except BaseException:

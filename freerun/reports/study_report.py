@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from freerun.processes.placement import place
 from freerun.reports.drawing import draw_by_eta
 from freerun.reports.intervals import Estimate, t_interval
 from freerun.reports.paired import by_condition, contrasts, speedup
@@ -146,8 +147,7 @@ def machine_facts(study: Study) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
         "rollout_workers": recipe.engine.num_workers,
-        "threads_per_rollout_worker": recipe.engine.num_threads,
-        "trainer_threads": recipe.train.num_threads,
+        "threads": {name: seat.num_threads for name, seat in place(recipe).seats.items()},
     }
 
 

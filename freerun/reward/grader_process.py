@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
-from freerun.processes.child import Child
+from freerun.processes.link import Job as Worker
+from freerun.processes.link import Launcher, Link
 from freerun.reward.messages import Begin, FromWorker, Job, Ready, Refused
 from freerun.types import Grade, GradeFailed, Reward
 
@@ -32,17 +32,17 @@ class GraderProcess:
         name: str,
         config: RewardConfig,
         *,
-        log_path: Path,
+        launcher: Launcher,
         start_seconds: float,
         on_death: Callable[[str, str, bool], None],
     ) -> None:
         self.name = name
         self.doing = "starting"
         self._config = config
-        self._log_path = log_path
+        self._launcher = launcher
         self._start_seconds = start_seconds
         self._on_death = on_death
-        self._child: Child[FromWorker] | None = None
+        self._child: Link[FromWorker] | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -50,12 +50,8 @@ class GraderProcess:
 
     async def start(self) -> None:
         """Start the process; a grader it refuses is a `ConfigError`, one that does not come up a `WorkerError`."""
-        child: Child[FromWorker] = await Child.start(
-            self.name,
-            "freerun.reward.worker",
-            receives=FromWorker,
-            log_path=self._log_path,
-        )
+        worker = Worker(self.name, "grader", "freerun.reward.worker")
+        child: Link[FromWorker] = await self._launcher.launch(worker, FromWorker)
         self._child = child
         child.send(Begin(self._config))
         reply = await self._receive(child, self._start_seconds)
@@ -116,7 +112,7 @@ class GraderProcess:
             await self._child.wait(END_SECONDS)
 
     async def _receive(
-        self, child: Child[FromWorker], timeout_seconds: float
+        self, child: Link[FromWorker], timeout_seconds: float
     ) -> FromWorker | TimeoutError | WorkerError | None:
         """The process's reply; or that it gave none in time, sent garbage, or (None) is gone."""
         try:
@@ -129,7 +125,7 @@ class GraderProcess:
         except (TimeoutError, WorkerError) as error:
             return error
 
-    async def _problem(self, child: Child[FromWorker], reply: object, timeout_seconds: float) -> str:
+    async def _problem(self, child: Link[FromWorker], reply: object, timeout_seconds: float) -> str:
         """Make sure that a process which did not do its job is gone, and say what happened to it."""
         if reply is None:
             # Its socket closed: let it end by itself, so that its own exit status is reported.

@@ -23,10 +23,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import WorkerError
+from freerun.processes.link import Launcher
 from freerun.reward.grader_process import GraderProcess
 from freerun.reward.graders import check_graders
 from freerun.reward.messages import Job
@@ -55,7 +55,7 @@ class GraderPool:
         config: RewardConfig,
         *,
         max_completion_tokens: int,
-        log_directory: Path,
+        launcher: Launcher,
         start_seconds: float,
         on_death: Callable[[str, str, bool], None],
     ) -> None:
@@ -67,7 +67,7 @@ class GraderPool:
             GraderProcess(
                 f"grader-{index}",
                 config,
-                log_path=log_directory / f"grader-{index}.log",
+                launcher=launcher,
                 start_seconds=start_seconds,
                 on_death=on_death,
             )

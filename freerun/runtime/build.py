@@ -19,17 +19,19 @@ from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import model_config
-from freerun.processes.child import Child
+from freerun.processes.link import Job, Launcher, Link
+from freerun.processes.local import LocalLauncher
+from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.protocols import Workflow
 from freerun.reward.answers import check_answers
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
 from freerun.runtime.checkpoint import Checkpoint
 from freerun.runtime.messages import FromRollout, FromTrainer, StartEngine
-from freerun.runtime.placement import place
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.trainer_client import TrainerClient
 from freerun.types import EngineStats
+from freerun.weights.buffers import create_buffers
 
 
 def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None = None) -> PromptStream:
@@ -114,15 +116,21 @@ def make_workflow(
     )
 
 
+def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
+    """What starts the run's workers; weights travel only in a run that trains."""
+    buffers = create_buffers(f"freerun-{recipe.run.name}") if has_weights else ()
+    return LocalLauncher(logs, place(recipe).seats, weight_buffers=buffers)
+
+
 def make_grader(
     recipe: Recipe,
-    logs: Path,
+    launcher: Launcher,
     on_death: Callable[[str, str, bool], None] = lambda worker, reason, is_restarted: None,
 ) -> GraderPool:
     return GraderPool(
         recipe.reward,
         max_completion_tokens=recipe.sampling.max_completion_tokens,
-        log_directory=logs,
+        launcher=launcher,
         start_seconds=recipe.runtime.start_seconds,
         on_death=on_death,
     )
@@ -130,26 +138,19 @@ def make_grader(
 
 def make_rollout_pool(
     recipe: Recipe,
+    launcher: Launcher,
     *,
     model_directory: Path,
-    logs: Path,
-    weight_buffers: tuple[int, ...],
+    has_weights: bool,
     on_report: Callable[[str, EngineStats], None],
     on_death: Callable[[str, str, bool], None],
 ) -> RolloutPool:
-    """Rollout workers, pinned; without weight buffers they read their weights from the model directory."""
-    cores = place(recipe).rollout_cores
+    """Rollout workers; those that get no weights by publication read them from the model directory."""
+    names = rollout_names(recipe)
 
-    async def spawn(index: int) -> Child[FromRollout]:
-        return await Child.start(
-            f"rollout-{index}",
-            "freerun.runtime.rollout_worker",
-            receives=FromRollout,
-            log_path=logs / f"rollout-{index}.log",
-            num_threads=recipe.engine.num_threads,
-            cores=cores[index],
-            inherited_fds=weight_buffers,
-        )
+    async def spawn(index: int) -> Link[FromRollout]:
+        job = Job(names[index], "rollout", "freerun.runtime.rollout_worker", has_weights=has_weights)
+        return await launcher.launch(job, FromRollout)
 
     return RolloutPool(
         spawn=spawn,
@@ -158,7 +159,6 @@ def make_rollout_pool(
             engine=recipe.engine,
             max_sequence_tokens=recipe.max_sequence_tokens,
             seed=recipe.run.seed,
-            weight_buffers=weight_buffers,
             lora=recipe.lora,
             base_directory=recipe.model.path,
         ),
@@ -169,17 +169,8 @@ def make_rollout_pool(
     )
 
 
-async def make_trainer(
-    recipe: Recipe, *, logs: Path, weight_buffers: tuple[int, ...], on_progress: Callable[[str], None]
-) -> TrainerClient:
-    """The trainer's process, pinned to its own cores, its model not yet loaded."""
-    child: Child[FromTrainer] = await Child.start(
-        "trainer",
-        "freerun.runtime.train_worker",
-        receives=FromTrainer,
-        log_path=logs / "trainer.log",
-        num_threads=recipe.train.num_threads,
-        cores=place(recipe).trainer_cores,
-        inherited_fds=weight_buffers,
-    )
+async def make_trainer(recipe: Recipe, launcher: Launcher, *, on_progress: Callable[[str], None]) -> TrainerClient:
+    """The trainer's process, its model not yet loaded."""
+    job = Job(trainer_names(recipe)[0], "trainer", "freerun.runtime.train_worker", has_weights=True)
+    child: Link[FromTrainer] = await launcher.launch(job, FromTrainer)
     return TrainerClient(child, config=recipe.runtime, on_progress=on_progress)

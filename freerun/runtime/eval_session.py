@@ -21,7 +21,14 @@ from freerun.events.store import Store
 from freerun.protocols import Generator
 from freerun.reward.answers import check_answers
 from freerun.runtime.background import Background
-from freerun.runtime.build import check_model, make_grader, make_rollout_pool, make_source, make_workflow
+from freerun.runtime.build import (
+    check_model,
+    make_grader,
+    make_launcher,
+    make_rollout_pool,
+    make_source,
+    make_workflow,
+)
 from freerun.runtime.eval_job import EvalJob, Split, save_job
 from freerun.runtime.evaluation import Evaluation, evaluate
 from freerun.types import Completion, Prompt, Request
@@ -66,12 +73,13 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
     prompts = available[: recipe.eval.num_prompts]
     check_answers(recipe.reward, prompts)
     workflow = make_workflow(recipe, tokenizer, recipe.eval.num_samples, itertools.count())
-    grader = make_grader(recipe, logs)
+    launcher = make_launcher(recipe, logs, has_weights=False)
+    grader = make_grader(recipe, launcher)
     pool = make_rollout_pool(
         recipe,
+        launcher,
         model_directory=model,
-        logs=logs,
-        weight_buffers=(),
+        has_weights=False,
         on_report=lambda worker, stats: None,
         on_death=lambda worker, reason, is_restarted: None,
     )
@@ -89,6 +97,7 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
     finally:
         await background.cancel()
         await asyncio.gather(pool.close(), grader.close())
+        await launcher.close()
 
 
 def _prompts(source: PromptStream, split: Split) -> list[Prompt]:

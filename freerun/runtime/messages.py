@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
+from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.objective import ObjectiveConfig
-from freerun.config.recipe import EngineConfig
 from freerun.config.train import TrainConfig
 from freerun.types import Completion, Demonstration, EngineStats, Group, Publication, Request, StepResult
 
@@ -27,11 +27,9 @@ class StartEngine(_Message, frozen=True, kw_only=True):
     engine: EngineConfig
     max_sequence_tokens: int
     seed: int
-    weight_buffers: tuple[int, ...]
-    """Descriptors of the shared buffers; empty when weights are read from the model directory."""
     lora: LoraConfig
     base_directory: str
-    """Where the frozen weights come from, if the buffers carry an adapter only."""
+    """Where the frozen weights come from, if an adapter only is published."""
 
 
 class Generate(_Message, frozen=True, kw_only=True):
@@ -107,7 +105,6 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """Optimizer state of a checkpoint; empty for a new run."""
     reference_directory: str
     """Where the policy of version 0 is kept for a KL term; empty without one."""
-    weight_buffers: tuple[int, ...]
 
 
 class Supervise(_Message, frozen=True, kw_only=True):

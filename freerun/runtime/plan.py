@@ -18,9 +18,10 @@ from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.model.adapter_directory import model_config
 from freerun.model.projections import check_rank, num_adapter_parameters
+from freerun.processes.local import LocalLauncher, Seat
+from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.reward.graders import check_graders
 from freerun.runtime.build import check_model, check_prompts, make_grader, make_source
-from freerun.runtime.placement import place
 
 BYTES_PER_NUMBER = 4
 
@@ -43,7 +44,7 @@ async def _try_graders(recipe: Recipe) -> None:
     """Start one grader process and end it; raises what a run would be refused with."""
     alone = dataclasses.replace(recipe, reward=dataclasses.replace(recipe.reward, num_workers=1))
     with tempfile.TemporaryDirectory(prefix="freerun-plan-") as logs:
-        grader = make_grader(alone, Path(logs))
+        grader = make_grader(alone, LocalLauncher(Path(logs), {}))
         try:
             await grader.start()
         finally:
@@ -74,13 +75,13 @@ def _stage_lines(recipe: Recipe) -> list[str]:
     placement = place(recipe)
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
     lines = [
-        f"rollout-{index}: {recipe.engine.num_slots} slots, {_cores(cores, recipe.engine.num_threads)}"
-        for index, cores in enumerate(placement.rollout_cores)
+        f"{name}: {recipe.engine.num_slots} slots, {_cores(placement.seats[name])}"
+        for name in rollout_names(recipe)
     ]
     lines.append(
         f"trainer: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
         f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates, "
-        f"{_cores(placement.trainer_cores, recipe.train.num_threads)}"
+        + "; ".join(_cores(placement.seats[name]) for name in trainer_names(recipe))
     )
     lines.append(f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})")
     lines.append(
@@ -94,9 +95,9 @@ def _stage_lines(recipe: Recipe) -> list[str]:
     return lines
 
 
-def _cores(cores: tuple[int, ...], num_threads: int) -> str:
-    where = f"core {', '.join(map(str, cores))}" if cores else "any core"
-    return f"{num_threads} thread{'s' if num_threads > 1 else ''} on {where}"
+def _cores(seat: Seat) -> str:
+    where = f"core {', '.join(map(str, seat.cores))}" if seat.cores else "any core"
+    return f"{seat.num_threads} thread{'s' if seat.num_threads > 1 else ''} on {where}"
 
 
 def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:

@@ -45,20 +45,20 @@ class RolloutWorker:
     """Translates messages into calls on the engine."""
 
     def __init__(self, parent: Parent[ToRollout], start: StartEngine) -> None:
-        torch.set_num_threads(start.engine.num_threads)
+        torch.set_num_threads(parent.num_threads)
         self._parent = parent
-        directory = Path(start.model_directory)
+        directory, buffers = Path(start.model_directory), parent.weight_buffers
         self._shared: SharedWeights | None = None
-        if start.weight_buffers and start.lora.is_on:
+        if buffers and start.lora.is_on:
             model = load_model(Path(start.base_directory))
             add_adapter(model, start.lora, seed=0)  # its matrices arrive by `Load`
-            self._shared = SharedWeights(start.weight_buffers, WeightLayout(model), frozen=frozen_checksum(model))
-        elif start.weight_buffers:
+            self._shared = SharedWeights(buffers, WeightLayout(model), frozen=frozen_checksum(model))
+        elif buffers:
             # The weights arrive by `Load`; until then the parameters hold no memory worth the name.
             with torch.device("meta"):
                 model = Decoder(read_config(directory))
             model.to_empty(device="cpu")
-            self._shared = SharedWeights(start.weight_buffers, WeightLayout(model))
+            self._shared = SharedWeights(buffers, WeightLayout(model))
         else:
             model = load_model(directory)
         engine = Engine(
@@ -69,7 +69,7 @@ class RolloutWorker:
             seed=start.seed,
         )
         self._engine = PinnableEngine(engine)
-        if not start.weight_buffers:
+        if not buffers:
             self._engine.load(0, {name: parameter.data for name, parameter in model.named_parameters()})
         self._next_report = 0.0
 

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from freerun.config.recipe import RuntimeConfig
+from freerun.config.runtime import RuntimeConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
-from freerun.processes.child import Child
+from freerun.processes.link import Link
 from freerun.runtime.messages import (
     Abort,
     EngineReady,
@@ -35,7 +35,7 @@ from freerun.runtime.messages import (
 )
 from freerun.types import Completion, EngineStats, Publication, Request
 
-Spawn = Callable[[int], Awaitable[Child[FromRollout]]]
+Spawn = Callable[[int], Awaitable[Link[FromRollout]]]
 """Starts the worker of this index."""
 
 WATCH_SECONDS = 1.0
@@ -44,7 +44,7 @@ WATCH_SECONDS = 1.0
 class _Worker:
     """One rollout worker as the pool knows it; outlives the process when that is replaced."""
 
-    def __init__(self, index: int, child: Child[FromRollout]) -> None:
+    def __init__(self, index: int, child: Link[FromRollout]) -> None:
         self.index = index
         self.child = child
         self.is_ready = False

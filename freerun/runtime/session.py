@@ -40,6 +40,7 @@ from freerun.runtime.build import (
     make_curriculum,
     make_gate_and_buffer,
     make_grader,
+    make_launcher,
     make_rollout_pool,
     make_source,
     make_trainer,
@@ -55,7 +56,6 @@ from freerun.runtime.trainer_client import TrainerClient
 from freerun.runtime.view import View, make_view
 from freerun.runtime.warm_start import warm_start
 from freerun.types import EngineStats
-from freerun.weights.buffers import close_buffers, create_buffers
 
 Outcome = Literal["finished", "interrupted", "failed"]
 EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1}
@@ -134,21 +134,19 @@ class Session:
             self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")
         gate, buffer = make_gate_and_buffer(recipe, self._checkpoint)
         workflow, evaluation_workflow = make_workflows(recipe, tokenizer)
-        grader = self._grader = make_grader(recipe, logs, self._on_worker_death)
-        buffers = create_buffers(f"freerun-{recipe.run.name}")
+        launcher = make_launcher(recipe, logs, has_weights=True)
+        grader = self._grader = make_grader(recipe, launcher, self._on_worker_death)
         pool = make_rollout_pool(
             recipe,
+            launcher,
             model_directory=self._run.model,
-            logs=logs,
-            weight_buffers=buffers,
+            has_weights=True,
             on_report=self._on_engine_report,
             on_death=self._on_worker_death,
         )
-        trainer = await make_trainer(
-            recipe, logs=logs, weight_buffers=buffers, on_progress=lambda doing: self._act("trainer", doing)
-        )
+        trainer = await make_trainer(recipe, launcher, on_progress=lambda doing: self._act("trainer", doing))
         try:
-            await self._start_workers(trainer, pool, grader, buffers)
+            await self._start_workers(trainer, pool, grader)
             if recipe.warm_start.num_steps and self._checkpoint is None:
                 await self._warm_start(trainer, tokenizer)
             stages = Stages(
@@ -165,11 +163,9 @@ class Session:
             await self._control(stages, trainer, pool)
         finally:
             await asyncio.gather(trainer.close(), pool.close(), grader.close())
-            close_buffers(buffers)
+            await launcher.close()
 
-    async def _start_workers(
-        self, trainer: TrainerClient, pool: RolloutPool, grader: GraderPool, buffers: tuple[int, ...]
-    ) -> None:
+    async def _start_workers(self, trainer: TrainerClient, pool: RolloutPool, grader: GraderPool) -> None:
         self._act("controller", "starting the workers")
         base, saved = Path(self._recipe.model.path), self._checkpoint.model_directory if self._checkpoint else None
         has_adapter = self._recipe.lora.is_on
@@ -187,7 +183,6 @@ class Session:
             version=self._version,
             optimizer_file=str(self._checkpoint.optimizer_file) if self._checkpoint else "",
             reference_directory=str(self._run.reference) if self._recipe.objective.kl_coefficient > 0 else "",
-            weight_buffers=buffers,
         )
         ready, *_ = await asyncio.gather(trainer.start(start), pool.start(), grader.start())
         self._act("trainer", f"ready: trains {ready.num_trained:,} of {ready.num_parameters:,} parameters")

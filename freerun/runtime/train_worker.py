@@ -45,7 +45,7 @@ class TrainWorker:
     """Translates messages into calls on the trainer."""
 
     def __init__(self, parent: Parent[ToTrainer], start: StartTrainer) -> None:
-        torch.set_num_threads(start.train.num_threads)
+        torch.set_num_threads(parent.num_threads)
         self._parent = parent
         self._train = start.train
         self._companions = Path(start.companions_directory)
@@ -54,7 +54,7 @@ class TrainWorker:
             Path(start.model_directory), start.lora, seed=start.seed, adapter=adapter
         )
         self._model = self._trained.decoder
-        self._shared = SharedWeights(start.weight_buffers, WeightLayout(self._model), frozen=self._trained.frozen)
+        self._shared = SharedWeights(parent.weight_buffers, WeightLayout(self._model), frozen=self._trained.frozen)
         self._trainer = PolicyTrainer(
             self._model,
             start.train,
@@ -135,7 +135,7 @@ class TrainWorker:
         if self._supervised is not None:
             self._supervised = None
             os.sched_setaffinity(0, self._cores)
-            torch.set_num_threads(self._train.num_threads)
+            torch.set_num_threads(self._parent.num_threads)
 
     def _need_reference(self) -> None:
         """Before the first step: version 0, whether it is what was loaded or what the warm start made of it."""

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from freerun.config.recipe import RuntimeConfig
+from freerun.config.runtime import RuntimeConfig
 from freerun.errors import CheckpointError, WorkerError
-from freerun.processes.child import Child
+from freerun.processes.link import Link
 from freerun.runtime.messages import (
     FromTrainer,
     Progress,
@@ -39,7 +39,7 @@ class TrainerClient:
 
     def __init__(
         self,
-        child: Child[FromTrainer],
+        child: Link[FromTrainer],
         *,
         config: RuntimeConfig,
         on_progress: Callable[[str], None],

@@ -1,0 +1,60 @@
+"""How completions are generated: which engine, how many, on what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from freerun.config.checks import require, require_positive
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    backend: Literal["native", "vllm"] = "native"
+    """native is the embedded engine; vllm starts a vLLM server for each worker, or joins engine.addresses."""
+    num_workers: int = 1
+    """Rollout worker processes, each with its own engine."""
+    num_threads: int = 0
+    """Torch threads and cores of each worker; 0 divides the cores evenly among workers and trainer ranks."""
+    num_slots: int = 64
+    """Sequences an engine decodes at once."""
+    cache_tokens: int = 65536
+    """Tokens the KV cache may hold over all sequences; when it is full the youngest sequence is preempted."""
+    prefill_chunk_tokens: int = 512
+    """Prompt and recomputed tokens processed in one step beside decoding."""
+    kv_on_load: Literal["recompute", "keep"] = "recompute"
+    """When new weights arrive: recompute the KV cache under them (the paper), or keep it (PipelineRL)."""
+    device: Device = "auto"
+    """Where engines compute; auto takes CUDA if the machine has it."""
+    dtype: Dtype = "float32"
+    """What engines compute in; bfloat16 is for GPUs: on most CPUs it is ten times slower."""
+    addresses: tuple[str, ...] = ()
+    """Running vLLM servers to join, host:port, one for each worker; empty starts them (docs/cluster.md)."""
+    vllm_python: str = ""
+    """Python interpreter of the environment that has vLLM; empty takes the one that runs freerun."""
+    vllm_arguments: tuple[str, ...] = ()
+    """Further arguments for the vLLM servers that freerun starts, such as --tensor-parallel-size=4."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            "engine",
+            num_workers=self.num_workers,
+            num_slots=self.num_slots,
+            cache_tokens=self.cache_tokens,
+            prefill_chunk_tokens=self.prefill_chunk_tokens,
+        )
+        require(self.num_threads >= 0, f"engine.num_threads = {self.num_threads} must be 0 (divide) or more")
+        if self.backend != "vllm":
+            for name in ("addresses", "vllm_python", "vllm_arguments"):
+                require(
+                    not getattr(self, name),
+                    f'engine.{name} is set, but engine.backend = "{self.backend}"; set engine.backend = "vllm"',
+                )
+        require(
+            len(self.addresses) in (0, self.num_workers),
+            f"engine.addresses names {len(self.addresses)} servers for engine.num_workers = {self.num_workers}; "
+            "name one for each worker",
+        )

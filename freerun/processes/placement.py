@@ -1,0 +1,48 @@
+"""Which cores each worker of a machine stays on: its own, as far as there are enough.
+
+Two torch processes on the same cores collapse (OpenMP teams spin), so rollout workers and trainer ranks are pinned
+to disjoint cores. Graders and the controller are light and float.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from freerun.config.recipe import Recipe
+from freerun.processes.local import Seat
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A seat for each worker that computes."""
+
+    seats: dict[str, Seat]
+    is_crowded: bool
+    """More threads than cores: nothing is pinned, and processes share."""
+
+
+def rollout_names(recipe: Recipe) -> list[str]:
+    return [f"rollout-{index}" for index in range(recipe.engine.num_workers)]
+
+
+def trainer_names(recipe: Recipe) -> list[str]:
+    """One for each rank."""
+    num_ranks = recipe.train.num_ranks
+    return ["trainer"] if num_ranks == 1 else [f"trainer-{rank}" for rank in range(num_ranks)]
+
+
+def place(recipe: Recipe) -> Placement:
+    """Rollout workers from the first core on, the trainer's ranks after them."""
+    cores = sorted(os.sched_getaffinity(0))
+    wanted = dict.fromkeys(rollout_names(recipe), recipe.engine.num_threads)
+    wanted |= dict.fromkeys(trainer_names(recipe), recipe.train.num_threads)
+    num_undecided = sum(num_threads == 0 for num_threads in wanted.values())
+    share = max(1, (len(cores) - sum(wanted.values())) // max(1, num_undecided))
+    threads = {name: num_threads or share for name, num_threads in wanted.items()}
+    if sum(threads.values()) > len(cores):
+        return Placement({name: Seat(n) for name, n in threads.items()}, is_crowded=True)
+    free = iter(cores)
+    return Placement(
+        {name: Seat(n, tuple(next(free) for _ in range(n))) for name, n in threads.items()}, is_crowded=False
+    )
