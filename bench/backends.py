@@ -1,0 +1,78 @@
+"""The demo recipe on every backend, one after the other: does each reach the accuracy of the embedded engine?
+
+    .venv-backends/bin/python bench/backends.py                     # all of them, about 25 minutes
+    .venv-backends/bin/python bench/backends.py --only vllm ray     # some
+
+Held-out accuracy, largest staleness and interrupts are read from the runs' own stores. The wall clock is printed
+to plan with, not to compare: two ranks and an engine share two cores here, and vLLM takes half a minute to start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from freerun.events.metrics import RunState
+from freerun.events.reader import RunReader
+
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "embedded": (),
+    "vllm": ("--engine.backend", "vllm"),
+    "2 ranks": ("--train.num_ranks", "2"),
+    "ray": ("--runtime.backend", "ray"),
+}
+
+
+def train(recipe: Path, runs: Path, name: str, overrides: tuple[str, ...]) -> RunReader:
+    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe)]
+    command += ["--run.directory", str(runs), "--run.name", name, *overrides]
+    print("$ freerun " + " ".join(command[3:]), flush=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return RunReader(runs / name)
+
+
+def measure(reader: RunReader) -> dict[str, float]:
+    steps, evals = reader.steps(), reader.evals()
+    state = RunState()
+    for event in reader.events():
+        state(event)
+    ordinals = reader.trained_ordinals()
+    return {
+        "first": evals[0].accuracy,
+        "final": evals[-1].accuracy,
+        "max_staleness": float(max(max(step.staleness_counts) for step in steps)),
+        "interrupts": float(sum(engine.total("num_interrupts") for engine in state.engines.values())),
+        "prompts": float(len(ordinals)),
+        "trained_twice": float(len(ordinals) - len(set(ordinals))),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", type=Path, default=Path("recipes/times-tables.toml"))
+    parser.add_argument("--only", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))
+    parser.add_argument("--runs", type=Path, default=Path("runs/backends"))
+    parser.add_argument("--output", type=Path, default=Path("docs/results/backends.json"))
+    args = parser.parse_args()
+    rows = []
+    for backend in args.only:
+        began = time.monotonic()
+        name = f"{backend.replace(' ', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+        figures = measure(train(args.recipe, args.runs, name, BACKENDS[backend]))
+        rows.append({"backend": backend, **figures, "seconds": time.monotonic() - began})
+        print("  " + "  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    machine = {"cores": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(
+        json.dumps({"recipe": str(args.recipe), "machine": machine, "runs": rows}, indent=2) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
