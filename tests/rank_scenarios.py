@@ -29,9 +29,6 @@ from freerun.train.supervised import SupervisedTrainer
 from freerun.train.trainer import PolicyTrainer
 from freerun.types import Group, Reward
 
-LARGEST_STEP = 1e-2
-"""Adam's epsilon of these tests (`training_batches.CONFIG`): keeps updates smooth in the gradient."""
-
 
 @dataclasses.dataclass
 class Outcome:
@@ -71,8 +68,8 @@ def train(
     return collect(ranks, model, trainer, reports)
 
 
-def some_steps(**shape: int) -> list[list[Group]]:
-    return [make_groups(seed, **shape) for seed in range(3)]
+def some_steps(num_steps: int = 2, **shape: int) -> list[list[Group]]:
+    return [make_groups(seed, **shape) for seed in range(num_steps)]
 
 
 def one_prompt(ranks: Ranks, objective: ObjectiveConfig) -> Outcome:
@@ -82,14 +79,14 @@ def one_prompt(ranks: Ranks, objective: ObjectiveConfig) -> Outcome:
 
 def poisoned_steps() -> list[list[Group]]:
     """The second step has a token whose weight overflows, in one of four minibatches."""
-    first, second, third = some_steps()
+    first, second, third = some_steps(3)
     victim = trajectories_of(second)[6]
     spoiled = replace(second, completion=lambda t: {"logprobs": t.completion.logprobs - 200 * (t is victim)})
     return [first, spoiled, third]
 
 
 def equal_rewards() -> list[list[Group]]:
-    first, second, third = some_steps()
+    first, second, third = some_steps(3)
     return [first, replace(second, reward=lambda _: Reward(value=1.0, is_correct=True)), third]
 
 
@@ -136,7 +133,7 @@ def restored(ranks: Ranks, objective: ObjectiveConfig) -> Outcome:
 
 
 def broadcast(ranks: Ranks, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What rank 0 has, on every rank: here through the ranks themselves, in a run through the checkpoint's files."""
+    """What rank 0 has, on every rank; in a run the checkpoint's files do this."""
     names = ranks.gather(torch.tensor(list("\n".join(tensors).encode()), dtype=torch.uint8))[0]
     received = {}
     for name in bytes(names.tolist()).decode().split("\n"):
