@@ -4,6 +4,7 @@ Not to the bit: the ranks' shares of a gradient are added in another order, and 
 are rounded elsewhere. Ranks themselves agree to the bit: a scenario gives the same outcome when it is repeated.
 """
 
+import dataclasses
 import json
 import os
 import select
@@ -19,7 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rank_scenarios import SCENARIOS, Outcome, num_weights
 from safetensors.torch import load_file
+from training_batches import SHAPE, TEMPERATURE, tiny_decoder
 
+from freerun.config.objective import PRESETS
+from freerun.train.batch import idle_micro_batch
+from freerun.train.critic import make_critic
+from freerun.train.logprobs import policy_outputs
+from freerun.train.loss import compute_loss
 from freerun.train.packing import pack_for_ranks, pack_micro_batches
 from freerun.train.ranks import SingleRank
 
@@ -93,6 +100,20 @@ def test_each_rank_holds_its_share_of_the_weights(several: tuple[Path, Any]) -> 
     shares = several[1]["shares"]
     assert sum(shares) == num_weights()
     assert max(shares) < 1.1 * num_weights() / len(shares)
+
+
+@pytest.mark.parametrize("preset", ["areal", "ppo", "gspo", "m2po"])
+def test_an_idle_pass_has_a_loss_and_gradients_of_exactly_zero(preset: str) -> None:
+    model, critic = tiny_decoder(), make_critic(SHAPE.hidden_size)
+    idle = idle_micro_batch(3)
+    nothing, objective = torch.empty(0), PRESETS[preset]
+    outputs = policy_outputs(model, idle.packed, temperature=TEMPERATURE, critic=critic)
+    idle = dataclasses.replace(idle, returns_L=nothing, is_kept_L=nothing.bool())
+    loss = compute_loss(outputs, idle, proximal_logprobs_L=nothing, objective=objective)
+    loss.total.backward()
+    assert float(loss.total.detach()) == 0
+    trained = [*model.parameters(), *(critic.parameters() if objective.has_critic else ())]
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
 
 
 lengths_of_families = st.lists(st.integers(1, 50), max_size=30)

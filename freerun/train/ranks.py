@@ -112,5 +112,5 @@ def whole_tensors(ranks: Ranks, tensors: Mapping[str, Tensor]) -> Iterator[tuple
 
 
 def snapshot(ranks: Ranks, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of the full tensors on rank 0, nothing on the others."""
-    return {name: full.clone() for name, full in whole_tensors(ranks, tensors) if ranks.rank == 0}
+    """Copies of the full tensors in the memory of rank 0, nothing on the others."""
+    return {name: full.to("cpu", copy=True) for name, full in whole_tensors(ranks, tensors) if ranks.rank == 0}
