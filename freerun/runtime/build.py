@@ -170,7 +170,15 @@ def make_rollout_pool(
 
 
 async def make_trainer(recipe: Recipe, launcher: Launcher, *, on_progress: Callable[[str], None]) -> TrainerClient:
-    """The trainer's process, its model not yet loaded."""
-    job = Job(trainer_names(recipe)[0], "trainer", "freerun.runtime.train_worker", has_weights=True)
-    child: Link[FromTrainer] = await launcher.launch(job, FromTrainer)
-    return TrainerClient(child, config=recipe.runtime, on_progress=on_progress)
+    """The trainer's processes, one for each rank, their model not yet loaded."""
+    ranks: list[Link[FromTrainer]] = []
+    try:
+        for rank, name in enumerate(trainer_names(recipe)):
+            # Rank 0 publishes for all.
+            job = Job(name, "trainer", "freerun.runtime.train_worker", has_weights=rank == 0)
+            ranks.append(await launcher.launch(job, FromTrainer))
+    except BaseException:
+        for link in ranks:
+            link.kill()
+        raise
+    return TrainerClient(ranks, config=recipe.runtime, on_progress=on_progress)

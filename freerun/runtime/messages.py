@@ -105,6 +105,10 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """Optimizer state of a checkpoint; empty for a new run."""
     reference_directory: str
     """Where the policy of version 0 is kept for a KL term; empty without one."""
+    rank: int = 0
+    """Which of train.num_ranks this process is."""
+    rendezvous: str = ""
+    """The host:port where rank 0 waits for this one; empty for rank 0, which says it in a `Rendezvous`."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):
@@ -128,6 +132,12 @@ class Save(_Message, frozen=True, kw_only=True):
     directory: str
     version: int
     """The version they must be of: the controller's state in the same checkpoint belongs to it."""
+
+
+class Rendezvous(_Message, frozen=True, kw_only=True):
+    """Rank 0 of several listens here for the others."""
+
+    address: str
 
 
 class TrainerReady(_Message, frozen=True, kw_only=True):
@@ -159,4 +169,4 @@ class Progress(_Message, frozen=True, kw_only=True):
 
 
 ToTrainer = StartTrainer | Supervise | TrainStep | Publish | Save
-FromTrainer = TrainerReady | Supervised | StepDone | Published | Saved | Progress
+FromTrainer = Rendezvous | TrainerReady | Supervised | StepDone | Published | Saved | Progress

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
@@ -124,7 +126,25 @@ def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
         *lines,
         f"memory: weights {_size(weights)}; trainer about {_size(trainer)} (weights, gradients, moments), "
         f"two shared buffers {_size(2 * published)}, {frozen}KV cache up to {_size(cache)} per rollout worker",
+        *_rank_lines(recipe, raw, weights=weights, published=published, trainer=trainer),
         f"memory: while evaluating {_size(published)} more, and up to as much cache again, per rollout worker",
+    ]
+
+
+def _rank_lines(
+    recipe: Recipe, raw: Mapping[str, Any], *, weights: int, published: int, trainer: int
+) -> list[str]:
+    """What each of several trainer ranks holds of the trainer's memory."""
+    num_ranks = recipe.train.num_ranks
+    if num_ranks == 1:
+        return []
+    # Blocks are gathered one at a time, which is little beside the embedding and an untied head.
+    num_matrices = 1 if raw.get("tie_word_embeddings") else 2
+    gathered = 2 * num_matrices * BYTES_PER_NUMBER * raw["vocab_size"] * raw["hidden_size"]
+    return [
+        f"memory: each of {num_ranks} trainer ranks about {_size(trainer // num_ranks)} of the trainer's, and "
+        f"{_size(gathered)} while it computes (embedding, head and their gradients); {_size(weights)} while it "
+        f"starts; rank 0 {_size(3 * published)} more while a checkpoint is written"
     ]
 
 

@@ -2,6 +2,9 @@
 
 Publishing holds the trainer for one copy of the weights into shared memory; their checksum, and writing a
 checkpoint from a snapshot, are left to threads.
+
+Of several ranks each is such a process and gets every command. Rank 0 answers, publishes and writes; what it needs
+of the others' shares is gathered tensor by tensor.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
@@ -20,9 +24,11 @@ from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.runtime.messages import (
+    FromTrainer,
     Progress,
     Publish,
     Published,
+    Rendezvous,
     Save,
     Saved,
     StartTrainer,
@@ -33,12 +39,16 @@ from freerun.runtime.messages import (
     TrainerReady,
     TrainStep,
 )
+from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
 from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
 from freerun.train.trainer import PolicyTrainer
 from freerun.types import Publication
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
+
+if TYPE_CHECKING:
+    from freerun.backends.fsdp import Meeting
 
 
 class TrainWorker:
@@ -49,12 +59,21 @@ class TrainWorker:
         self._parent = parent
         self._train = start.train
         self._companions = Path(start.companions_directory)
+        # Before the model is read, so that the other ranks can begin.
+        meeting = _meet(parent, start) if start.train.num_ranks > 1 else None
         adapter = Path(start.adapter_directory) if start.adapter_directory else None
         self._trained = TrainedModel.load(
             Path(start.model_directory), start.lora, seed=start.seed, adapter=adapter
         )
         self._model = self._trained.decoder
-        self._shared = SharedWeights(parent.weight_buffers, WeightLayout(self._model), frozen=self._trained.frozen)
+        device = self._model.embedding.weight.device
+        self._ranks: Ranks = SingleRank() if meeting is None else meeting.join(device)
+        self._shared = (
+            SharedWeights(parent.weight_buffers, WeightLayout(self._model), frozen=self._trained.frozen)
+            if self._ranks.rank == 0
+            else None
+        )
+        self._ranks.shard(self._model)
         self._trainer = PolicyTrainer(
             self._model,
             start.train,
@@ -64,6 +83,7 @@ class TrainWorker:
             is_truncated=start.is_truncated,
             version=start.version,
             on_progress=self._progress,
+            ranks=self._ranks,
         )
         if start.optimizer_file:
             self._trainer.load_optimizer_state(load_file(start.optimizer_file))
@@ -73,14 +93,15 @@ class TrainWorker:
 
     def serve(self) -> None:
         trained = self._trained
-        self._parent.send(TrainerReady(num_parameters=trained.num_parameters, num_trained=trained.num_trained))
+        self._ranks.barrier()
+        self._answer(TrainerReady(num_parameters=trained.num_parameters, num_trained=trained.num_trained))
         while True:
             message = self._parent.receive(timeout_seconds=60)
             match message:
                 case TrainStep(groups=groups):
                     self._end_warm_start()
                     self._need_reference()
-                    self._parent.send(StepDone(result=self._trainer.step(groups)))
+                    self._answer(StepDone(result=self._trainer.step(groups)))
                 case Publish():
                     self._publish()
                 case Save(directory=directory, version=version):
@@ -88,29 +109,41 @@ class TrainWorker:
                         raise WorkerError(f"asked to save version {version}, but it is at {self._trainer.version}")
                     self._save(Path(directory))
                 case Supervise():
-                    self._parent.send(Supervised(loss=self._supervise(message)))
+                    self._answer(Supervised(loss=self._supervise(message)))
                 case StartTrainer():
                     raise WorkerError("the trainer is started once")
                 case None:
                     pass  # nothing to do for a minute is not an error: rollouts may be long
 
+    def _answer(self, message: FromTrainer) -> None:
+        """Rank 0 speaks for all."""
+        if self._ranks.rank == 0:
+            self._parent.send(message)
+
     def _progress(self, doing: str) -> None:
-        self._parent.send(Progress(doing=doing))
+        self._answer(Progress(doing=doing))
 
     def _publish(self) -> None:
-        version = self._trainer.version
-        self._shared.write(version, self._trained.state())
+        version, shared = self._trainer.version, self._shared
+        weights = whole_tensors(self._ranks, self._trained.state())
+        if shared is None:
+            for _ in weights:
+                pass  # its share has been sent
+            return
+        shared.write(version, weights)
 
         def confirm() -> None:
-            published = Publication(version=version, checksum=self._shared.checksum(version))
+            published = Publication(version=version, checksum=shared.checksum(version))
             self._parent.send(Published(published=published))
 
         _in_background(confirm)
 
     def _save(self, directory: Path) -> None:
         """Snapshot now, write in the background: the next step may start before the files are on disk."""
-        weights = {name: tensor.clone() for name, tensor in self._trained.state().items()}
-        optimizer = {name: tensor.clone() for name, tensor in self._trainer.optimizer_state().items()}
+        weights = snapshot(self._ranks, self._trained.state())
+        optimizer = snapshot(self._ranks, self._trainer.optimizer_state())
+        if self._ranks.rank != 0:
+            return
 
         def write() -> None:
             error = ""
@@ -126,9 +159,13 @@ class TrainWorker:
     def _supervise(self, message: Supervise) -> float:
         if self._supervised is None:
             # Nothing generates yet, so every core of the machine is the trainer's for the warm start.
-            os.sched_setaffinity(0, range(psutil.cpu_count() or 1))
-            torch.set_num_threads(len(os.sched_getaffinity(0)))
-            self._supervised = SupervisedTrainer(self._model, self._train, on_progress=self._progress)
+            # Several ranks would be in each other's way.
+            if self._ranks.num_ranks == 1:
+                os.sched_setaffinity(0, range(psutil.cpu_count() or 1))
+                torch.set_num_threads(len(os.sched_getaffinity(0)))
+            self._supervised = SupervisedTrainer(
+                self._model, self._train, on_progress=self._progress, ranks=self._ranks
+            )
         return self._supervised.step(message.demonstrations, message.lr)
 
     def _end_warm_start(self) -> None:
@@ -143,8 +180,19 @@ class TrainWorker:
             return
         directory = Path(self._reference_directory)
         if self._trainer.version == 0:
-            keep_reference(self._trained, directory, companions=self._companions)
-        self._trainer.reference = load_reference(directory)
+            keep_reference(self._trained, directory, companions=self._companions, ranks=self._ranks)
+        self._trainer.reference = load_reference(directory, self._ranks)
+
+
+def _meet(parent: Parent[ToTrainer], start: StartTrainer) -> Meeting:
+    """Rank 0 listens for the others and says where; they were told."""
+    # Here, because a trainer of one process does without torch.distributed.
+    from freerun.backends.fsdp import Meeting
+
+    meeting = Meeting(rank=start.rank, num_ranks=start.train.num_ranks, address=start.rendezvous)
+    if start.rank == 0:
+        parent.send(Rendezvous(address=meeting.address))
+    return meeting
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -1,7 +1,10 @@
-"""The trainer the controller sees: typed calls on the trainer's process, each answered or an error.
+"""The trainer the controller sees: typed calls on the trainer's processes, each answered or an error.
+
+    command ──► every rank          rank 0 ──► answer
 
 A trainer that dies, falls silent or makes no progress ends the run with its traceback: its weights are
-gone, and `--resume` continues from the newest checkpoint.
+gone, and `--resume` continues from the newest checkpoint. Of several ranks each holds a share of the weights, so
+the loss of one is the loss of the trainer: the others are killed.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
+
+import msgspec
 
 from freerun.config.runtime import RuntimeConfig
 from freerun.errors import CheckpointError, WorkerError
@@ -18,6 +23,7 @@ from freerun.runtime.messages import (
     Progress,
     Publish,
     Published,
+    Rendezvous,
     Save,
     Saved,
     StartTrainer,
@@ -35,16 +41,17 @@ WATCH_SECONDS = 1.0
 
 
 class TrainerClient:
-    """One trainer process; implements `protocols.Trainer`."""
+    """All processes of one trainer; implements `protocols.Trainer`."""
 
     def __init__(
         self,
-        child: Link[FromTrainer],
+        ranks: Sequence[Link[FromTrainer]],
         *,
         config: RuntimeConfig,
         on_progress: Callable[[str], None],
     ) -> None:
-        self._child = child
+        self._ranks = tuple(ranks)
+        self._start_message: StartTrainer | None = None
         self._config = config
         self._on_progress = on_progress
         self._patience_seconds = config.start_seconds
@@ -52,15 +59,22 @@ class TrainerClient:
         """Commands under way, by the kind of their answer: there is at most one of each."""
         self._last_progress: dict[type[FromTrainer], float] = {}
         self._loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(self._serve(rank)) for rank in range(len(self._ranks))]
+        self._tasks.append(asyncio.create_task(self._watch()))
 
     async def wait_for_loss(self) -> None:
-        """Never returns; raises when the process is gone, whether or not anything was asked of it."""
+        """Never returns; raises when a process is gone, whether or not anything was asked of it."""
         await asyncio.shield(self._loss)
 
     async def start(self, message: StartTrainer) -> TrainerReady:
-        """Load model and optimizer; returns what the trainer says of their size."""
-        ready = await self._received(self._send(message, TrainerReady), TrainerReady)
+        """Load model and optimizer; returns what the trainer says of their size.
+
+        Rank 0 is ready when all are. The others are started when it has said where it waits for them.
+        """
+        self._start_message = message
+        answer = self._expect(TrainerReady)
+        self._ranks[0].send(message)
+        ready = await self._received(answer, TrainerReady)
         self._patience_seconds = self._config.stall_seconds
         return ready
 
@@ -90,22 +104,27 @@ class TrainerClient:
             raise CheckpointError(f"{saved.directory}: the checkpoint could not be written ({saved.error})")
 
     async def close(self) -> None:
-        """End the process; returns when it is gone."""
+        """End the processes; returns when they are gone."""
         for task in self._tasks:
             task.cancel()
-        self._child.kill()
+        self._kill()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._child.wait(timeout_seconds=10)
+        await asyncio.gather(*(rank.wait(timeout_seconds=10) for rank in self._ranks))
         if self._loss.done():
             self._loss.exception()  # seen, or asyncio complains about it at exit
 
     def _send(self, message: ToTrainer, answer_type: type[Any]) -> asyncio.Future[FromTrainer]:
-        """Send a command; its answer, or the loss of the process, is the future's result."""
+        """Send a command to every rank; the answer of rank 0 is the future's result."""
+        answer = self._expect(answer_type)
+        for rank in self._ranks:
+            rank.send(message)
+        return answer
+
+    def _expect(self, answer_type: type[Any]) -> asyncio.Future[FromTrainer]:
         answer: asyncio.Future[FromTrainer] = asyncio.get_running_loop().create_future()
         assert answer_type not in self._answers, f"a second command is sent before its {answer_type.__name__}"
         self._answers[answer_type] = answer
         self._last_progress[answer_type] = asyncio.get_running_loop().time()
-        self._child.send(message)
         return answer
 
     async def _received(self, answer: asyncio.Future[FromTrainer], answer_type: type[R]) -> R:
@@ -117,19 +136,24 @@ class TrainerClient:
         assert isinstance(received, answer_type)
         return received
 
-    async def _serve(self) -> None:
-        """Take in the trainer's messages until it is gone."""
+    async def _serve(self, rank: int) -> None:
+        """Take in one rank's messages until it is gone; only rank 0 says anything but that it is alive."""
+        link = self._ranks[rank]
         try:
-            while (message := await self._child.receive()) is not None:
+            while (message := await link.receive()) is not None:
                 self._take_in(message)
         except WorkerError as error:
-            self._give_up(f"the trainer sent nonsense ({error})")
+            self._give_up(f"the trainer sent nonsense ({error})", link)
             return
-        await self._child.wait(timeout_seconds=5)
-        self._lose(f"the trainer is gone: {self._child.describe_end()}")
+        await link.wait(timeout_seconds=5)
+        # A rank that lost another one ends too, and may be heard of first: name all that have ended.
+        ended = [link, *(other for other in self._ranks if other is not link and not other.is_alive)]
+        self._lose(f"the trainer is gone: {'; '.join(other.describe_end() for other in ended)}")
 
     def _take_in(self, message: FromTrainer) -> None:
-        if isinstance(message, Progress):
+        if isinstance(message, Rendezvous):
+            self._start_others(message.address)
+        elif isinstance(message, Progress):
             # Of a step or a supervised update; a checkpoint that is being written has its own clock.
             for answer_type in (StepDone, Supervised):
                 self._last_progress[answer_type] = asyncio.get_running_loop().time()
@@ -137,22 +161,34 @@ class TrainerClient:
         elif (answer := self._answers.pop(type(message), None)) is not None and not answer.done():
             answer.set_result(message)
 
+    def _start_others(self, address: str) -> None:
+        assert self._start_message is not None
+        for rank, link in enumerate(self._ranks[1:], start=1):
+            link.send(msgspec.structs.replace(self._start_message, rank=rank, rendezvous=address))
+
     async def _watch(self) -> None:
         """Kill a trainer that is silent, or makes no progress on what was asked of it."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             has_started = TrainerReady not in self._answers
-            if has_started and self._child.seconds_silent > self._config.silence_seconds:
-                self._give_up(f"the trainer fell silent for {self._config.silence_seconds:.0f} s")
+            for link in self._ranks if has_started else ():
+                if link.seconds_silent > self._config.silence_seconds:
+                    self._give_up(f"the trainer fell silent for {self._config.silence_seconds:.0f} s", link)
             before = asyncio.get_running_loop().time() - self._patience_seconds
             for asked in [kind for kind in self._answers if self._last_progress[kind] < before]:
                 seconds = self._patience_seconds
-                self._give_up(f"the trainer made no progress towards {asked.__name__} for {seconds:.0f} s")
+                reason = f"the trainer made no progress towards {asked.__name__} for {seconds:.0f} s"
+                self._give_up(reason, self._ranks[0])
 
-    def _give_up(self, reason: str) -> None:
-        self._child.kill()
-        self._lose(f"{reason}; it was killed: {self._child.describe_end()}")
+    def _give_up(self, reason: str, culprit: Link[FromTrainer]) -> None:
+        culprit.kill()
+        self._lose(f"{reason}; it was killed: {culprit.describe_end()}")
 
     def _lose(self, reason: str) -> None:
         if not self._loss.done():
             self._loss.set_exception(WorkerError(reason))
+        self._kill()
+
+    def _kill(self) -> None:
+        for rank in self._ranks:
+            rank.kill()

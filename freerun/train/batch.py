@@ -140,6 +140,38 @@ def pack_trajectories(rated: Sequence[Rated]) -> MicroBatch:
     )
 
 
+def idle_sequences(token_id: int) -> PackedSequences:
+    """Nothing to predict: what a rank reads in a round that has a micro-batch for others only.
+
+    All ranks take part in every forward and backward. Of no loss token every gradient is exactly 0, unless the
+    activations of the one token read are not finite; the caller gives the first token of a sequence that another
+    rank has in the same minibatch, so that the update is lost in that case anyway.
+    """
+    nothing = torch.empty(0, dtype=torch.int64)
+    families = (Family(1),)
+    return PackedSequences(
+        token_ids_T=torch.tensor([token_id]),
+        positions_T=packed_positions(families),
+        families=families,
+        predictors_L=nothing,
+        targets_L=nothing,
+    )
+
+
+def idle_micro_batch(token_id: int) -> MicroBatch:
+    """A micro-batch without trajectories."""
+    nothing = torch.empty(0)
+    return MicroBatch(
+        packed=idle_sequences(token_id),
+        lengths_N=nothing.long(),
+        rewards_N=nothing.double(),
+        behaviour_logprobs_L=nothing,
+        versions_L=nothing.long(),
+        advantages_L=nothing,
+        token_weights_L=nothing,
+    )
+
+
 def check_trajectory(trajectory: Trajectory, *, version: int) -> None:
     """Refuse what cannot be trained on at `version`: such a trajectory is a defect upstream, not bad data."""
     completion, name = trajectory.completion, f"trajectory {trajectory.prompt.ordinal}/{trajectory.sample}"

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from freerun.errors import CheckpointError
 from freerun.train.advantage import Floats64, normalise
+from freerun.train.ranks import Ranks, decide_together
 
 STATE_PREFIX = "critic."
 
@@ -47,12 +48,16 @@ def generalised_advantages(values_S: Floats64, reward: float, *, gamma: float, l
 
 
 def advantages_and_returns(
-    values: Sequence[Floats64], rewards: Sequence[float], *, gamma: float, lam: float
-) -> tuple[list[Floats64], list[Floats64]]:
-    """Of all completions of a step; the advantages are normalised over all its tokens, the returns are not."""
+    values: Sequence[Floats64], rewards: Sequence[float], *, gamma: float, lam: float, ranks: Ranks
+) -> tuple[Tensor, Tensor]:
+    """Of this rank's tokens; the advantages are normalised over all tokens of the step, the returns are not."""
     raw = [generalised_advantages(v, r, gamma=gamma, lam=lam) for v, r in zip(values, rewards, strict=True)]
-    ends = np.cumsum([len(advantages_S) for advantages_S in raw])[:-1]
-    return np.split(normalise(np.concatenate(raw)), ends), [a + v for a, v in zip(raw, values, strict=True)]
+    # A rank may have no completion at all.
+    nothing = np.empty(0)
+    raw_L = torch.from_numpy(np.concatenate([nothing, *raw]))
+    values_L = torch.from_numpy(np.concatenate([nothing, *values]))
+    advantages_L = decide_together(ranks, raw_L, lambda all_L: torch.from_numpy(normalise(all_L.numpy())))
+    return advantages_L, raw_L + values_L
 
 
 def squared_error(values_L: Tensor, returns_L: Tensor) -> Tensor:

@@ -25,6 +25,8 @@
     skipped_updates                         updates whose gradient norm was not finite
     train_tokens_per_second                 tokens that went forward and backward, over the whole step's time
 
+All are over the tokens of all ranks.
+
 Entropy and what needs proximal logprobs cover the tokens that were computed, so not those of trajectories
 with advantage 0 that were not. Without a correction there is no proximal forward: there the latter cover the first
 minibatch, which is a fair share of the batch (`packing.deal_minibatches`).
@@ -48,6 +50,7 @@ from freerun.train.batch import MicroBatch
 from freerun.train.logprobs import PolicyOutputs
 from freerun.train.loss import Loss
 from freerun.train.optimizer import Update
+from freerun.train.ranks import Ranks, add_numbers, gather_floats
 from freerun.types import Trajectory
 
 
@@ -108,10 +111,11 @@ def explained_variance(values: NDArray[np.float64], returns: NDArray[np.float64]
 
 
 class StepMeter:
-    """Collects what the passes and updates of one step computed."""
+    """Collects what the passes and updates of one step computed, and puts it together with the other ranks'."""
 
-    def __init__(self, objective: ObjectiveConfig, *, version: int, is_truncated: bool = False) -> None:
+    def __init__(self, objective: ObjectiveConfig, ranks: Ranks, *, version: int, is_truncated: bool) -> None:
         self._objective = objective
+        self._ranks = ranks
         self._version = version
         self._is_truncated = is_truncated
         self._losses: list[Loss] = []
@@ -121,12 +125,13 @@ class StepMeter:
         self._values: list[NDArray[np.float64]] = []
         self._returns: list[NDArray[np.float64]] = []
         self._log_weights: list[NDArray[np.float64]] = []
-        self._is_fresh: list[NDArray[np.bool_]] = []
+        self._is_fresh: list[NDArray[np.float64]] = []
         self._updates: list[Update] = []
 
     def add_pass(self, micro_batch: MicroBatch, outputs: PolicyOutputs, loss: Loss) -> None:
         self._losses.append(replace(loss, total=loss.total.detach()))
-        self._num_computed_tokens += micro_batch.packed.token_ids_T.numel()
+        is_idle = len(micro_batch.lengths_N) == 0
+        self._num_computed_tokens += 0 if is_idle else micro_batch.packed.token_ids_T.numel()
         self._current.append(_as_array(outputs.logprobs_L))
         for values_L, collected in (
             (outputs.entropies_L, self._entropies),
@@ -140,7 +145,7 @@ class StepMeter:
         self._log_weights.append(_as_array(proximal_logprobs_L - micro_batch.behaviour_logprobs_L))
         # Behaviour logprobs after top-k or top-p are of another distribution: comparing them says nothing.
         is_fresh_L = (micro_batch.versions_L == self._version) & (not self._is_truncated)
-        self._is_fresh.append(is_fresh_L.numpy())
+        self._is_fresh.append(_as_array(is_fresh_L))
 
     def add_update(self, update: Update) -> None:
         self._updates.append(update)
@@ -148,36 +153,49 @@ class StepMeter:
     def metrics(self, *, seconds: float) -> dict[str, float]:
         """Everything collected, under the names of the module's table."""
         applied = [update.grad_norm for update in self._updates if update.is_applied]
+        loss, num_computed_tokens = add_numbers(
+            self._ranks, [sum(float(loss.total) for loss in self._losses), self._num_computed_tokens]
+        )
         metrics = {
-            "loss": sum(float(loss.total) for loss in self._losses),
+            "loss": loss,
             "skipped_updates": float(len(self._updates) - len(applied)),
-            "train_tokens_per_second": self._num_computed_tokens / seconds,
+            "train_tokens_per_second": num_computed_tokens / seconds,
         }
         if applied:
             metrics["grad_norm"] = float(np.mean(applied))
         if self._updates:
             metrics["lr"] = self._updates[-1].lr
         if self._current:
-            current = np.concatenate(self._current)
+            current = gather_floats(self._ranks, self._current)
             metrics["entropy"] = float(-current.mean())
-            metrics["clip_fraction"] = sum(loss.num_clipped for loss in self._losses) / current.size
             metrics |= self._objective_metrics(current.size)
         if self._log_weights:
-            metrics |= behaviour_metrics(np.concatenate(self._log_weights), np.concatenate(self._is_fresh))
+            log_weights = gather_floats(self._ranks, self._log_weights)
+            metrics |= behaviour_metrics(log_weights, gather_floats(self._ranks, self._is_fresh) > 0)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _objective_metrics(self, num_tokens: int) -> dict[str, float]:
-        """What only some objectives have."""
-        metrics: dict[str, float] = {}
+        """The parts of the loss; most of them only some objectives have."""
+        num_clipped, num_masked, reference_kl, value_loss = add_numbers(
+            self._ranks,
+            [
+                sum(loss.num_clipped for loss in self._losses),
+                sum(loss.num_masked for loss in self._losses),
+                sum(loss.reference_kl for loss in self._losses),
+                sum(loss.value_loss for loss in self._losses),
+            ],
+        )
+        metrics = {"clip_fraction": num_clipped / num_tokens}
         if self._objective.correction in ("masked", "m2po"):
-            metrics["masked_fraction"] = sum(loss.num_masked for loss in self._losses) / num_tokens
+            metrics["masked_fraction"] = num_masked / num_tokens
         if self._objective.kl_coefficient > 0:
-            metrics["reference_kl"] = sum(loss.reference_kl for loss in self._losses) / num_tokens
+            metrics["reference_kl"] = reference_kl / num_tokens
         if self._entropies:
-            metrics["exact_entropy"] = float(np.concatenate(self._entropies).mean())
+            metrics["exact_entropy"] = float(gather_floats(self._ranks, self._entropies).mean())
         if self._objective.has_critic:
-            metrics["value_loss"] = sum(loss.value_loss for loss in self._losses)
-            metrics |= explained_variance(np.concatenate(self._values), np.concatenate(self._returns))
+            metrics["value_loss"] = value_loss
+            values, returns = (gather_floats(self._ranks, parts) for parts in (self._values, self._returns))
+            metrics |= explained_variance(values, returns)
         return metrics
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
+from freerun.train.ranks import Ranks, SingleRank
 
 NUM_UPDATES = "num_updates"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -52,7 +53,10 @@ def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> flo
 
 
 class Optimizer:
-    """Owns the moments of a model's and its critic's parameters; consumes the gradients that stand in them."""
+    """Owns the moments of a model's and its critic's parameters; consumes the gradients that stand in them.
+
+    Of a sharded model it owns this rank's share. The critic is whole on every rank and gets the same update there.
+    """
 
     def __init__(
         self,
@@ -61,8 +65,10 @@ class Optimizer:
         *,
         critic: nn.Module | None = None,
         critic_lr_scale: float = 1.0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.num_updates = 0
+        self._ranks = ranks or SingleRank()
         self._max_grad_norm = config.max_grad_norm
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._policy = [*self._parameters.values()]
@@ -88,9 +94,11 @@ class Optimizer:
 
     def update(self, lr: float) -> Update:
         """Clip and apply the accumulated gradients, or skip them when they are not finite; clears them."""
+        for parameter in self._head:
+            assert parameter.grad is not None
+            self._ranks.add(parameter.grad)
         # Apart, so that a critic that errs by much does not shorten the policy's step.
-        norm = float(nn.utils.clip_grad_norm_(self._policy, self._max_grad_norm))
-        head_norm = float(nn.utils.clip_grad_norm_(self._head, self._max_grad_norm))
+        norm, head_norm = self._clip(self._policy), self._clip(self._head)
         is_applied = math.isfinite(norm) and math.isfinite(head_norm)
         if is_applied:
             for parameter_group in self._adamw.param_groups:
@@ -100,8 +108,12 @@ class Optimizer:
         self._adamw.zero_grad(set_to_none=True)
         return Update(lr=lr, grad_norm=norm, is_applied=is_applied)
 
+    def _clip(self, parameters: list[nn.Parameter]) -> float:
+        """Scale gradients down to the limit by their norm over all ranks, which is returned."""
+        return float(self._ranks.whole(nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)))
+
     def state(self) -> dict[str, Tensor]:
-        """The live tensors under flat names: write them out before the next update."""
+        """The live tensors under flat names, sharded ones as shares: write them out before the next update."""
         tensors = {
             f"{key}.{name}": tensor
             for name, parameter in self._parameters.items()
@@ -110,7 +122,7 @@ class Optimizer:
         return {**tensors, NUM_UPDATES: torch.tensor(self.num_updates)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `state` gave; the next update continues bit for bit."""
+        """Take up what `state` gave, full tensors on every rank; the next update continues bit for bit."""
         states = self._by_parameter(tensors)
         template = self._adamw.state_dict()
         # AdamW numbers parameters in the order of its groups, which is not the model's.
@@ -135,7 +147,9 @@ class Optimizer:
                     f'optimizer state "{flat_name}" of shape {list(tensor.shape)} is not of this model; '
                     "resume with the model the checkpoint was made with"
                 )
-            states.setdefault(name, {})[key] = tensor.clone()
+            states.setdefault(name, {})[key] = (
+                self._ranks.share(tensor, like=parameter).clone() if key in MOMENTS else tensor.clone()
+            )
         self._require_complete(tensors, states)
         return states
 

@@ -1,11 +1,11 @@
 """Who trains with whom: a step's trajectories over minibatches, a minibatch's over packed micro-batches.
 
-    step ── deal_minibatches ──► minibatch ── pack_micro_batches ──► micro-batch
-    one new version              one update                          one forward-backward
+    step ── deal_minibatches ──► minibatch ── pack_for_ranks ──► micro-batch
+    one new version              one update                      one forward-backward of one rank
 
 Pure arithmetic on lengths, the same answer for the same lengths; indices in, lists of indices out. It changes
-speed and memory only: the trainer normalises over the step, so no division of a minibatch into micro-batches
-changes a gradient.
+speed and memory only: the trainer normalises over the step, so no division of a minibatch into micro-batches or
+ranks changes a gradient.
 """
 
 from __future__ import annotations
@@ -33,6 +33,33 @@ def pack_micro_batches(lengths: Sequence[int], *, capacity: int, k_min: int = 1)
             micro_batches[chosen].append(index)
             num_tokens[chosen] += lengths[index]
     return micro_batches
+
+
+def pack_for_ranks(lengths: Sequence[int], *, capacity: int, num_ranks: int) -> list[list[list[int]]]:
+    """Each rank's micro-batches: equally many, some of them empty at the end if there are too few.
+
+    Ranks compute side by side and wait for each other after every micro-batch, so those of one round are of
+    similar size, and the larger goes to the rank with fewer tokens so far.
+    """
+    micro_batches = pack_micro_batches(lengths, capacity=capacity, k_min=num_ranks)
+    if num_ranks == 1:
+        return [micro_batches]
+    while len(micro_batches) % num_ranks and len(micro_batches) < len(lengths):
+        num_rounds = len(micro_batches) // num_ranks + 1
+        micro_batches = pack_micro_batches(lengths, capacity=capacity, k_min=num_rounds * num_ranks)
+    sizes = {id(pack): sum(lengths[i] for i in pack) for pack in micro_batches}
+    largest_first = sorted(micro_batches, key=lambda pack: -sizes[id(pack)])
+    by_rank: list[list[list[int]]] = [[] for _ in range(num_ranks)]
+    num_tokens = [0] * num_ranks
+    for start in range(0, len(largest_first), num_ranks):
+        in_round = largest_first[start : start + num_ranks]
+        emptiest_first = sorted(range(num_ranks), key=lambda rank: num_tokens[rank])
+        for rank, pack in zip(emptiest_first, in_round, strict=False):
+            by_rank[rank].append(pack)
+            num_tokens[rank] += sizes[id(pack)]
+        for rank in emptiest_first[len(in_round) :]:
+            by_rank[rank].append([])
+    return by_rank
 
 
 def cut_families(trunk: int, branches: Sequence[int], *, capacity: int) -> list[list[int]]:

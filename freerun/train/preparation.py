@@ -7,7 +7,7 @@
     advantages, returns   with a critic: from the values at the start, normalised over all tokens of the step
     is_kept               M2PO: which tokens are trained on, one decision over all tokens of the step
 
-The last two need every minibatch, the first included, before any of them is trained.
+The last two need every minibatch of every rank, the first included, before any of them is trained.
 
 Shapes: L loss tokens (completion tokens of a micro-batch), N trajectories of a micro-batch.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from freerun.train.batch import MicroBatch
 from freerun.train.correction import keep_small_moments
 from freerun.train.critic import advantages_and_returns
 from freerun.train.logprobs import PolicyOutputs
+from freerun.train.ranks import Ranks, decide_together
 
 Minibatch = list[MicroBatch]
 Progress = Callable[[str, int, int], None]
@@ -40,6 +40,7 @@ def prepare(
     policy: Callable[[MicroBatch], PolicyOutputs],
     reference: Callable[[MicroBatch], PolicyOutputs],
     on_progress: Progress,
+    ranks: Ranks,
 ) -> list[Minibatch]:
     """The same minibatches with all that the objective needs of the start of the step."""
     prepared: list[Minibatch] = []
@@ -53,13 +54,14 @@ def prepare(
             ]
         prepared.append(minibatch)
     if objective.has_critic:
-        prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, objective))
+        prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, objective, ranks))
     if objective.correction == "m2po":
-        prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, objective.m2_threshold))
+        threshold = objective.m2_threshold
+        prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, threshold, ranks))
     return prepared
 
 
-def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig) -> list[MicroBatch]:
+def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig, ranks: Ranks) -> list[MicroBatch]:
     """Advantages and returns of all tokens of a step, by the critic's values."""
     values = [
         values_S.double().numpy()
@@ -68,11 +70,11 @@ def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig)
     ]
     rewards = [float(reward) for batch in micro_batches for reward in batch.rewards_N]
     advantages, returns = advantages_and_returns(
-        values, rewards, gamma=objective.gae_gamma, lam=objective.gae_lambda
+        values, rewards, gamma=objective.gae_gamma, lam=objective.gae_lambda, ranks=ranks
     )
     sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
-    advantages_by_batch = torch.from_numpy(np.concatenate(advantages)).float().split(sizes)
-    returns_by_batch = torch.from_numpy(np.concatenate(returns)).float().split(sizes)
+    advantages_by_batch = advantages.float().split(sizes)
+    returns_by_batch = returns.float().split(sizes)
     return [
         replace(batch, advantages_L=advantages_L, returns_L=returns_L)
         for batch, advantages_L, returns_L in zip(
@@ -81,12 +83,14 @@ def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig)
     ]
 
 
-def mask_tokens(micro_batches: Sequence[MicroBatch], threshold: float) -> list[MicroBatch]:
+def mask_tokens(micro_batches: Sequence[MicroBatch], threshold: float, ranks: Ranks) -> list[MicroBatch]:
     """M2PO's decision over all tokens of a step."""
     if not micro_batches:
         return []
     log_weights = [_known(batch.proximal_logprobs_L) - batch.behaviour_logprobs_L for batch in micro_batches]
-    is_kept = keep_small_moments(torch.cat(log_weights), threshold=threshold)
+    is_kept = decide_together(
+        ranks, torch.cat(log_weights), lambda all_L: keep_small_moments(all_L, threshold=threshold)
+    )
     sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
     return [replace(b, is_kept_L=kept_L) for b, kept_L in zip(micro_batches, is_kept.split(sizes), strict=True)]
 

@@ -12,14 +12,21 @@ from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
 from freerun.model.new_directory import new_directory
 from freerun.model.trained import TrainedModel
+from freerun.train.ranks import Ranks, snapshot
 
 
-def keep_reference(trained: TrainedModel, directory: Path, *, companions: Path) -> None:
+def keep_reference(trained: TrainedModel, directory: Path, *, companions: Path, ranks: Ranks) -> None:
     """Write the weights of version 0 as a model directory; one of a start that led nowhere is replaced."""
-    shutil.rmtree(directory, ignore_errors=True)
-    with new_directory(directory) as temporary:
-        trained.save(trained.state(), temporary, companions=companions)
+    weights = snapshot(ranks, trained.state())
+    if ranks.rank == 0:
+        shutil.rmtree(directory, ignore_errors=True)
+        with new_directory(directory) as temporary:
+            trained.save(weights, temporary, companions=companions)
+    ranks.barrier()
 
 
-def load_reference(directory: Path) -> Decoder:
-    return load_model(directory).requires_grad_(False)
+def load_reference(directory: Path, ranks: Ranks) -> Decoder:
+    """The frozen policy, sharded like the one that is trained."""
+    model = load_model(directory).requires_grad_(False)
+    ranks.shard(model)
+    return model

@@ -19,10 +19,11 @@ from torch import Tensor
 from freerun.config.train import TrainConfig
 from freerun.model.attention import Family, packed_positions
 from freerun.model.decoder import Decoder
-from freerun.train.batch import PackedSequences
+from freerun.train.batch import PackedSequences, idle_sequences
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.optimizer import Optimizer
-from freerun.train.packing import pack_micro_batches
+from freerun.train.packing import pack_for_ranks
+from freerun.train.ranks import Ranks, SingleRank, add_numbers
 from freerun.train.trainer import ignore_progress
 from freerun.types import Demonstration
 
@@ -31,12 +32,18 @@ class SupervisedTrainer:
     """Owns the optimizer of one supervised training; updates the model's parameters in place."""
 
     def __init__(
-        self, model: Decoder, config: TrainConfig, *, on_progress: Callable[[str], None] = ignore_progress
+        self,
+        model: Decoder,
+        config: TrainConfig,
+        *,
+        on_progress: Callable[[str], None] = ignore_progress,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model = model
         self._config = config
         self._on_progress = on_progress
-        self._optimizer = Optimizer(model, config)
+        self._ranks = ranks or SingleRank()
+        self._optimizer = Optimizer(model, config, ranks=self._ranks)
 
     def step(self, demonstrations: Sequence[Demonstration], lr: float) -> float:
         """One update; returns the mean cross-entropy before it."""
@@ -49,26 +56,34 @@ class SupervisedTrainer:
             total += float(loss.detach())
             self._on_progress(f"supervised step: micro-batch {n + 1}/{len(micro_batches)}")
         self._optimizer.update(lr)
-        return total
+        return add_numbers(self._ranks, [total])[0]
 
     @torch.no_grad()
     def loss(self, demonstrations: Sequence[Demonstration]) -> float:
         """The mean cross-entropy, without an update."""
         num_trained = sum(d.num_trained for d in demonstrations)
-        return sum(float(self._summed_loss(m)) for m in self._micro_batches(demonstrations)) / num_trained
+        total = sum(float(self._summed_loss(m)) for m in self._micro_batches(demonstrations))
+        return add_numbers(self._ranks, [total])[0] / num_trained
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Live tensors, to be written out before the next step."""
+        """Live tensors, sharded ones as shares, to be written out before the next step."""
         return self._optimizer.state()
 
     def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
         self._optimizer.load_state(tensors)
 
     def _micro_batches(self, demonstrations: Sequence[Demonstration]) -> list[PackedSequences]:
-        packs = pack_micro_batches(
-            [num_read_tokens(d) for d in demonstrations], capacity=self._config.micro_batch_tokens
+        """This rank's; as many as any other's."""
+        by_rank = pack_for_ranks(
+            [num_read_tokens(d) for d in demonstrations],
+            capacity=self._config.micro_batch_tokens,
+            num_ranks=self._ranks.num_ranks,
         )
-        return [pack_demonstrations([demonstrations[i] for i in pack]) for pack in packs]
+        idle = idle_sequences(int(demonstrations[0].token_ids[0]))
+        return [
+            pack_demonstrations([demonstrations[i] for i in pack]) if pack else idle
+            for pack in by_rank[self._ranks.rank]
+        ]
 
     def _summed_loss(self, packed: PackedSequences) -> Tensor:
         return -completion_logprobs(self.model, packed, temperature=1.0).sum()

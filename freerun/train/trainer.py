@@ -15,6 +15,9 @@ and no say in that of others, unless M2PO decides over all tokens. Without these
 consumed and in the weights of the others. If nothing else is in the batch there is no update, and so no weight
 decay and no momentum either: the step still makes its version, of unchanged weights.
 
+With several ranks (`ranks.py`) each has the whole batch, forms the same minibatches and computes its own share of
+their micro-batches, in as many passes as any other.
+
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
 
@@ -32,14 +35,22 @@ from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.train.advantage import Floats64, compute_advantages
 from freerun.train.aggregation import token_weights
-from freerun.train.batch import MicroBatch, Rated, check_trajectory, family_of, pack_trajectories
+from freerun.train.batch import (
+    MicroBatch,
+    Rated,
+    check_trajectory,
+    family_of,
+    idle_micro_batch,
+    pack_trajectories,
+)
 from freerun.train.critic import critic_state, load_critic, make_critic
 from freerun.train.logprobs import PolicyOutputs, policy_outputs
 from freerun.train.loss import compute_loss
 from freerun.train.metrics import StepMeter, batch_metrics, count_staleness
 from freerun.train.optimizer import Optimizer, learning_rate
-from freerun.train.packing import cut_families, deal_minibatches, pack_micro_batches
+from freerun.train.packing import cut_families, deal_minibatches, pack_for_ranks
 from freerun.train.preparation import Minibatch, prepare
+from freerun.train.ranks import Ranks, SingleRank
 from freerun.types import Group, StepResult, Trajectory
 
 
@@ -61,6 +72,7 @@ class PolicyTrainer:
         is_truncated: bool = False,
         version: int = 0,
         on_progress: Callable[[str], None] = ignore_progress,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model = model
         self.version = version
@@ -73,8 +85,11 @@ class PolicyTrainer:
         self._is_truncated = is_truncated
         """Whether tokens were drawn after top-k or top-p, which the trainer's logprobs do not know of."""
         self._on_progress = on_progress
+        self._ranks = ranks or SingleRank()
         self._critic: nn.Linear | None = make_critic(model.config.hidden_size) if objective.has_critic else None
-        self._optimizer = Optimizer(model, config, critic=self._critic, critic_lr_scale=objective.value_lr_scale)
+        self._optimizer = Optimizer(
+            model, config, critic=self._critic, critic_lr_scale=objective.value_lr_scale, ranks=self._ranks
+        )
 
     def step(self, groups: Sequence[Group]) -> StepResult:
         """Train on one batch, oldest first, and move on to the next version.
@@ -85,7 +100,7 @@ class PolicyTrainer:
         trajectories = [t for group in groups for t in group.trajectories]
         for trajectory in trajectories:
             check_trajectory(trajectory, version=self.version)
-        meter = StepMeter(self._objective, version=self.version, is_truncated=self._is_truncated)
+        meter = StepMeter(self._objective, self._ranks, version=self.version, is_truncated=self._is_truncated)
         minibatches = self._form_minibatches(trajectories, self._advantages(groups))
         self._update_weights(minibatches, meter)
         metrics = batch_metrics(trajectories, self.version)
@@ -95,7 +110,9 @@ class PolicyTrainer:
         return StepResult(version=self.version, metrics=metrics, staleness_counts=staleness_counts)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Flat and free of pickle, the critic included; live tensors, to be written out before the next step."""
+        """Flat and free of pickle, the critic included; live tensors, sharded ones as shares, to be written out
+        before the next step.
+        """
         critic = {} if self._critic is None else critic_state(self._critic)
         return {**self._optimizer.state(), **critic}
 
@@ -126,7 +143,10 @@ class PolicyTrainer:
         ]
 
     def _form_micro_batches(self, rated: Sequence[Rated]) -> Minibatch:
-        """Pack one minibatch by families: samples of one prompt stay together and share its computation."""
+        """Pack one minibatch by families: samples of one prompt stay together and share its computation.
+
+        Returns this rank's micro-batches.
+        """
         capacity = self._config.micro_batch_tokens
         families: list[list[Rated]] = []
         for _, members in groupby(rated, key=lambda r: r.trajectory.prompt.ordinal):
@@ -134,8 +154,14 @@ class PolicyTrainer:
             trunk = len(siblings[0].trajectory.prompt.token_ids)
             branches = [len(r.trajectory.completion.token_ids) - 1 for r in siblings]
             families += [[siblings[i] for i in run] for run in cut_families(trunk, branches, capacity=capacity)]
-        packs = pack_micro_batches([_num_tokens(family) for family in families], capacity=capacity)
-        return [pack_trajectories([rated for i in pack for rated in families[i]]) for pack in packs]
+        by_rank = pack_for_ranks(
+            [_num_tokens(family) for family in families], capacity=capacity, num_ranks=self._ranks.num_ranks
+        )
+        idle = idle_micro_batch(int(rated[0].trajectory.prompt.token_ids[0]))
+        return [
+            pack_trajectories([r for i in pack for r in families[i]]) if pack else idle
+            for pack in by_rank[self._ranks.rank]
+        ]
 
     def _update_weights(self, minibatches: list[Minibatch], meter: StepMeter) -> None:
         """One optimizer update per minibatch, all clipped around the weights that stand here at the start."""
@@ -151,6 +177,7 @@ class PolicyTrainer:
             policy=self._look,
             reference=self._look_at_reference,
             on_progress=report,
+            ranks=self._ranks,
         )
         for m, minibatch in enumerate(prepared):
             for n, micro_batch in enumerate(minibatch):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 import xxhash
@@ -47,10 +47,16 @@ class SharedWeights:
         return torch.frombuffer(memory, dtype=torch.uint8)
 
     @torch.no_grad()
-    def write(self, version: int, state: Mapping[str, Tensor]) -> None:
-        """Copy the weights into this version's buffer; this is all that holds the trainer."""
-        for name, view in self._views[version % NUM_BUFFERS].items():
-            view.copy_(state[name])
+    def write(self, version: int, state: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> None:
+        """Copy the weights into this version's buffer; this is all that holds the trainer.
+
+        Pairs are copied as they come, so that tensors gathered one at a time never exist all at once.
+        """
+        views = dict(self._views[version % NUM_BUFFERS])
+        for name, tensor in state.items() if isinstance(state, Mapping) else state:
+            views.pop(name).copy_(tensor)
+        if views:
+            raise WeightsError(f'version {version} was written without "{min(views)}"; the buffer mixes versions')
 
     def checksum(self, version: int) -> str:
         """A hash over this version's buffer and its number: swapped versions cannot pass for each other."""

@@ -1,0 +1,134 @@
+"""Ranks by FSDP2: each process holds a share of every parameter, gradient and moment.
+
+    rank 0   Meeting ─► its host:port ─► controller ─► Meeting   rank 1, 2, ...
+    all      join ─► shard(model) ─► forward, backward: all-gather and reduce-scatter, block by block
+
+A model is loaded whole by every rank before it is sharded; the full copy is freed then. Embedding and head, which
+belong to no block, stay gathered between forward and backward: logits are computed outside of the forward.
+
+Processes talk by gloo, and by NCCL where the model is on GPUs. All sockets are bound to one host: loopback, unless
+whoever launched the process says otherwise with FREERUN_HOST.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from freerun.errors import WorkerError
+from freerun.model.decoder import Decoder
+
+HOST_VARIABLE = "FREERUN_HOST"
+LOOPBACK = "127.0.0.1"
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""By the model's device; what is gathered for decisions and metrics is on the CPU in any case."""
+# Longer than the controller's patience, which is what ends ranks that wait for each other in vain.
+TIMEOUT = timedelta(minutes=30)
+
+
+def own_host() -> str:
+    """The address of this machine that other ranks reach it by."""
+    return os.environ.get(HOST_VARIABLE, LOOPBACK)
+
+
+class Meeting:
+    """Where the ranks find each other: a store that rank 0 serves."""
+
+    def __init__(self, *, rank: int, num_ranks: int, address: str = "") -> None:
+        """Rank 0 begins to listen; the others connect to the `address` where it does."""
+        self._rank = rank
+        self._num_ranks = num_ranks
+        if rank == 0:
+            # TCPStore by itself would listen on every interface, and on a port that somebody chose beforehand.
+            listener = socket.create_server((own_host(), 0))
+            address = f"{own_host()}:{listener.getsockname()[1]}"
+        self.address = address
+        host, _, port = address.rpartition(":")
+        self._store = TCPStore(
+            host,
+            int(port),
+            num_ranks,
+            is_master=rank == 0,
+            timeout=TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach() if rank == 0 else None,
+        )
+
+    def join(self, device: torch.device) -> FsdpRanks:
+        """Returns when all ranks have come so far; the models to shard are on `device`."""
+        interface = _interface_of(own_host())
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, interface)
+        dist.init_process_group(
+            BACKENDS[device.type],
+            store=self._store,
+            rank=self._rank,
+            world_size=self._num_ranks,
+            timeout=TIMEOUT,
+        )
+        return FsdpRanks(init_device_mesh(device.type, (self._num_ranks,)))
+
+
+class FsdpRanks:
+    """Implements `freerun.train.ranks.Ranks` on torch.distributed's default process group."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.rank = mesh.get_rank()
+        self.num_ranks = mesh.size()
+        self._mesh = mesh
+
+    def shard(self, model: Decoder) -> None:
+        for block in model.blocks:
+            fully_shard(block, mesh=self._mesh)
+        fully_shard(model, mesh=self._mesh, reshard_after_forward=False)
+        for module in (model, *model.blocks):
+            # The loss is a sum whose weights were fixed for the step: gradients are summed, not averaged. gloo has
+            # no reduction with a factor, so the plain sum is asked for by name.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def share(self, full: Tensor, like: Tensor) -> Tensor:
+        if not isinstance(like, DTensor):
+            return full
+        # Every rank has read the full tensor, so each takes its own slice and nothing is sent.
+        on_device = full.to(like.device)
+        return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+
+    def gather(self, values_1d: Tensor) -> list[Tensor]:
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.num_ranks)]
+        dist.all_gather(counts, torch.tensor([values_1d.numel()]))
+        longest = max(int(count) for count in counts)
+        padded = values_1d.new_zeros(longest)
+        padded[: values_1d.numel()] = values_1d
+        parts = [torch.empty_like(padded) for _ in range(self.num_ranks)]
+        dist.all_gather(parts, padded)
+        return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+
+    def add(self, values: Tensor) -> None:
+        dist.all_reduce(values)
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+
+def _interface_of(host: str) -> str:
+    """The name of the network interface that has this address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == host for address in addresses):
+            return str(name)
+    raise WorkerError(
+        f"no network interface of this machine has the address {host}; set {HOST_VARIABLE} to one that has"
+    )

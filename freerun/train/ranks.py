@@ -1,0 +1,116 @@
+"""What the trainer knows of its ranks: processes that hold the same model in shares and divide each minibatch.
+
+Every rank is given the same batches and makes the same decisions from them, so ranks exchange only what the batch
+does not tell: weights and gradients (by the shards themselves), a few sums, and the outputs of the others' tokens
+where something is decided or reported over all of them. All methods but the properties are collective: every rank
+calls them, in the same order.
+
+`SingleRank` is a trainer of one process, without torch.distributed; `freerun.backends.fsdp` has the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from freerun.model.decoder import Decoder
+
+Floats64 = NDArray[np.float64]
+
+
+class Ranks(Protocol):
+    """One process's view of all the trainer's processes."""
+
+    @property
+    def rank(self) -> int:
+        """From 0; rank 0 speaks for all."""
+        ...
+
+    @property
+    def num_ranks(self) -> int: ...
+
+    def shard(self, model: Decoder) -> None:
+        """Keep this rank's share of each parameter and free the rest; gradients are summed over the ranks."""
+        ...
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The full tensor of which this rank holds a share; one that is not sharded comes back as it is."""
+        ...
+
+    def share(self, full: Tensor, like: Tensor) -> Tensor:
+        """This rank's share of a full tensor, sharded as `like` is."""
+        ...
+
+    def gather(self, values_1d: Tensor) -> list[Tensor]:
+        """Every rank's numbers, which may differ in count, by rank."""
+        ...
+
+    def add(self, values: Tensor) -> None:
+        """Put the sum over the ranks in place of the values; the same bits on every rank."""
+        ...
+
+    def barrier(self) -> None:
+        """Return when every rank is here."""
+        ...
+
+
+class SingleRank:
+    """A trainer that is one process."""
+
+    rank = 0
+    num_ranks = 1
+
+    def shard(self, model: Decoder) -> None:
+        pass
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def share(self, full: Tensor, like: Tensor) -> Tensor:
+        return full
+
+    def gather(self, values_1d: Tensor) -> list[Tensor]:
+        return [values_1d]
+
+    def add(self, values: Tensor) -> None:
+        pass
+
+    def barrier(self) -> None:
+        pass
+
+
+def decide_together(ranks: Ranks, values_1d: Tensor, decide: Callable[[Tensor], Tensor]) -> Tensor:
+    """Decide on the numbers of all ranks, one answer for each; returns the answers for this rank's numbers."""
+    parts = ranks.gather(values_1d)
+    decided: tuple[Tensor, ...] = decide(torch.cat(parts)).split([len(part) for part in parts])
+    return decided[ranks.rank]
+
+
+def gather_floats(ranks: Ranks, arrays: Iterable[Floats64]) -> Floats64:
+    """The numbers of all ranks, end to end."""
+    own = torch.from_numpy(np.concatenate([np.empty(0), *arrays]))
+    gathered: Floats64 = torch.cat(ranks.gather(own)).numpy()
+    return gathered
+
+
+def add_numbers(ranks: Ranks, numbers: Sequence[float]) -> list[float]:
+    """Each number's sum over the ranks."""
+    sums = torch.tensor(numbers, dtype=torch.float64)
+    ranks.add(sums)
+    return [float(number) for number in sums]
+
+
+def whole_tensors(ranks: Ranks, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Full tensors, one at a time: no rank holds two. Every rank must go through all of them."""
+    for name, tensor in tensors.items():
+        yield name, ranks.whole(tensor)
+
+
+def snapshot(ranks: Ranks, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the full tensors in the memory of rank 0, nothing on the others."""
+    return {name: full.to("cpu", copy=True) for name, full in whole_tensors(ranks, tensors) if ranks.rank == 0}

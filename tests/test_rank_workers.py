@@ -1,0 +1,170 @@
+"""The trainer's real processes, several ranks of them: checkpoints reshard, and losing one is losing all."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import string
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import are_gone, recipe_of
+from torch import Tensor
+from training_batches import CONFIG, MAX_COMPLETION_TOKENS, TEMPERATURE, VERSION, assert_close, make_groups
+
+from freerun.config.lora import LoraConfig
+from freerun.config.objective import PRESETS, ObjectiveConfig
+from freerun.errors import WorkerError
+from freerun.model.checkpoint import load_model
+from freerun.model.tiny import make_tiny
+from freerun.processes.local import LocalLauncher
+from freerun.runtime.build import make_trainer
+from freerun.runtime.messages import StartTrainer
+from freerun.runtime.trainer_client import TrainerClient
+from freerun.train.trainer import PolicyTrainer
+from freerun.weights.buffers import create_buffers
+from freerun.weights.layout import WeightLayout
+from freerun.weights.shared import SharedWeights
+
+TRAIN = dataclasses.replace(CONFIG, num_minibatches=2)
+
+
+@pytest.fixture
+def model_directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 40}
+    make_tiny(directory, alphabet=string.ascii_letters, seed=5, **sizes)
+    (tmp_path / "recipe.toml").write_text(f'[model]\npath = "{directory}"\n[data]\ntask = "euclid"\n')
+    return directory
+
+
+@asynccontextmanager
+async def trainer_of(
+    num_ranks: int,
+    model_directory: Path,
+    *,
+    objective: ObjectiveConfig,
+    checkpoint: Path | None = None,
+    version: int = VERSION,
+    silence_seconds: float = 30.0,
+) -> AsyncIterator[tuple[TrainerClient, SharedWeights]]:
+    """A started trainer of real processes, and the buffers that it publishes to; nothing is left at the end."""
+    recipe = recipe_of(
+        model_directory.parent / "recipe.toml",
+        "--train.num_ranks",
+        str(num_ranks),
+        "--runtime.silence_seconds",
+        str(silence_seconds),
+    )
+    buffers = create_buffers("ranks")
+    launcher = LocalLauncher(model_directory.parent / "logs", {}, weight_buffers=buffers)
+    trainer = await make_trainer(recipe, launcher, on_progress=lambda _: None)
+    workers = own_workers()
+    assert len(workers) == num_ranks
+    try:
+        await trainer.start(
+            StartTrainer(
+                model_directory=str(checkpoint / "model" if checkpoint else model_directory),
+                adapter_directory="",
+                lora=LoraConfig(),
+                seed=0,
+                companions_directory=str(model_directory),
+                train=dataclasses.replace(TRAIN, num_ranks=num_ranks),
+                objective=objective,
+                temperature=TEMPERATURE,
+                max_completion_tokens=MAX_COMPLETION_TOKENS,
+                is_truncated=False,
+                version=version,
+                optimizer_file=str(checkpoint / "optimizer.safetensors") if checkpoint else "",
+                reference_directory="",
+            )
+        )
+        yield trainer, SharedWeights(buffers, WeightLayout(load_model(model_directory)))
+    finally:
+        await trainer.close()
+        await launcher.close()
+    assert are_gone(workers)
+
+
+def own_workers() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "train_worker" in " ".join(p.cmdline())]
+
+
+async def within(seconds: float, what: str, awaited: Awaitable[object]) -> None:
+    try:
+        await asyncio.wait_for(awaited, seconds)
+    except TimeoutError:
+        raise AssertionError(f"waited {seconds} s for {what}") from None
+
+
+def test_a_checkpoint_of_one_number_of_ranks_is_continued_by_another(
+    model_directory: Path, tmp_path: Path
+) -> None:
+    num_ranks = (2, 1, 3)
+    objective = PRESETS["ppo"]  # with a critic, which is not sharded
+
+    async def main() -> None:
+        checkpoint: Path | None = None
+        for number, ranks in enumerate(num_ranks):
+            directory = tmp_path / f"step-{number}"
+            directory.mkdir()
+            version = VERSION + number
+            async with trainer_of(
+                ranks, model_directory, objective=objective, checkpoint=checkpoint, version=version
+            ) as (trainer, buffers):
+                assert (await trainer.step(make_groups(number))).version == version + 1
+                published = await trainer.publish()
+                await trainer.save(str(directory), version=version + 1)
+                weights = dict(load_model(directory / "model").named_parameters())
+                fetched = buffers.fetch(version + 1, published.checksum)
+                assert all(torch.equal(fetched[name], weights[name]) for name in weights)
+            checkpoint = directory
+
+    asyncio.run(main())
+
+    model = load_model(model_directory)
+    uninterrupted = PolicyTrainer(
+        model,
+        TRAIN,
+        objective,
+        temperature=TEMPERATURE,
+        max_completion_tokens=MAX_COMPLETION_TOKENS,
+        version=VERSION,
+    )
+    for number in range(len(num_ranks)):
+        uninterrupted.step(make_groups(number))
+    last = tmp_path / f"step-{len(num_ranks) - 1}"
+    assert_close(state_of(last), dict(model.named_parameters()), tolerance=1e-6)
+    assert_close(load_file(last / "optimizer.safetensors"), uninterrupted.optimizer_state(), tolerance=1e-6)
+
+
+def state_of(checkpoint: Path) -> dict[str, Tensor]:
+    return dict(load_model(checkpoint / "model").named_parameters())
+
+
+def test_the_silence_of_one_rank_ends_all_and_is_told_by_name(model_directory: Path) -> None:
+    async def main() -> str:
+        async with trainer_of(2, model_directory, objective=ObjectiveConfig(), silence_seconds=3) as (trainer, _):
+            workers = own_workers()
+            steps = asyncio.create_task(keep_busy(trainer))
+            os.kill(workers[1].pid, signal.SIGSTOP)
+            with pytest.raises(WorkerError) as raised:
+                await within(60, "the silence of a rank to be noticed", trainer.wait_for_loss())
+            with pytest.raises(WorkerError):
+                await within(10, "the step under way to fail", steps)
+            assert await asyncio.to_thread(are_gone, workers)
+            return str(raised.value)
+
+    reason = asyncio.run(main())
+    assert "the trainer fell silent for 3 s" in reason
+    assert "trainer-1" in reason
+
+
+async def keep_busy(trainer: TrainerClient) -> None:
+    while True:
+        await trainer.step(make_groups())
