@@ -30,6 +30,8 @@ class StartEngine(_Message, frozen=True, kw_only=True):
     lora: LoraConfig
     base_directory: str
     """Where the frozen weights come from, if an adapter only is published."""
+    local_index: int = 0
+    """Number of the worker among those of its machine: chooses its GPU (`freerun.model.device`)."""
 
 
 class Generate(_Message, frozen=True, kw_only=True):
@@ -105,6 +107,8 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """Optimizer state of a checkpoint; empty for a new run."""
     reference_directory: str
     """Where the policy of version 0 is kept for a KL term; empty without one."""
+    local_index: int = 0
+    """Number of the worker among those of its machine: chooses its GPU (`freerun.model.device`)."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):

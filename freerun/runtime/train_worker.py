@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from freerun.errors import WorkerError
+from freerun.model.device import resolve_device
 from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
@@ -53,7 +55,8 @@ class TrainWorker:
         self._trained = TrainedModel.load(
             Path(start.model_directory), start.lora, seed=start.seed, adapter=adapter
         )
-        self._model = self._trained.decoder
+        self._device = resolve_device("train.device", start.train.device, index=start.local_index)
+        self._model = self._trained.decoder.to(self._device)
         self._shared = SharedWeights(parent.weight_buffers, WeightLayout(self._model), frozen=self._trained.frozen)
         self._trainer = PolicyTrainer(
             self._model,
@@ -109,8 +112,8 @@ class TrainWorker:
 
     def _save(self, directory: Path) -> None:
         """Snapshot now, write in the background: the next step may start before the files are on disk."""
-        weights = {name: tensor.clone() for name, tensor in self._trained.state().items()}
-        optimizer = {name: tensor.clone() for name, tensor in self._trainer.optimizer_state().items()}
+        weights = _snapshot(self._trained.state())
+        optimizer = _snapshot(self._trainer.optimizer_state())
 
         def write() -> None:
             error = ""
@@ -144,7 +147,12 @@ class TrainWorker:
         directory = Path(self._reference_directory)
         if self._trainer.version == 0:
             keep_reference(self._trained, directory, companions=self._companions)
-        self._trainer.reference = load_reference(directory)
+        self._trainer.reference = load_reference(directory).to(self._device)
+
+
+def _snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in the CPU's memory, wherever the tensors are."""
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -140,7 +140,7 @@ class StepMeter:
         self._log_weights.append(_as_array(proximal_logprobs_L - micro_batch.behaviour_logprobs_L))
         # Behaviour logprobs after top-k or top-p are of another distribution: comparing them says nothing.
         is_fresh_L = (micro_batch.versions_L == self._version) & (not self._is_truncated)
-        self._is_fresh.append(is_fresh_L.numpy())
+        self._is_fresh.append(is_fresh_L.numpy(force=True))
 
     def add_update(self, update: Update) -> None:
         self._updates.append(update)
@@ -182,5 +182,5 @@ class StepMeter:
 
 
 def _as_array(values_L: Tensor) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = values_L.detach().double().numpy()
+    array: NDArray[np.float64] = values_L.double().numpy(force=True)
     return array

@@ -19,7 +19,8 @@ from torch import Tensor
 from freerun.config.train import TrainConfig
 from freerun.model.attention import Family, packed_positions
 from freerun.model.decoder import Decoder
-from freerun.train.batch import PackedSequences
+from freerun.model.device import resolve_dtype
+from freerun.train.batch import PackedSequences, on_device
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.optimizer import Optimizer
 from freerun.train.packing import pack_micro_batches
@@ -68,10 +69,12 @@ class SupervisedTrainer:
         packs = pack_micro_batches(
             [num_read_tokens(d) for d in demonstrations], capacity=self._config.micro_batch_tokens
         )
-        return [pack_demonstrations([demonstrations[i] for i in pack]) for pack in packs]
+        device = self.model.embedding.weight.device
+        return [on_device(pack_demonstrations([demonstrations[i] for i in pack]), device) for pack in packs]
 
     def _summed_loss(self, packed: PackedSequences) -> Tensor:
-        return -completion_logprobs(self.model, packed, temperature=1.0).sum()
+        dtype = resolve_dtype(self._config.dtype)
+        return -completion_logprobs(self.model, packed, temperature=1.0, dtype=dtype).sum()
 
 
 def num_read_tokens(demonstration: Demonstration) -> int:

@@ -15,6 +15,8 @@ and no say in that of others, unless M2PO decides over all tokens. Without these
 consumed and in the weights of the others. If nothing else is in the batch there is no update, and so no weight
 decay and no momentum either: the step still makes its version, of unchanged weights.
 
+It computes where the model's parameters are; batches are moved there once, when they are packed.
+
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
 
@@ -30,9 +32,10 @@ from torch import Tensor, nn
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
+from freerun.model.device import resolve_dtype
 from freerun.train.advantage import Floats64, compute_advantages
 from freerun.train.aggregation import token_weights
-from freerun.train.batch import MicroBatch, Rated, check_trajectory, family_of, pack_trajectories
+from freerun.train.batch import MicroBatch, Rated, check_trajectory, family_of, on_device, pack_trajectories
 from freerun.train.critic import critic_state, load_critic, make_critic
 from freerun.train.logprobs import PolicyOutputs, policy_outputs
 from freerun.train.loss import compute_loss
@@ -73,7 +76,11 @@ class PolicyTrainer:
         self._is_truncated = is_truncated
         """Whether tokens were drawn after top-k or top-p, which the trainer's logprobs do not know of."""
         self._on_progress = on_progress
-        self._critic: nn.Linear | None = make_critic(model.config.hidden_size) if objective.has_critic else None
+        self._device = model.embedding.weight.device
+        self._dtype = resolve_dtype(config.dtype)
+        self._critic: nn.Linear | None = None
+        if objective.has_critic:
+            self._critic = make_critic(model.config.hidden_size).to(self._device)
         self._optimizer = Optimizer(model, config, critic=self._critic, critic_lr_scale=objective.value_lr_scale)
 
     def step(self, groups: Sequence[Group]) -> StepResult:
@@ -135,7 +142,8 @@ class PolicyTrainer:
             branches = [len(r.trajectory.completion.token_ids) - 1 for r in siblings]
             families += [[siblings[i] for i in run] for run in cut_families(trunk, branches, capacity=capacity)]
         packs = pack_micro_batches([_num_tokens(family) for family in families], capacity=capacity)
-        return [pack_trajectories([rated for i in pack for rated in families[i]]) for pack in packs]
+        batches = [pack_trajectories([rated for i in pack for rated in families[i]]) for pack in packs]
+        return [on_device(batch, self._device) for batch in batches]
 
     def _update_weights(self, minibatches: list[Minibatch], meter: StepMeter) -> None:
         """One optimizer update per minibatch, all clipped around the weights that stand here at the start."""
@@ -173,6 +181,7 @@ class PolicyTrainer:
             temperature=self._temperature,
             critic=self._critic,
             with_entropies=self._objective.entropy_coefficient > 0,
+            dtype=self._dtype,
         )
 
     def _look_at_reference(self, micro_batch: MicroBatch) -> PolicyOutputs:
@@ -181,7 +190,7 @@ class PolicyTrainer:
                 f"objective.kl_coefficient = {self._objective.kl_coefficient}, but there is no reference policy; "
                 "set PolicyTrainer.reference before the first step"
             )
-        return policy_outputs(self.reference, micro_batch.packed, temperature=self._temperature)
+        return policy_outputs(self.reference, micro_batch.packed, temperature=self._temperature, dtype=self._dtype)
 
     def _next_lr(self) -> float:
         return learning_rate(self._config, version=self.version, num_updates=self._optimizer.num_updates)
