@@ -119,7 +119,7 @@ class Engine:
             if weight.dtype == self._dtype and weight.device == self._device:
                 parameter.data = weight
             else:
-                parameter.data.copy_(weight)
+                parameter.copy_(weight)
         self.version = version
         self._counts["loads"] += 1
         self._counts["interrupts"] += sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)

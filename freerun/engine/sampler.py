@@ -78,5 +78,6 @@ def _restrict(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
         if sampling.top_p < 1:
             ordered, order = logits_RV[row].sort(descending=True)
             mass_before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
-            logits_RV[row, order[mass_before >= sampling.top_p]] = -torch.inf
+            kept = ordered.masked_fill(mass_before >= sampling.top_p, -torch.inf)
+            logits_RV[row].scatter_(0, order, kept)
     return logits_RV

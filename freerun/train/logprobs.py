@@ -15,6 +15,7 @@ Shapes: T packed tokens, L loss tokens, C model width, V vocabulary.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -48,8 +49,7 @@ def policy_outputs(
     dtype: torch.dtype = torch.float32,
 ) -> PolicyOutputs:
     """One forward over packed sequences, where they and the model are."""
-    device = packed.token_ids_T.device.type
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+    with nullcontext() if dtype == torch.float32 else torch.autocast(packed.token_ids_T.device.type, dtype):
         hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
         hidden_LC = hidden_TC[packed.predictors_L]
         logits_LV = model.logits(hidden_LC).float()
