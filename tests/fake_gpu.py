@@ -1,8 +1,8 @@
 """A GPU that is not there: torch's meta device, under the rules of a real one.
 
-Its tensors have shapes and no numbers. An operation that mixes them with the CPU's raises, as CUDA does, except
-where CUDA allows it: copies, single numbers, and indices of the CPU. What went there unchanged comes back to the
-CPU as it was, and the results of computations as ones.
+Its tensors have shapes and no numbers. An operation that mixes them with the CPU's raises, as CUDA does; only
+copies and single numbers may (CUDA would also take indices of the CPU, and wait for them: not here). What went
+there unchanged comes back to the CPU as it was, and the results of computations as ones.
 
 This proves where tensors are, and that each is moved that has to be. It proves nothing about what a GPU would
 compute, nor which kernels it has.
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 GPU = torch.device("meta")
 aten = torch.ops.aten
-MAY_MIX = {aten._to_copy.default, aten.copy_.default, aten.index.Tensor, aten.index_put_.default}
+MAY_MIX = {aten._to_copy.default, aten.copy_.default}
 
 
 class FakeGPU(TorchDispatchMode):
