@@ -21,11 +21,21 @@ from freerun.model.decoder import DecoderConfig
 class KVCache:
     """Keys and values of every layer, by slot and position."""
 
-    def __init__(self, config: DecoderConfig, *, num_slots: int, slot_tokens: int) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        num_slots: int,
+        slot_tokens: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
         # Zeroed, not empty: a masked position still enters the product, and garbage may be NaN.
         shape = (num_slots, config.num_kv_heads, slot_tokens, config.head_size)
-        self.keys_SKLD = [torch.zeros(shape) for _ in range(config.num_layers)]
-        self.values_SKLD = [torch.zeros(shape) for _ in range(config.num_layers)]
+        self.keys_SKLD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        self.values_SKLD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
 
     def copy(self, *, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` positions of one slot to another."""
@@ -52,11 +62,13 @@ class CachedAttention:
         self.chunks = chunks
         self.num_decodes = len(decode_slots)
         if decode_slots:
-            self.slots_R = torch.tensor(decode_slots)
-            self.positions_R = torch.tensor(decode_positions)
+            device = cache.device
+            self.slots_R = torch.tensor(decode_slots, device=device)
+            self.positions_R = torch.tensor(decode_positions, device=device)
             self.num_positions = max(decode_positions) + 1
-            visible_RL = torch.arange(self.num_positions) <= self.positions_R[:, None]
-            self.mask_R11L = torch.zeros(visible_RL.shape).masked_fill_(~visible_RL, -torch.inf)[:, None, None]
+            visible_RL = torch.arange(self.num_positions, device=device) <= self.positions_R[:, None]
+            mask_RL = torch.zeros(visible_RL.shape, device=device, dtype=cache.dtype)
+            self.mask_R11L = mask_RL.masked_fill_(~visible_RL, -torch.inf)[:, None, None]
             # The usual case, nothing in prefill: the decoding slots are the first R, no gathering needed.
             self.is_prefix = decode_slots == list(range(len(decode_slots)))
 
@@ -93,7 +105,8 @@ class CachedAttention:
         values_KLD[:, chunk.start : chunk.end] = v_TKD.transpose(0, 1)
         mask_TL = None
         if chunk.start > 0:
-            mask_TL = torch.arange(chunk.end) <= torch.arange(chunk.start, chunk.end)[:, None]
+            positions_L = torch.arange(chunk.end, device=self.cache.device)
+            mask_TL = positions_L <= positions_L[chunk.start :, None]
         attended_1HTD = F.scaled_dot_product_attention(
             q_THD.transpose(0, 1)[None],
             keys_KLD[None, :, : chunk.end],

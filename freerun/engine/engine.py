@@ -7,6 +7,8 @@ Invariants: a forward pass runs whole under one version, and each token is label
 the pass that computed its logits. After a load the cache is recomputed under the new weights
 (`recompute`, AReaL) or kept (`keep`, PipelineRL); nothing is sent back to the client in either case.
 
+It computes where and in what dtype the model's parameters are when it is made; logits are sampled in float32.
+
 The engine is single-threaded and knows no processes; `freerun.runtime.rollout_worker` gives it one.
 """
 
@@ -51,7 +53,14 @@ class Engine:
         self._text = text
         self._seed = seed
         self._slot_tokens = min(max_sequence_tokens, model.config.max_positions, config.cache_tokens)
-        self._cache = KVCache(model.config, num_slots=config.num_slots, slot_tokens=self._slot_tokens)
+        self._device, self._dtype = model.embedding.weight.device, model.embedding.weight.dtype
+        self._cache = KVCache(
+            model.config,
+            num_slots=config.num_slots,
+            slot_tokens=self._slot_tokens,
+            device=self._device,
+            dtype=self._dtype,
+        )
         self._scheduler = Scheduler(
             self._cache,
             num_slots=config.num_slots,
@@ -95,14 +104,22 @@ class Engine:
                 self._scheduler.remove(sequence)
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Generate with `weights` from the next step on; the tensors are used in place, not copied."""
+        """Generate with `weights` from the next step on.
+
+        Tensors of the engine's own device and dtype are used in place, not copied; others are converted into the
+        parameters that the engine has.
+        """
         begin = time.perf_counter()
         parameters = trained_parameters(self.model)
         if parameters.keys() != weights.keys():
             difference = sorted(parameters.keys() ^ weights.keys())
             raise WeightsError(f'version {version} does not fit the model: "{difference[0]}" is on one side only')
         for name, parameter in parameters.items():
-            parameter.data = weights[name]
+            weight = weights[name]
+            if weight.dtype == self._dtype and weight.device == self._device:
+                parameter.data = weight
+            else:
+                parameter.copy_(weight)
         self.version = version
         self._counts["loads"] += 1
         self._counts["interrupts"] += sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)
@@ -163,7 +180,9 @@ class Engine:
             if sequence.num_missing == 0:
                 ready.append(sequence)
                 last_rows.append(len(token_ids) - 1)
-        hidden_TC = self.model(torch.tensor(token_ids), torch.tensor(positions), attention)
+        hidden_TC = self.model(
+            torch.tensor(token_ids, device=self._device), torch.tensor(positions, device=self._device), attention
+        )
         for sequence, _ in step.prefills:
             self._scheduler.share_prefix(sequence)
         self._counts["prefill"] += len(token_ids) - len(ready)

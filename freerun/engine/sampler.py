@@ -47,13 +47,14 @@ def counter_uniforms(
 
 def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor) -> tuple[list[int], list[float]]:
     """A token for each row, and the log-probability with which it was drawn."""
-    logits_RV = _restrict(logits_RV / _temperatures(samplings), samplings)
+    # In float32 whatever the model computes in: the logprobs are the trainer's behaviour logprobs.
+    logits_RV = _restrict(logits_RV.float() / _temperatures(samplings).to(logits_RV.device), samplings)
     normalisers_R1 = logits_RV.logsumexp(dim=-1, keepdim=True)
     if not torch.isfinite(normalisers_R1).all():
         raise WorkerError("the model's logits are not finite; the weights are damaged or training has diverged")
     cumulative_RV = (logits_RV - normalisers_R1).exp_().cumsum(dim=-1, dtype=torch.float64)
     # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
-    targets_R1 = uniforms_R[:, None] * cumulative_RV[:, -1:]
+    targets_R1 = uniforms_R.to(logits_RV.device)[:, None] * cumulative_RV[:, -1:]
     tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_(max=logits_RV.shape[1] - 1)
     greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0]
     if greedy:
@@ -77,5 +78,6 @@ def _restrict(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
         if sampling.top_p < 1:
             ordered, order = logits_RV[row].sort(descending=True)
             mass_before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
-            logits_RV[row, order[mass_before >= sampling.top_p]] = -torch.inf
+            kept = ordered.masked_fill(mass_before >= sampling.top_p, -torch.inf)
+            logits_RV[row].scatter_(0, order, kept)
     return logits_RV

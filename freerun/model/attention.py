@@ -42,11 +42,7 @@ class PackedCausalAttention:
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = families
-        self._masks = {
-            (family.trunk, branch): _branch_mask(family.trunk, branch)
-            for family in families
-            for branch in family.branches
-        }
+        self._masks: dict[tuple[int, int], Tensor] = {}
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         q_HTD, k_KTD, v_KTD = (x.transpose(0, 1) for x in (q_THD, k_TKD, v_TKD))
@@ -62,14 +58,21 @@ class PackedCausalAttention:
             parts = [_attend(q[0], k[0], v[0], None)]
             for i, branch in enumerate(lengths[1:], start=1):
                 keys, values = torch.cat((k[0], k[i]), dim=1), torch.cat((v[0], v[i]), dim=1)
-                parts.append(_attend(q[i], keys, values, self._masks[family.trunk, branch]))
+                parts.append(_attend(q[i], keys, values, self._mask(family.trunk, branch, keys.device)))
             yield parts
             begin = end
 
+    def _mask(self, trunk: int, branch: int, device: torch.device) -> Tensor:
+        """Made by the first layer, kept for the others."""
+        if (trunk, branch) not in self._masks:
+            self._masks[trunk, branch] = _branch_mask(trunk, branch, device)
+        return self._masks[trunk, branch]
 
-def _branch_mask(trunk: int, branch: int) -> Tensor:
+
+def _branch_mask(trunk: int, branch: int, device: torch.device) -> Tensor:
     """Which of the trunk's and the branch's own positions each branch position sees."""
-    return torch.arange(trunk + branch) <= torch.arange(trunk, trunk + branch)[:, None]
+    positions_S = torch.arange(trunk + branch, device=device)
+    return positions_S <= positions_S[trunk:, None]
 
 
 def _attend(q_HTD: Tensor, k_KSD: Tensor, v_KSD: Tensor, mask_TS: Tensor | None) -> Tensor:
@@ -94,7 +97,8 @@ def packed_positions(families: Sequence[Family]) -> Tensor:
 
 def full_forward_logits(model: Decoder, token_ids: Sequence[int]) -> Tensor:
     """Logits at every position of one sequence: the plain reference for the engine's cached decoding."""
-    tokens_T = torch.as_tensor(token_ids, dtype=torch.long)
+    device = model.embedding.weight.device
+    tokens_T = torch.as_tensor(token_ids, dtype=torch.long, device=device)
     families = [Family(len(tokens_T))]
-    hidden_TC = model(tokens_T, packed_positions(families), PackedCausalAttention(families))
+    hidden_TC = model(tokens_T, packed_positions(families).to(device), PackedCausalAttention(families))
     return model.logits(hidden_TC)

@@ -64,7 +64,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        # Under autocast queries and keys are bfloat16 where the weight is float32.
+        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
 def rotary_frequencies(config: DecoderConfig) -> Tensor:
@@ -86,9 +87,9 @@ def rotary_frequencies(config: DecoderConfig) -> Tensor:
 
 
 def rotate(x_THD: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
-    """Rotary position embedding, halves convention."""
+    """Rotary position embedding, halves convention; computed in float32 whatever the model computes in."""
     first, second = x_THD.chunk(2, dim=-1)
-    return x_THD * cos_T1D + torch.cat((-second, first), dim=-1) * sin_T1D
+    return (x_THD * cos_T1D + torch.cat((-second, first), dim=-1) * sin_T1D).to(x_THD.dtype)
 
 
 class Block(nn.Module):
@@ -152,9 +153,9 @@ class Decoder(nn.Module):
 
     def _rotary_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines for every position: derived from the config, so neither saved nor published."""
-        if self._rotary is None:
+        if self._rotary is None or self._rotary[0].device != device:
             with torch.no_grad():
                 positions = torch.arange(self.config.max_positions, dtype=torch.float32)
-                angles_PD = torch.outer(positions, rotary_frequencies(self.config)).repeat(1, 2).to(device)
-                self._rotary = angles_PD.cos(), angles_PD.sin()
+                angles_PD = torch.outer(positions, rotary_frequencies(self.config)).repeat(1, 2)
+                self._rotary = angles_PD.cos().to(device), angles_PD.sin().to(device)
         return self._rotary

@@ -29,6 +29,7 @@ from freerun.runtime.build import (
     make_source,
     make_workflow,
 )
+from freerun.runtime.devices import check_devices
 from freerun.runtime.eval_job import EvalJob, Split, save_job
 from freerun.runtime.evaluation import Evaluation, evaluate
 from freerun.types import Completion, Prompt, Request
@@ -48,6 +49,7 @@ class Greedy:
 def run_eval(job: EvalJob, directory: Path) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
     began = time.monotonic()
+    check_devices(job.recipe)
     directory.mkdir(parents=True, exist_ok=True)
     try:
         result, num_available = asyncio.run(_evaluate(job, directory / "logs"))

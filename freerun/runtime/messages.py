@@ -30,6 +30,8 @@ class StartEngine(_Message, frozen=True, kw_only=True):
     lora: LoraConfig
     base_directory: str
     """Where the frozen weights come from, if an adapter only is published."""
+    local_index: int = 0
+    """Number of the worker among those of its machine: chooses its GPU (`freerun.model.device`)."""
 
 
 class Generate(_Message, frozen=True, kw_only=True):
@@ -109,6 +111,8 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """Which of train.num_ranks this process is."""
     rendezvous: str = ""
     """The host:port where rank 0 waits for this one; empty for rank 0, which says it in a `Rendezvous`."""
+    local_index: int = 0
+    """Number of rank 0 among the workers of its machine: chooses its GPU (`freerun.model.device`)."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):

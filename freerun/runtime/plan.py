@@ -11,7 +11,6 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
@@ -19,17 +18,17 @@ from freerun.data.mixture import parts_of
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.model.adapter_directory import model_config
-from freerun.model.projections import check_rank, num_adapter_parameters
+from freerun.model.projections import check_rank
 from freerun.processes.local import LocalLauncher, Seat
 from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.reward.graders import check_graders
 from freerun.runtime.build import check_model, check_prompts, make_grader, make_source
-
-BYTES_PER_NUMBER = 4
+from freerun.runtime.devices import planned_devices
+from freerun.runtime.memory import describe_memory
 
 
 def describe_plan(recipe: Recipe) -> str:
-    """Reads model files and data, checks what can be checked, and says who does what on which core."""
+    """Reads model files and data, checks what can be checked, and says who does what on which core and device."""
     check_graders(recipe.reward)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
@@ -38,7 +37,13 @@ def describe_plan(recipe: Recipe) -> str:
     source = make_source(recipe, tokenizer)
     check_prompts(recipe, source)
     asyncio.run(_try_graders(recipe))
-    lines = [*_data_lines(recipe, source), *_stage_lines(recipe), *_memory_lines(recipe, directory)]
+    devices = planned_devices(recipe)
+    lines = [
+        *_data_lines(recipe, source),
+        *_stage_lines(recipe, devices),
+        *describe_memory(recipe, directory, engine_device=devices[rollout_names(recipe)[0]]),
+        *_warning_lines(recipe, devices),
+    ]
     return "\n".join(["plan", *(f"  {line}" for line in lines)])
 
 
@@ -73,80 +78,47 @@ def _shares(data: DataConfig) -> str:
     return ", ".join(f"{weight / sum(weights):.0%} {name}" for weight, name in parts)
 
 
-def _stage_lines(recipe: Recipe) -> list[str]:
+def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     placement = place(recipe)
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
     lines = [
-        f"{name}: {recipe.engine.num_slots} slots, {_cores(placement.seats[name])}"
+        f"{name}: {recipe.engine.num_slots} slots, {recipe.engine.dtype} on {devices[name]}, "
+        f"{_cores(placement.seats[name])}"
         for name in rollout_names(recipe)
     ]
     lines.append(
-        f"trainer: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
-        f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates, "
-        + "; ".join(_cores(placement.seats[name]) for name in trainer_names(recipe))
+        f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
+        f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates"
     )
+    lines += [
+        f"{name}: {recipe.train.dtype} on {devices[name]}, {_cores(placement.seats[name])}"
+        for name in trainer_names(recipe)
+    ]
     lines.append(f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})")
     lines.append(
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories started ahead of the "
         f"first step, policy {recipe.buffer.policy}"
     )
-    if placement.is_crowded:
+    return lines
+
+
+def _warning_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
+    lines = []
+    if place(recipe).is_crowded:
         lines.append(
             "warning: more threads than cores; nothing is pinned, and processes will slow each other down"
         )
+    for key, dtype, names in (
+        ("engine.dtype", recipe.engine.dtype, rollout_names(recipe)),
+        ("train.dtype", recipe.train.dtype, trainer_names(recipe)),
+    ):
+        if dtype == "bfloat16" and devices[names[0]] == "cpu":
+            lines.append(
+                f'warning: {key} = "bfloat16" on a CPU; most CPUs compute it ten times slower than float32'
+            )
     return lines
 
 
 def _cores(seat: Seat) -> str:
     where = f"core {', '.join(map(str, seat.cores))}" if seat.cores else "any core"
     return f"{seat.num_threads} thread{'s' if seat.num_threads > 1 else ''} on {where}"
-
-
-def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
-    raw = model_config(directory)
-    num_heads = raw["num_attention_heads"]
-    head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
-    kv_bytes = (
-        2 * raw["num_hidden_layers"] * (raw.get("num_key_value_heads") or num_heads) * head_size * BYTES_PER_NUMBER
-    )
-    slot_tokens = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
-    cache = kv_bytes * min(recipe.engine.cache_tokens, recipe.engine.num_slots * slot_tokens)
-    weights = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
-    published, lines, frozen = weights, [], ""
-    if recipe.lora.is_on:
-        num_trained = num_adapter_parameters(recipe.lora, raw)
-        published = num_trained * BYTES_PER_NUMBER
-        frozen = f"{_size(weights)} of frozen weights and "
-        lines.append(
-            f"adapter: rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}; trains and publishes "
-            f"{num_trained:,} parameters ({_size(published)}), the base stays as it is"
-        )
-    trainer = weights + (4 * published if recipe.lora.is_on else 3 * weights)
-    return [
-        *lines,
-        f"memory: weights {_size(weights)}; trainer about {_size(trainer)} (weights, gradients, moments), "
-        f"two shared buffers {_size(2 * published)}, {frozen}KV cache up to {_size(cache)} per rollout worker",
-        *_rank_lines(recipe, raw, weights=weights, published=published, trainer=trainer),
-        f"memory: while evaluating {_size(published)} more, and up to as much cache again, per rollout worker",
-    ]
-
-
-def _rank_lines(
-    recipe: Recipe, raw: Mapping[str, Any], *, weights: int, published: int, trainer: int
-) -> list[str]:
-    """What each of several trainer ranks holds of the trainer's memory."""
-    num_ranks = recipe.train.num_ranks
-    if num_ranks == 1:
-        return []
-    # Blocks are gathered one at a time, which is little beside the embedding and an untied head.
-    num_matrices = 1 if raw.get("tie_word_embeddings") else 2
-    gathered = 2 * num_matrices * BYTES_PER_NUMBER * raw["vocab_size"] * raw["hidden_size"]
-    return [
-        f"memory: each of {num_ranks} trainer ranks about {_size(trainer // num_ranks)} of the trainer's, and "
-        f"{_size(gathered)} while it computes (embedding, head and their gradients); {_size(weights)} while it "
-        f"starts; rank 0 {_size(3 * published)} more while a checkpoint is written"
-    ]
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

@@ -18,6 +18,7 @@ from freerun.engine.pinned import PinnableEngine
 from freerun.errors import RequestError, WorkerError
 from freerun.model.checkpoint import load_model, read_config
 from freerun.model.decoder import Decoder
+from freerun.model.device import resolve_device, resolve_dtype
 from freerun.model.lora import add_adapter, frozen_checksum
 from freerun.processes.parent import Parent, run_worker
 from freerun.runtime.messages import (
@@ -47,6 +48,8 @@ class RolloutWorker:
     def __init__(self, parent: Parent[ToRollout], start: StartEngine) -> None:
         torch.set_num_threads(parent.num_threads)
         self._parent = parent
+        device = resolve_device("engine.device", start.engine.device, index=start.local_index)
+        dtype = resolve_dtype(start.engine.dtype)
         directory, buffers = Path(start.model_directory), parent.weight_buffers
         self._shared: SharedWeights | None = None
         if buffers and start.lora.is_on:
@@ -57,12 +60,13 @@ class RolloutWorker:
             # The weights arrive by `Load`; until then the parameters hold no memory worth the name.
             with torch.device("meta"):
                 model = Decoder(read_config(directory))
-            model.to_empty(device="cpu")
             self._shared = SharedWeights(buffers, WeightLayout(model))
+            model.to(dtype).to_empty(device=device)
         else:
             model = load_model(directory)
         engine = Engine(
-            model,
+            # After the checksum of what an adapter stands on: that is of the float32 weights, as the trainer's is.
+            model.to(device, dtype),
             start.engine,
             text=Tokenizer.load(directory),
             max_sequence_tokens=start.max_sequence_tokens,

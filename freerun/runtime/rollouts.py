@@ -96,7 +96,7 @@ class RolloutPool:
         """Start all workers; returns when each has its model."""
         for index in range(self._num_workers):
             worker = _Worker(index, await self._spawn(index))
-            worker.child.send(self._start_message)
+            worker.child.send(msgspec.structs.replace(self._start_message, local_index=worker.index))
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(self._serve(worker)))
         self._tasks.append(asyncio.create_task(self._watch()))
@@ -256,7 +256,7 @@ class RolloutPool:
         worker.is_ready, worker.loaded_version, worker.pinned_version = False, -1, -1
         worker.requests, worker.unsent = {}, []
         worker.child = await self._spawn(worker.index)
-        worker.child.send(self._start_message)
+        worker.child.send(msgspec.structs.replace(self._start_message, local_index=worker.index))
         worker.last_progress = asyncio.get_running_loop().time()
         for request in orphans:
             self._dispatch(request)

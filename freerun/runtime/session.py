@@ -48,6 +48,7 @@ from freerun.runtime.build import (
 )
 from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState
 from freerun.runtime.controller import Controller, Stages
+from freerun.runtime.devices import check_devices
 from freerun.runtime.messages import StartTrainer
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.run_directory import RunDirectory, open_run
@@ -63,6 +64,7 @@ EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1
 
 def run_training(recipe: Recipe, *, resume: bool) -> int:
     """Train by the recipe and return the exit code; the summary says where the model is."""
+    check_devices(recipe)
     run, checkpoint = open_run(recipe, resume=resume)
     console = Console()
     view = make_view(console)
@@ -183,6 +185,7 @@ class Session:
             version=self._version,
             optimizer_file=str(self._checkpoint.optimizer_file) if self._checkpoint else "",
             reference_directory=str(self._run.reference) if self._recipe.objective.kl_coefficient > 0 else "",
+            local_index=self._recipe.engine.num_workers,
         )
         ready, *_ = await asyncio.gather(trainer.start(start), pool.start(), grader.start())
         self._act("trainer", f"ready: trains {ready.num_trained:,} of {ready.num_parameters:,} parameters")

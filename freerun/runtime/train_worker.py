@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from freerun.errors import WorkerError
+from freerun.model.device import resolve_device
 from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
@@ -65,8 +66,8 @@ class TrainWorker:
         self._trained = TrainedModel.load(
             Path(start.model_directory), start.lora, seed=start.seed, adapter=adapter
         )
-        self._model = self._trained.decoder
-        device = self._model.embedding.weight.device
+        device = resolve_device("train.device", start.train.device, index=start.local_index + start.rank)
+        self._model = self._trained.decoder.to(device)
         self._ranks: Ranks = SingleRank() if meeting is None else meeting.join(device)
         self._shared = (
             SharedWeights(parent.weight_buffers, WeightLayout(self._model), frozen=self._trained.frozen)
@@ -181,7 +182,9 @@ class TrainWorker:
         directory = Path(self._reference_directory)
         if self._trainer.version == 0:
             keep_reference(self._trained, directory, companions=self._companions, ranks=self._ranks)
-        self._trainer.reference = load_reference(directory, self._ranks)
+        self._trainer.reference = load_reference(
+            directory, self._ranks, device=self._model.embedding.weight.device
+        )
 
 
 def _meet(parent: Parent[ToTrainer], start: StartTrainer) -> Meeting:

@@ -20,9 +20,9 @@ trajectories.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from torch import Tensor
 
 from freerun.model.attention import Family, packed_positions
 from freerun.types import Ints, Trajectory
+
+B = TypeVar("B", bound="PackedSequences | MicroBatch")
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,17 @@ def idle_micro_batch(token_id: int) -> MicroBatch:
         advantages_L=nothing,
         token_weights_L=nothing,
     )
+
+
+def on_device(batch: B, device: torch.device) -> B:
+    """The batch with all its tensors there; nothing is copied that is there already."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, PackedSequences):
+            return on_device(value, device)
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    return replace(batch, **{field.name: moved(getattr(batch, field.name)) for field in fields(batch)})
 
 
 def check_trajectory(trajectory: Trajectory, *, version: int) -> None:

@@ -46,7 +46,7 @@ def keep_small_moments(log_weights_L: Tensor, *, threshold: float) -> Tensor:
     """
     moments_L = torch.square(log_weights_L.double())
     sorted_L = torch.sort(moments_L).values
-    means_L = torch.cumsum(sorted_L, dim=0) / torch.arange(1, len(sorted_L) + 1)
+    means_L = torch.cumsum(sorted_L, dim=0) / torch.arange(1, len(sorted_L) + 1, device=sorted_L.device)
     # The means of a growing prefix of ascending numbers never fall, so the kept tokens are a prefix.
     num_kept = int((means_L < threshold).sum())
     if num_kept == len(sorted_L):

@@ -1,5 +1,8 @@
 """What the trainer computes of a policy: one packed forward, logits only where a loss needs them.
 
+With `dtype` bfloat16 forward and backward compute in it by torch's autocast; weights, residual stream and all that
+follows the logits stay float32.
+
 The same function gives current outputs (with gradient), proximal and reference ones (under `torch.no_grad`). The
 logprobs are those of the sampling distribution before top-k and top-p: the logits divided by the sampling
 temperature. `F.cross_entropy` on whole logits is the fastest head measured; its memory, some floats
@@ -12,6 +15,7 @@ Shapes: T packed tokens, L loss tokens, C model width, V vocabulary.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -42,11 +46,13 @@ def policy_outputs(
     temperature: float,
     critic: nn.Linear | None = None,
     with_entropies: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> PolicyOutputs:
-    """One forward over packed sequences."""
-    hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
-    hidden_LC = hidden_TC[packed.predictors_L]
-    logits_LV = model.logits(hidden_LC).float()
+    """One forward over packed sequences, where they and the model are."""
+    with nullcontext() if dtype == torch.float32 else torch.autocast(packed.token_ids_T.device.type, dtype):
+        hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
+        hidden_LC = hidden_TC[packed.predictors_L]
+        logits_LV = model.logits(hidden_LC).float()
     if temperature != 1:
         logits_LV = logits_LV / temperature
     return PolicyOutputs(
@@ -57,9 +63,11 @@ def policy_outputs(
     )
 
 
-def completion_logprobs(model: Decoder, packed: PackedSequences, *, temperature: float) -> Tensor:
+def completion_logprobs(
+    model: Decoder, packed: PackedSequences, *, temperature: float, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """The logprobs alone."""
-    return policy_outputs(model, packed, temperature=temperature).logprobs_L
+    return policy_outputs(model, packed, temperature=temperature, dtype=dtype).logprobs_L
 
 
 def _entropies(logits_LV: Tensor) -> Tensor:

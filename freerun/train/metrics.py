@@ -200,5 +200,5 @@ class StepMeter:
 
 
 def _as_array(values_L: Tensor) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = values_L.detach().double().numpy()
+    array: NDArray[np.float64] = values_L.double().numpy(force=True)
     return array

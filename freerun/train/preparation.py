@@ -64,11 +64,11 @@ def prepare(
 def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig, ranks: Ranks) -> list[MicroBatch]:
     """Advantages and returns of all tokens of a step, by the critic's values."""
     values = [
-        values_S.double().numpy()
+        values_S.double().numpy(force=True)
         for batch in micro_batches
         for values_S in torch.split(_known(batch.values_L), batch.lengths_N.tolist())
     ]
-    rewards = [float(reward) for batch in micro_batches for reward in batch.rewards_N]
+    rewards = [reward for batch in micro_batches for reward in batch.rewards_N.tolist()]
     advantages, returns = advantages_and_returns(
         values, rewards, gamma=objective.gae_gamma, lam=objective.gae_lambda, ranks=ranks
     )
@@ -76,7 +76,11 @@ def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig,
     advantages_by_batch = advantages.float().split(sizes)
     returns_by_batch = returns.float().split(sizes)
     return [
-        replace(batch, advantages_L=advantages_L, returns_L=returns_L)
+        replace(
+            batch,
+            advantages_L=advantages_L.to(batch.advantages_L.device),
+            returns_L=returns_L.to(batch.advantages_L.device),
+        )
         for batch, advantages_L, returns_L in zip(
             micro_batches, advantages_by_batch, returns_by_batch, strict=True
         )

@@ -22,6 +22,9 @@ def at_level(log_ratios_L: Tensor, lengths_N: Tensor, level: Level) -> Tensor:
     if level == "token":
         return log_ratios_L
     num_completions = len(lengths_N)
-    completions_L = torch.arange(num_completions).repeat_interleave(lengths_N)
+    # The size is known: without it a GPU would have to be waited for.
+    completions_L = torch.arange(num_completions, device=lengths_N.device).repeat_interleave(
+        lengths_N, output_size=len(log_ratios_L)
+    )
     sums_N = log_ratios_L.new_zeros(num_completions).index_add(0, completions_L, log_ratios_L)
     return (sums_N / lengths_N)[completions_L]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import torch
+
 from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
 from freerun.model.new_directory import new_directory
@@ -25,8 +27,8 @@ def keep_reference(trained: TrainedModel, directory: Path, *, companions: Path, 
     ranks.barrier()
 
 
-def load_reference(directory: Path, ranks: Ranks) -> Decoder:
+def load_reference(directory: Path, ranks: Ranks, *, device: torch.device) -> Decoder:
     """The frozen policy, sharded like the one that is trained."""
-    model = load_model(directory).requires_grad_(False)
+    model = load_model(directory).requires_grad_(False).to(device)
     ranks.shard(model)
     return model

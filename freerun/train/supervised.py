@@ -19,7 +19,8 @@ from torch import Tensor
 from freerun.config.train import TrainConfig
 from freerun.model.attention import Family, packed_positions
 from freerun.model.decoder import Decoder
-from freerun.train.batch import PackedSequences, idle_sequences
+from freerun.model.device import resolve_dtype
+from freerun.train.batch import PackedSequences, idle_sequences, on_device
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.optimizer import Optimizer
 from freerun.train.packing import pack_for_ranks
@@ -80,13 +81,15 @@ class SupervisedTrainer:
             num_ranks=self._ranks.num_ranks,
         )
         idle = idle_sequences(int(demonstrations[0].token_ids[0]))
+        device = self.model.embedding.weight.device
         return [
-            pack_demonstrations([demonstrations[i] for i in pack]) if pack else idle
+            on_device(pack_demonstrations([demonstrations[i] for i in pack]) if pack else idle, device)
             for pack in by_rank[self._ranks.rank]
         ]
 
     def _summed_loss(self, packed: PackedSequences) -> Tensor:
-        return -completion_logprobs(self.model, packed, temperature=1.0).sum()
+        dtype = resolve_dtype(self._config.dtype)
+        return -completion_logprobs(self.model, packed, temperature=1.0, dtype=dtype).sum()
 
 
 def num_read_tokens(demonstration: Demonstration) -> int:

@@ -17,6 +17,7 @@ decay and no momentum either: the step still makes its version, of unchanged wei
 
 With several ranks (`ranks.py`) each has the whole batch, forms the same minibatches and computes its own share of
 their micro-batches, in as many passes as any other.
+It computes where the model's parameters are; batches are moved there once, when they are packed.
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
+from freerun.model.device import resolve_dtype
 from freerun.train.advantage import Floats64, compute_advantages
 from freerun.train.aggregation import token_weights
 from freerun.train.batch import (
@@ -41,6 +43,7 @@ from freerun.train.batch import (
     check_trajectory,
     family_of,
     idle_micro_batch,
+    on_device,
     pack_trajectories,
 )
 from freerun.train.critic import critic_state, load_critic, make_critic
@@ -86,7 +89,11 @@ class PolicyTrainer:
         """Whether tokens were drawn after top-k or top-p, which the trainer's logprobs do not know of."""
         self._on_progress = on_progress
         self._ranks = ranks or SingleRank()
-        self._critic: nn.Linear | None = make_critic(model.config.hidden_size) if objective.has_critic else None
+        self._device = model.embedding.weight.device
+        self._dtype = resolve_dtype(config.dtype)
+        self._critic: nn.Linear | None = None
+        if objective.has_critic:
+            self._critic = make_critic(model.config.hidden_size).to(self._device)
         self._optimizer = Optimizer(
             model, config, critic=self._critic, critic_lr_scale=objective.value_lr_scale, ranks=self._ranks
         )
@@ -158,10 +165,11 @@ class PolicyTrainer:
             [_num_tokens(family) for family in families], capacity=capacity, num_ranks=self._ranks.num_ranks
         )
         idle = idle_micro_batch(int(rated[0].trajectory.prompt.token_ids[0]))
-        return [
+        own = [
             pack_trajectories([r for i in pack for r in families[i]]) if pack else idle
             for pack in by_rank[self._ranks.rank]
         ]
+        return [on_device(batch, self._device) for batch in own]
 
     def _update_weights(self, minibatches: list[Minibatch], meter: StepMeter) -> None:
         """One optimizer update per minibatch, all clipped around the weights that stand here at the start."""
@@ -200,6 +208,7 @@ class PolicyTrainer:
             temperature=self._temperature,
             critic=self._critic,
             with_entropies=self._objective.entropy_coefficient > 0,
+            dtype=self._dtype,
         )
 
     def _look_at_reference(self, micro_batch: MicroBatch) -> PolicyOutputs:
@@ -208,7 +217,7 @@ class PolicyTrainer:
                 f"objective.kl_coefficient = {self._objective.kl_coefficient}, but there is no reference policy; "
                 "set PolicyTrainer.reference before the first step"
             )
-        return policy_outputs(self.reference, micro_batch.packed, temperature=self._temperature)
+        return policy_outputs(self.reference, micro_batch.packed, temperature=self._temperature, dtype=self._dtype)
 
     def _next_lr(self) -> float:
         return learning_rate(self._config, version=self.version, num_updates=self._optimizer.num_updates)

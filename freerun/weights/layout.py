@@ -1,5 +1,6 @@
 """Where each parameter lies in one flat buffer: the same on both sides, because both derive it from the model.
 
+Weights travel in float32, the trainer's dtype, whatever an engine computes in.
 Of a model with an adapter only the adapter travels: both sides have the frozen base from its directory.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from freerun.model.decoder import Decoder
 from freerun.model.lora import trained_parameters
 
+DTYPE = torch.float32
 ALIGNMENT_BYTES = 64  # a cache line, and what the widest vector loads want
 
 
@@ -23,11 +25,10 @@ class Place:
 
     offset: int
     shape: tuple[int, ...]
-    dtype: torch.dtype
 
     @property
     def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.shape) * DTYPE.itemsize
 
 
 class WeightLayout:
@@ -37,7 +38,7 @@ class WeightLayout:
         self.places: dict[str, Place] = {}
         offset = 0
         for name, parameter in trained_parameters(model).items():
-            place = Place(offset, tuple(parameter.shape), parameter.dtype)
+            place = Place(offset, tuple(parameter.shape))
             self.places[name] = place
             offset = -(-(offset + place.num_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self.num_bytes = offset
@@ -45,6 +46,6 @@ class WeightLayout:
     def views(self, buffer_B: Tensor) -> dict[str, Tensor]:
         """The parameters as views into a byte buffer; nothing is copied."""
         return {
-            name: buffer_B[place.offset : place.offset + place.num_bytes].view(place.dtype).view(place.shape)
+            name: buffer_B[place.offset : place.offset + place.num_bytes].view(DTYPE).view(place.shape)
             for name, place in self.places.items()
         }

@@ -1,0 +1,43 @@
+"""Where a worker computes and in what: the configuration's words for it, made torch's.
+
+    auto    the worker's GPU if torch sees one, else the CPU
+    cuda    the worker's GPU, or an error
+    cpu     the CPU
+
+Workers of one machine are counted, rollout workers first, then the trainer's ranks; worker number `index` takes
+GPU `index % number of GPUs`: each has its own as long as there are enough, and they share in turn if not. Under
+Ray a worker sees only the GPUs it was given, and the same rule finds them.
+
+torch is imported when it is asked, so that the controller can read the rule without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from freerun.config.engine import Device, Dtype
+from freerun.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def choose_device(key: str, asked: Device, *, num_gpus: int, index: int) -> str:
+    """The device's name in torch; `key` is the setting to name if there is no such device."""
+    if asked == "cuda" and num_gpus == 0:
+        raise ConfigError(f'{key} = "cuda", but torch sees no CUDA device on this machine; set {key} = "cpu"')
+    return "cpu" if asked == "cpu" or num_gpus == 0 else f"cuda:{index % num_gpus}"
+
+
+def resolve_device(key: str, asked: Device, *, index: int) -> torch.device:
+    """The device of worker number `index` of this machine."""
+    import torch
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.device(choose_device(key, asked, num_gpus=num_gpus, index=index))
+
+
+def resolve_dtype(asked: Dtype) -> torch.dtype:
+    import torch
+
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[asked]

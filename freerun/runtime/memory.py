@@ -1,0 +1,95 @@
+"""How much memory a run will take, from the model's files and the recipe alone; activations are not counted.
+
+trainer          float32 weights, gradients and two moments; in bfloat16 also the weights it computes with
+shared buffers   two versions of what is published, in float32, in the CPU's memory
+rollout worker   a KV cache in its dtype; weights of its own unless it reads the buffers in place, which needs a
+                 CPU and float32
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from freerun.config.engine import Dtype
+from freerun.config.recipe import Recipe
+from freerun.model.adapter_directory import model_config
+from freerun.model.projections import num_adapter_parameters
+
+FLOAT32_BYTES = 4
+BYTES: dict[Dtype, int] = {"float32": FLOAT32_BYTES, "bfloat16": 2}
+
+
+def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> list[str]:
+    """Lines for people."""
+    raw = model_config(directory)
+    number = BYTES[recipe.engine.dtype]
+    num_parameters = count_parameters(directory)
+    num_trained = num_adapter_parameters(recipe.lora, raw) if recipe.lora.is_on else num_parameters
+    num_frozen = num_parameters if recipe.lora.is_on else 0
+    published = num_trained * FLOAT32_BYTES
+    lines = []
+    if recipe.lora.is_on:
+        lines.append(
+            f"adapter: rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}; trains and publishes "
+            f"{num_trained:,} parameters ({_size(published)}), the base stays as it is"
+        )
+    trainer = num_frozen * FLOAT32_BYTES + 4 * published
+    parts = "weights, gradients, moments"
+    if recipe.train.dtype == "bfloat16":
+        trainer += (num_frozen + num_trained) * BYTES["bfloat16"]
+        parts += " in float32, weights again in bfloat16"
+    is_in_place = engine_device == "cpu" and recipe.engine.dtype == "float32"
+    own = (num_frozen + (0 if is_in_place else num_trained)) * number
+    weights = f"{_size(own)} of weights and " if own else ""
+    return [
+        *lines,
+        f"memory: weights {_size(num_parameters * FLOAT32_BYTES)}; trainer about {_size(trainer)} ({parts}), two "
+        f"shared buffers {_size(2 * published)}",
+        *_rank_lines(recipe, raw, num_parameters=num_parameters, published=published, trainer=trainer),
+        f"memory: {weights}KV cache up to {_size(_cache_bytes(recipe, raw))} per rollout worker; while evaluating "
+        f"{_size(num_trained * number)} more, and up to as much cache again",
+    ]
+
+
+def _rank_lines(
+    recipe: Recipe, raw: dict[str, Any], *, num_parameters: int, published: int, trainer: int
+) -> list[str]:
+    """What each of several trainer ranks holds of the trainer's memory."""
+    num_ranks = recipe.train.num_ranks
+    if num_ranks == 1:
+        return []
+    # Blocks are gathered one at a time, which is little beside the embedding and an untied head.
+    num_matrices = 1 if raw.get("tie_word_embeddings") else 2
+    gathered = 2 * num_matrices * FLOAT32_BYTES * raw["vocab_size"] * raw["hidden_size"]
+    return [
+        f"memory: each of {num_ranks} trainer ranks about {_size(trainer // num_ranks)} of the trainer's, and "
+        f"{_size(gathered)} while it computes (embedding, head and their gradients); "
+        f"{_size(num_parameters * FLOAT32_BYTES)} while it starts; rank 0 {_size(3 * published)} more while a "
+        "checkpoint is written"
+    ]
+
+
+def count_parameters(directory: Path) -> int:
+    """Numbers in the directory's weights, from the headers of the files."""
+    total = 0
+    for path in directory.glob("*.safetensors"):
+        with safe_open(path, framework="numpy") as file:
+            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    return total
+
+
+def _cache_bytes(recipe: Recipe, raw: dict[str, Any]) -> int:
+    num_heads = raw["num_attention_heads"]
+    head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
+    num_kv_heads = raw.get("num_key_value_heads") or num_heads
+    token_bytes = 2 * raw["num_hidden_layers"] * num_kv_heads * head_size * BYTES[recipe.engine.dtype]
+    slot_tokens = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
+    return int(token_bytes * min(recipe.engine.cache_tokens, recipe.engine.num_slots * slot_tokens))
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
