@@ -27,7 +27,7 @@ from freerun.runtime.devices import ELSEWHERE, check_devices, count_gpus, planne
 from freerun.runtime.memory import count_parameters
 from freerun.runtime.plan import describe_plan
 from freerun.runtime.session import run_training
-from freerun.runtime.train_worker import _snapshot
+from freerun.train.ranks import SingleRank, snapshot
 from freerun.train.supervised import SupervisedTrainer
 from freerun.types import Demonstration
 from freerun.weights.buffers import create_buffers
@@ -151,7 +151,7 @@ def test_a_step_moves_its_batches_to_the_device_and_its_metrics_back(settings: d
         trainer.reference = tiny_decoder(1).to(GPU)
         result = trainer.step(make_groups())
         assert result.metrics["grad_norm"] == 1
-        state = _snapshot(trainer.optimizer_state())
+        state = snapshot(SingleRank(), trainer.optimizer_state())
         assert {str(tensor.device) for tensor in state.values()} == {"cpu"}
         again = make_trainer(tiny_decoder().to(GPU), config(num_minibatches=2), objective)
         again.load_optimizer_state(state)
