@@ -24,7 +24,7 @@ from freerun.model.checkpoint import load_model
 from freerun.model.device import choose_device, resolve_device
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.runtime.devices import ELSEWHERE, check_devices, count_gpus, planned_devices
-from freerun.runtime.memory import count_parameters
+from freerun.runtime.memory import count_parameters, describe_memory
 from freerun.runtime.plan import describe_plan
 from freerun.runtime.session import run_training
 from freerun.train.ranks import SingleRank, snapshot
@@ -88,6 +88,16 @@ def test_the_plan_shows_device_dtype_cores_and_memory_by_dtype(tmp_path: Path) -
     assert f"memory: {num_parameters * 2 / 1e6:.1f} MB of weights and KV cache up to 0.7 MB per" in plan
     assert 'warning: engine.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
     assert 'warning: train.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
+
+
+def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be_used(tmp_path: Path) -> None:
+    path = make_run(tmp_path, hidden_size=256, intermediate_size=256)
+    recipe = recipe_of(path, "--engine.cache_tokens", "64")
+    assert (
+        "memory: KV cache up to 0.1 MB per" in describe_memory(recipe, tmp_path / "model", engine_device="cpu")[-1]
+    )
+    on_gpu = describe_memory(recipe, tmp_path / "model", engine_device="cuda:0")[-1]
+    assert "MB of weights and KV cache up to 1.3 MB per" in on_gpu
 
 
 def test_the_fake_gpu_refuses_tensors_of_two_devices() -> None:

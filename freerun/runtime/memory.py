@@ -1,9 +1,11 @@
-"""How much memory a run will take, from the model's files and the recipe alone; activations are not counted.
+"""How much memory a run will take, from the model's files and the recipe alone.
 
-trainer          float32 weights, gradients and two moments; in bfloat16 also the weights it computes with
-shared buffers   two versions of what is published, in float32, in the CPU's memory
-rollout worker   a KV cache in its dtype; weights of its own unless it reads the buffers in place, which needs a
-                 CPU and float32
+    trainer          float32 weights, gradients and two moments; in bfloat16 also the weights it computes with
+    shared buffers   two versions of what is published, in float32, in the CPU's memory
+    rollout worker   a KV cache in its dtype, on a CPU as far as it is used, on a GPU every slot at full length;
+                     weights of its own unless it reads the buffers in place, which needs a CPU and float32
+
+Activations are not counted.
 """
 
 from __future__ import annotations
@@ -44,13 +46,14 @@ def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> l
         parts += " in float32, weights again in bfloat16"
     is_in_place = engine_device == "cpu" and recipe.engine.dtype == "float32"
     own = (num_frozen + (0 if is_in_place else num_trained)) * number
+    cache = _cache_bytes(recipe, raw, is_used_only=engine_device == "cpu")
     weights = f"{_size(own)} of weights and " if own else ""
     return [
         *lines,
         f"memory: weights {_size(num_parameters * FLOAT32_BYTES)}; trainer about {_size(trainer)} ({parts}), two "
         f"shared buffers {_size(2 * published)}",
         *_rank_lines(recipe, raw, num_parameters=num_parameters, published=published, trainer=trainer),
-        f"memory: {weights}KV cache up to {_size(_cache_bytes(recipe, raw))} per rollout worker; while evaluating "
+        f"memory: {weights}KV cache up to {_size(cache)} per rollout worker; while evaluating "
         f"{_size(num_trained * number)} more, and up to as much cache again",
     ]
 
@@ -82,13 +85,14 @@ def count_parameters(directory: Path) -> int:
     return total
 
 
-def _cache_bytes(recipe: Recipe, raw: dict[str, Any]) -> int:
+def _cache_bytes(recipe: Recipe, raw: dict[str, Any], *, is_used_only: bool) -> int:
     num_heads = raw["num_attention_heads"]
     head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
     num_kv_heads = raw.get("num_key_value_heads") or num_heads
     token_bytes = 2 * raw["num_hidden_layers"] * num_kv_heads * head_size * BYTES[recipe.engine.dtype]
     slot_tokens = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
-    return int(token_bytes * min(recipe.engine.cache_tokens, recipe.engine.num_slots * slot_tokens))
+    num_tokens = recipe.engine.num_slots * slot_tokens
+    return int(token_bytes * (min(recipe.engine.cache_tokens, num_tokens) if is_used_only else num_tokens))
 
 
 def _size(num_bytes: int) -> str:
