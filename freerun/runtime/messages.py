@@ -30,6 +30,8 @@ class StartEngine(_Message, frozen=True, kw_only=True):
     lora: LoraConfig
     base_directory: str
     """Where the frozen weights come from, if an adapter only is published."""
+    worker_index: int = 0
+    """Which of the run's rollout workers it is."""
 
 
 class Generate(_Message, frozen=True, kw_only=True):

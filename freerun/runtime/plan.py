@@ -11,6 +11,7 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
+from freerun.backends.vllm_server import require_vllm
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
 from freerun.data.mixture import parts_of
@@ -29,6 +30,7 @@ BYTES_PER_NUMBER = 4
 def describe_plan(recipe: Recipe) -> str:
     """Reads model files and data, checks what can be checked, and says who does what on which core."""
     check_graders(recipe.reward)
+    require_vllm(recipe.engine)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
     check_model(recipe, tokenizer, directory)
@@ -75,8 +77,8 @@ def _stage_lines(recipe: Recipe) -> list[str]:
     placement = place(recipe)
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
     lines = [
-        f"{name}: {recipe.engine.num_slots} slots, {_cores(placement.seats[name])}"
-        for name in rollout_names(recipe)
+        f"{name}: {_engine(recipe, index)}{recipe.engine.num_slots} slots, {_cores(placement.seats[name])}"
+        for index, name in enumerate(rollout_names(recipe))
     ]
     lines.append(
         f"trainer: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
@@ -93,6 +95,13 @@ def _stage_lines(recipe: Recipe) -> list[str]:
             "warning: more threads than cores; nothing is pinned, and processes will slow each other down"
         )
     return lines
+
+
+def _engine(recipe: Recipe, index: int) -> str:
+    if recipe.engine.backend != "vllm":
+        return ""
+    addresses = recipe.engine.addresses
+    return f"the vLLM server at {addresses[index]}, " if addresses else "a vLLM server of its own, "
 
 
 def _cores(seat: Seat) -> str:
@@ -120,11 +129,14 @@ def _memory_lines(recipe: Recipe, directory: Path) -> list[str]:
             f"{num_trained:,} parameters ({_size(published)}), the base stays as it is"
         )
     trainer = weights + (4 * published if recipe.lora.is_on else 3 * weights)
+    while_evaluating = (
+        f"memory: while evaluating {_size(published)} more, and up to as much cache again, per rollout worker"
+    )
     return [
         *lines,
         f"memory: weights {_size(weights)}; trainer about {_size(trainer)} (weights, gradients, moments), "
         f"two shared buffers {_size(2 * published)}, {frozen}KV cache up to {_size(cache)} per rollout worker",
-        f"memory: while evaluating {_size(published)} more, and up to as much cache again, per rollout worker",
+        *([while_evaluating] if recipe.engine.backend == "native" else []),
     ]
 
 
