@@ -173,7 +173,9 @@ class VllmClient:
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise WorkerError(f"the vLLM server at {self.address} did not answer {method} {path} ({what})") from None
+            raise WorkerError(
+                f"the vLLM server at {self.address} did not answer {method} {path} ({what})"
+            ) from None
         finally:
             connection.close()
         if response.status == http.HTTPStatus.OK:

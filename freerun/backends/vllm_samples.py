@@ -1,7 +1,7 @@
 """Between freerun's requests and vLLM's: one call for each sample, and a completion from what comes back.
 
-Tokens are drawn with a generator of vLLM's own, seeded for each sample: samples of a group differ, and a request that
-is sent again draws from the same numbers. They are other numbers than the embedded engine's.
+Tokens are drawn with random numbers of vLLM's own, seeded for each sample: samples of a group differ, and a
+request that is sent again draws from the same numbers. They are other numbers than the embedded engine's.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class ServerSettings:
         # Each sequence wastes up to a block, and vLLM keeps one for itself.
         asked_blocks = -(-self.engine.cache_tokens // BLOCK_TOKENS) + self.engine.num_slots
         num_blocks = 1 + min(asked_blocks, self.engine.num_slots * slot_blocks)
-        return num_blocks * BLOCK_TOKENS * token_bytes
+        num_bytes: int = num_blocks * BLOCK_TOKENS * token_bytes
+        return num_bytes
 
     def arguments(self, port: int) -> list[str]:
         return [
@@ -96,6 +97,7 @@ class ServerSettings:
             # A token is labelled when its step returns; with one step at a time that is the step's own version.
             "--no-async-scheduling",
             "--enforce-eager",
+            "--max-num-batched-tokens", str(self.engine.num_slots + self.engine.prefill_chunk_tokens),
             "--enable-prefix-caching",
             "--logprobs-mode", "processed_logprobs",
             # Only what a request says counts, not the sampling defaults of the model's directory.
@@ -157,7 +159,7 @@ class VllmServer:
 
     @classmethod
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
-        """Take over a server that somebody started as docs/vllm.md says, with whatever a predecessor left in it."""
+        """Take over a server that was started as docs/vllm.md says, with whatever a predecessor left in it."""
         server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")), None)
         _, longest = server.client.model()
         if longest < max_sequence_tokens:

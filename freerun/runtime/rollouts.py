@@ -130,7 +130,6 @@ class RolloutPool:
             if worker.is_ready:
                 worker.child.send(Load(published=published))
 
-
         def is_loaded() -> bool:
             return all(worker.loaded_version >= published.version for worker in self._workers)
 

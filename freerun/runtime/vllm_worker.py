@@ -3,13 +3,14 @@
     controller ─ messages ─► main loop ─ one call for each sample, num_slots at a time ─► vLLM server
                                  ▲────────────── completions, from threads that wait ◄──────┘
 
-A load stops the server between two of its steps and goes on with the same requests. While a version is pinned, a load
+A load stops the server between two of its steps; the same requests then go on. While a version is pinned a load
 waits: the server holds one version, and rollouts go on under it. When the server dies or stops answering, so does
-this process, with the reason in its log: what is started again, and which requests, the controller decides.
+this process, with the reason in its log; what is started again, and with which requests, the controller decides.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -144,11 +145,12 @@ class VllmWorker:
                 self._events.put(message)
 
     def _take_in_events(self) -> None:
-        timeout_seconds = max(0.0, self._next_report - time.monotonic())
+        """All that has arrived; if there is nothing, wait for it until the next report is due."""
+        patience = max(0.001, self._next_report - time.monotonic())
         try:
+            self._take_in(self._events.get(timeout=patience))
             while True:
-                self._take_in(self._events.get(timeout=timeout_seconds) if timeout_seconds else self._events.get_nowait())
-                timeout_seconds = 0.0
+                self._take_in(self._events.get_nowait())
         except queue.Empty:
             return
 
@@ -191,7 +193,7 @@ class VllmWorker:
         samples = []
         for index in range(request.num_samples):
             self._num_calls += 1
-            samples.append(_Sample(request, index, f"freerun-{id(self):x}-{self._num_calls}"))
+            samples.append(_Sample(request, index, f"freerun-{os.getpid()}-{self._num_calls}"))
         self._groups[request.request_id] = _Group(request, samples)
         self._waiting.extend(samples)
 
