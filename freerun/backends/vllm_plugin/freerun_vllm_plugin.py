@@ -39,6 +39,7 @@ class WeightReader:
         actual = str(xxhash.xxh3_64(memory, seed=version).hexdigest())
         if actual == checksum:
             self.reload_weights(weights_iterator=_views(memory, tensors))  # type: ignore[attr-defined]
+            _repack_head(self.model_runner.get_model())  # type: ignore[attr-defined]
         return {"version": version, "checksum": actual}
 
 
@@ -46,6 +47,17 @@ def _views(memory: mmap.mmap, tensors: list[Any]) -> Iterator[tuple[str, torch.T
     for name, dtype, shape, offset in tensors:
         flat = torch.frombuffer(memory, dtype=getattr(torch, dtype), count=math.prod(shape), offset=offset)
         yield name, flat.view(shape)
+
+
+def _repack_head(model: torch.nn.Module) -> None:
+    """Make the copy anew that vLLM's CPU kernels keep of the head's weights.
+
+    A head that is tied to the embedding has no weights of its own to load, so that vLLM leaves its copy as it was:
+    it would go on computing logits with the weights that the server was started with.
+    """
+    head = getattr(model, "lm_head", None)
+    if hasattr(head, "cpu_linear"):
+        head.quant_method.process_weights_after_loading(head)
 
 
 Scope = MutableMapping[str, Any]
