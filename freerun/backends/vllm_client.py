@@ -131,6 +131,9 @@ class VllmClient:
         answer = self._call("POST", "/collective_rpc", body, timeout_seconds=LOAD_SECONDS)
         return msgspec.json.decode(answer, type=_RpcResults).results
 
+    def remove_rendezvous(self) -> None:
+        self._call("POST", "/collective_rpc", {"method": "freerun_remove_rendezvous"})
+
     def set_version(self, version: str) -> None:
         """Label the tokens that are sampled from now on; call it only while the server is paused."""
         self._call("POST", "/update_weight_version", {"new_version": version})

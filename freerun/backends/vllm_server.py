@@ -7,16 +7,22 @@ only to who knows its token, which no other user can read. What it prints goes t
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from freerun.backends.vllm_client import VllmClient
 from freerun.config.engine import EngineConfig
@@ -129,9 +135,13 @@ class ServerSettings:
 class VllmServer:
     """A server that answers, started or joined."""
 
-    def __init__(self, client: VllmClient, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(
+        self, client: VllmClient, process: subprocess.Popen[bytes] | None = None, sockets: Path | None = None
+    ) -> None:
         self.client = client
         self._process = process
+        self._sockets = sockets
+        """Directory in which the server's processes find each other."""
 
     @property
     def is_joined(self) -> bool:
@@ -144,8 +154,10 @@ class VllmServer:
         command = [settings.engine.vllm_python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += settings.arguments(port)
         print("starting", " ".join(command), flush=True)
-        process = subprocess.Popen(command, env=settings.environment(token), stdin=subprocess.DEVNULL)
-        server = cls(VllmClient(f"127.0.0.1:{port}", token=token), process)
+        sockets = Path(tempfile.mkdtemp(prefix="freerun-vllm-"))
+        environment = settings.environment(token) | {"VLLM_RPC_BASE_PATH": str(sockets)}
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        server = cls(VllmClient(f"127.0.0.1:{port}", token=token), process, sockets)
         began = shown = time.monotonic()
         while not server.client.is_healthy():
             server.check()
@@ -160,7 +172,7 @@ class VllmServer:
     @classmethod
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
         """Take over a server that was started as docs/vllm.md says, with whatever a predecessor left in it."""
-        server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")), None)
+        server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")))
         _, longest = server.client.model()
         if longest < max_sequence_tokens:
             raise WorkerError(
@@ -172,11 +184,35 @@ class VllmServer:
         server.client.clear_prefix_cache()
         return server
 
+    def warm_up(self) -> None:
+        """Sample a little: the first step takes many times a later one, and all processes are connected after it.
+
+        What connected them then needs no name any more. It is removed, so that a server that is killed leaves
+        nothing behind; and killed is how it ends.
+        """
+        sampling = {"max_tokens": 2, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
+        self.client.generate("freerun-warm-up", [0], sampling, "warm up")
+        if self._process is None or self._sockets is None:
+            return
+        self.client.remove_rendezvous()
+        shutil.rmtree(self._sockets)
+        for process in [server := psutil.Process(self._process.pid), *server.children(recursive=True)]:
+            for path in _shared_memory_of(process.pid):
+                path.unlink(missing_ok=True)
+
     def check(self) -> None:
         """Raise if the server is a child of ours and has ended."""
         if self._process is not None and (status := self._process.poll()) is not None:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise WorkerError(f"the vLLM server (pid {self._process.pid}) {how}; this log has what it printed")
+
+
+def _shared_memory_of(pid: int) -> list[Path]:
+    """Files of Python's shared memory and semaphores that a process has mapped and that still have a name."""
+    with contextlib.suppress(OSError):  # it may have ended
+        names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\S+$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
+        return [Path(name) for name in set(names)]
+    return []
 
 
 def _free_port() -> int:

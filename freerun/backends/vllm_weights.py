@@ -47,6 +47,7 @@ class WeightSource:
 
     def __init__(self, descriptors: Sequence[int], model: Decoder) -> None:
         layout = WeightLayout(model)
+        self._config = model.config
         self._descriptors = descriptors
         self._num_bytes = layout.num_bytes
         self._tensors = named_places(layout, model.config)
@@ -60,6 +61,13 @@ class WeightSource:
             num_bytes=self._num_bytes,
             tensors=self._tensors,
         )
+
+    def model(self, version: int, checksum: str) -> Decoder:
+        """A decoder whose parameters are the buffer itself."""
+        with torch.device("meta"):
+            model = Decoder(self._config)
+        model.load_state_dict(self.shared.fetch(version, checksum), assign=True)
+        return model
 
     def written(self, version: int, state: Mapping[str, Tensor]) -> ReadableWeights:
         """The same after writing `state` there; for buffers that are our own."""
@@ -77,6 +85,10 @@ class PublishedWeights:
         self._source.shared.fetch(published.version, published.checksum)
         return self._source.readable(published.version, published.checksum)
 
+    def model(self, published: Publication) -> Decoder:
+        """Our own decoder with these weights."""
+        return self._source.model(published.version, published.checksum)
+
 
 class MergedWeights:
     """A base model with the adapter that the trainer publishes merged into it, once for each version."""
@@ -93,6 +105,10 @@ class MergedWeights:
         for name, parameter in trained_parameters(self._model).items():
             parameter.data = adapter[name]
         return self._source.written(published.version, merged(self._model))
+
+    def model(self, published: Publication) -> Decoder:
+        """Our own decoder with the base and the adapter that was read last."""
+        return self._model
 
 
 def directory_weights(directory: Path) -> ReadableWeights:

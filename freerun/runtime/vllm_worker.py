@@ -19,7 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from freerun.backends.vllm_client import Counters, Sampled
+from freerun.backends.vllm_agreement import require_agreement
 from freerun.backends.vllm_samples import sampling_parameters, to_completion
 from freerun.backends.vllm_server import ServerSettings, VllmServer
 from freerun.backends.vllm_weights import MergedWeights, PublishedWeights, ReadableWeights, directory_weights
@@ -81,6 +84,7 @@ class VllmWorker:
     """Translates messages into calls on the server."""
 
     def __init__(self, parent: Parent[ToRollout], start: StartEngine) -> None:
+        torch.set_num_threads(parent.num_threads)
         self._parent = parent
         self._seed = start.seed
         self._engine = start.engine
@@ -120,7 +124,7 @@ class VllmWorker:
         self._threads = ThreadPoolExecutor(self._engine.num_slots)
         self._num_loads = self._num_interrupts = self._num_recomputed = 0
         self._busy_seconds = self._load_seconds = 0.0
-        self._warm_up()
+        self._server.warm_up()
         if not buffers and (self._server.is_joined or is_adapter(directory)):
             self._swap(directory_weights(directory))
         self._before = self._counters = self._client.counters()
@@ -258,6 +262,8 @@ class VllmWorker:
         readable = self._weights.readable(published)
         begin = time.perf_counter()
         self._swap(readable)
+        if self._num_loads == 0:
+            require_agreement(self._client, self._weights.model(published), self._engine.dtype)
         self._load_seconds += time.perf_counter() - begin
         self._num_loads += 1
         self._version = published.version
@@ -297,11 +303,6 @@ class VllmWorker:
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
             self._load(deferred)
-
-    def _warm_up(self) -> None:
-        """The first step of a server takes many times a later one; better before the clock of a run ticks."""
-        sampling = {"max_tokens": 2, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
-        self._client.generate("freerun-warm-up", [0], sampling, "warm up")
 
     # ---- numbers --------------------------------------------------------------------------------
 

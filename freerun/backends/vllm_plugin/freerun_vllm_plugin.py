@@ -9,6 +9,7 @@ puts `RequireToken` in front of every endpoint (`--middleware`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
@@ -41,6 +42,13 @@ class WeightReader:
             self.reload_weights(weights_iterator=_views(memory, tensors))  # type: ignore[attr-defined]
             _repack_head(self.model_runner.get_model())  # type: ignore[attr-defined]
         return {"version": version, "checksum": actual}
+
+    def freerun_remove_rendezvous(self) -> None:
+        """Remove the file through which the server's processes found each other; a killed server would leave it."""
+        method: str = self.distributed_init_method  # type: ignore[attr-defined]
+        if method.startswith("file://"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(method.removeprefix("file://"))
 
 
 def _views(memory: mmap.mmap, tensors: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
