@@ -1,8 +1,8 @@
 """Whether a vLLM server computes with the weights that it has read: its logprobs against our own decoder's.
 
-A checksum proves what arrived, not what the kernels use: vLLM keeps packed copies of weights, and one that a load
-forgets (0.32 forgets the tied head's on CPUs) samples from another model under the right label. So the first load is
-proven by a few tokens.
+A checksum proves what arrived, not what the kernels use: vLLM keeps packed copies of weights, and with one that a
+load forgets (0.32 forgets the tied head's on CPUs) it samples from another model under the right label. So the first
+load is proven by a few tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def require_agreement(client: VllmClient, model: Decoder, dtype: str) -> None:
     difference = float((actual_T - expected_T).abs().mean())
     if not difference <= TOLERANCE[dtype]:
         raise WeightsError(
-            f"the vLLM server at {client.address} does not compute with the weights that it was given: its logprobs "
+            f"the vLLM server at {client.address} does not compute with the weights it was given: its logprobs "
             f"differ from ours by {difference:.3f} on average; is it another model, or a version of vLLM that was "
             'not tried? set engine.backend = "native" or install vllm 0.32'
         )

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-from freerun.backends.vllm_client import Counters, Sampled
 from freerun.backends.vllm_agreement import require_agreement
+from freerun.backends.vllm_client import Counters, Sampled
 from freerun.backends.vllm_samples import sampling_parameters, to_completion
 from freerun.backends.vllm_server import ServerSettings, VllmServer
 from freerun.backends.vllm_weights import MergedWeights, PublishedWeights, ReadableWeights, directory_weights
@@ -49,6 +49,8 @@ from freerun.types import Completion, EngineStats, Publication, Request
 
 REPORT_SECONDS = 0.5
 MESSAGE_SECONDS = 60.0
+SETTLE_SECONDS = 0.5
+"""A server that closes its connections is often about to end."""
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,16 @@ class VllmWorker:
 
     def serve(self) -> None:
         self._parent.send(EngineReady())
-        while True:
-            self._take_in_events()
-            self._submit_waiting()
-            self._server.check()
-            self._report()
+        try:
+            while True:
+                self._take_in_events()
+                self._submit_waiting()
+                self._server.check()
+                self._report()
+        except WorkerError:
+            time.sleep(SETTLE_SECONDS)
+            self._server.check()  # its end explains more than the call that failed
+            raise
 
     # ---- events ---------------------------------------------------------------------------------
 
@@ -234,7 +241,6 @@ class VllmWorker:
             self._parent.send(Refused(request_id=request_id, reason=str(result)))
             return
         if isinstance(result, FreerunError):
-            self._server.check()  # its end explains more than a call that failed
             raise result
         completion = to_completion(result, sample.request, self._text)
         self._count_interrupts(completion, len(sample.request.prompt_token_ids))

@@ -1,10 +1,13 @@
 """Real runs with vLLM servers: they are killed in the middle, nothing is lost, nothing is left behind."""
 
 import os
+import re
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 from tiny_runs import Run, are_gone, assert_exactly_once, make_run
 from vllm_rig import SIZES
 
@@ -19,30 +22,50 @@ def left_behind() -> set[str]:
     return temporary | set(os.listdir("/dev/shm"))
 
 
-def test_a_killed_server_is_replaced_and_a_killed_controller_takes_everything_with_it(tmp_path: Path) -> None:
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts runs of one recipe, and ends what a failed test leaves."""
+    recipe, runs = make_run(tmp_path, **SIZES), []
+
+    def start_run(*arguments: str) -> Run:
+        runs.append(Run(recipe, *arguments))
+        return runs[-1]
+
+    yield start_run
+    for run in runs:
+        if run.process.poll() is None:
+            run.kill()
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_server_is_replaced_and_a_killed_controller_takes_everything_with_it(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
     before = left_behind()
-    recipe = make_run(tmp_path, **SIZES)
-    run = Run(
-        recipe, *VLLM, "--train.num_steps", "400", "--checkpoint.every_steps", "2", "--eval.every_steps", "3"
-    )
+    run = start(*VLLM, "--train.num_steps", "400", "--checkpoint.every_steps", "2", "--eval.every_steps", "3")
     run.until(lambda: "step 3/" in run.output, START_SECONDS)
     run.workers(SERVER)[0].kill()
-    run.until(lambda: "rollout-0" in run.output and "was killed by signal 9" in run.output, 60)
-    num_steps = run.reader().steps()[-1].version + 6
+    run.until(lambda: "worker rollout-0 died, restarted" in run.output, 60)
+    assert "was killed by signal 9; this log has what it printed" in run.output
+    num_steps = steps_of(run) + 6
     run.until(lambda: f"step {num_steps}/" in run.output, START_SECONDS)
     workers = run.workers()
-    assert any(SERVER in " ".join(worker.cmdline()) for worker in workers if worker.is_running())
-    assert len(workers) >= 7, "controller's workers, and three processes of vLLM"
+    assert any(SERVER in " ".join(worker.cmdline()) for worker in workers)
     run.kill()
     assert are_gone(workers)
     assert left_behind() <= before
 
-    num_steps = run.reader().steps()[-1].version + 4
-    resumed = Run(recipe, "--resume", "--train.num_steps", str(num_steps))
+    num_steps = steps_of(run) + 4
+    resumed = start("--resume", "--train.num_steps", str(num_steps))
     assert resumed.wait(START_SECONDS + 60) == 0, resumed.output
     assert_exactly_once(resumed, num_steps=num_steps)
     reader = resumed.reader()
     trajectories = [t for version in range(1, num_steps + 1) for t in reader.trajectories(version)]
     assert max(t.staleness for t in trajectories) <= 4
+    assert len(reader.events("eval_finished")) >= 2
     assert left_behind() <= before
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+
+
+def steps_of(run: Run) -> int:
+    return max(int(step) for step in re.findall(r"step (\d+)/", run.output))

@@ -1,8 +1,10 @@
 """One vLLM server, started as docs/vllm.md says, and pools whose worker joins it: what is slow happens once."""
 
 import asyncio
+import contextlib
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -72,7 +74,12 @@ def served(model: Path, log_path: Path) -> Iterator[str]:
             time.sleep(0.5)
         yield client.address
     finally:
-        os.killpg(process.pid, 9)
+        # It clears away its shared memory if it may; its processes are ended in any case.
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
 
 

@@ -44,7 +44,7 @@ class WeightReader:
         return {"version": version, "checksum": actual}
 
     def freerun_remove_rendezvous(self) -> None:
-        """Remove the file through which the server's processes found each other; a killed server would leave it."""
+        """Remove the file through which the server's processes met; a killed server would leave it."""
         method: str = self.distributed_init_method  # type: ignore[attr-defined]
         if method.startswith("file://"):
             with contextlib.suppress(FileNotFoundError):
@@ -63,7 +63,7 @@ def _repack_head(model: torch.nn.Module) -> None:
     A head that is tied to the embedding has no weights of its own to load, so that vLLM leaves its copy as it was:
     it would go on computing logits with the weights that the server was started with.
     """
-    head = getattr(model, "lm_head", None)
+    head: Any = getattr(model, "lm_head", None)
     if hasattr(head, "cpu_linear"):
         head.quant_method.process_weights_after_loading(head)
 
