@@ -62,7 +62,7 @@ def test_a_killed_server_is_replaced_and_a_killed_controller_takes_everything_wi
     reader = resumed.reader()
     trajectories = [t for version in range(1, num_steps + 1) for t in reader.trajectories(version)]
     assert max(t.staleness for t in trajectories) <= 4
-    assert len(reader.events("eval_finished")) >= 2
+    assert len(list(reader.events("eval_finished"))) >= 2
     assert left_behind() <= before
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
 
