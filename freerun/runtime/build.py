@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from freerun.backends.vllm_server import require_vllm
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
@@ -116,6 +117,10 @@ def make_workflow(
     )
 
 
+ROLLOUT_MODULES = {"native": "freerun.runtime.rollout_worker", "vllm": "freerun.runtime.vllm_worker"}
+"""What runs in a rollout worker, by `engine.backend`."""
+
+
 def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
     """What starts the run's workers; weights travel only in a run that trains."""
     buffers = create_buffers(f"freerun-{recipe.run.name}") if has_weights else ()
@@ -146,10 +151,11 @@ def make_rollout_pool(
     on_death: Callable[[str, str, bool], None],
 ) -> RolloutPool:
     """Rollout workers; those that get no weights by publication read them from the model directory."""
-    names = rollout_names(recipe)
+    require_vllm(recipe.engine)
+    names, module = rollout_names(recipe), ROLLOUT_MODULES[recipe.engine.backend]
 
     async def spawn(index: int) -> Link[FromRollout]:
-        job = Job(names[index], "rollout", "freerun.runtime.rollout_worker", has_weights=has_weights)
+        job = Job(names[index], "rollout", module, has_weights=has_weights)
         return await launcher.launch(job, FromRollout)
 
     return RolloutPool(

@@ -30,8 +30,8 @@ class StartEngine(_Message, frozen=True, kw_only=True):
     lora: LoraConfig
     base_directory: str
     """Where the frozen weights come from, if an adapter only is published."""
-    local_index: int = 0
-    """Number of the worker among those of its machine: chooses its GPU (`freerun.model.device`)."""
+    worker_index: int = 0
+    """Which of the run's rollout workers it is; chooses its GPU (`freerun.model.device`) or its server."""
 
 
 class Generate(_Message, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from freerun.backends.vllm_server import require_vllm
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
 from freerun.data.mixture import parts_of
@@ -30,6 +31,7 @@ from freerun.runtime.memory import describe_memory
 def describe_plan(recipe: Recipe) -> str:
     """Reads model files and data, checks what can be checked, and says who does what on which core and device."""
     check_graders(recipe.reward)
+    require_vllm(recipe.engine)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
     check_model(recipe, tokenizer, directory)
@@ -82,9 +84,9 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     placement = place(recipe)
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
     lines = [
-        f"{name}: {recipe.engine.num_slots} slots, {recipe.engine.dtype} on {devices[name]}, "
+        f"{name}: {_engine(recipe, index)}{recipe.engine.num_slots} slots, {recipe.engine.dtype} on {devices[name]}, "
         f"{_cores(placement.seats[name])}"
-        for name in rollout_names(recipe)
+        for index, name in enumerate(rollout_names(recipe))
     ]
     lines.append(
         f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
@@ -117,6 +119,13 @@ def _warning_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
                 f'warning: {key} = "bfloat16" on a CPU; most CPUs compute it ten times slower than float32'
             )
     return lines
+
+
+def _engine(recipe: Recipe, index: int) -> str:
+    if recipe.engine.backend != "vllm":
+        return ""
+    addresses = recipe.engine.addresses
+    return f"the vLLM server at {addresses[index]}, " if addresses else "a vLLM server of its own, "
 
 
 def _cores(seat: Seat) -> str:

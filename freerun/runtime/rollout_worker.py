@@ -48,7 +48,7 @@ class RolloutWorker:
     def __init__(self, parent: Parent[ToRollout], start: StartEngine) -> None:
         torch.set_num_threads(parent.num_threads)
         self._parent = parent
-        device = resolve_device("engine.device", start.engine.device, index=start.local_index)
+        device = resolve_device("engine.device", start.engine.device, index=start.worker_index)
         dtype = resolve_dtype(start.engine.dtype)
         directory, buffers = Path(start.model_directory), parent.weight_buffers
         self._shared: SharedWeights | None = None

@@ -96,7 +96,7 @@ class RolloutPool:
         """Start all workers; returns when each has its model."""
         for index in range(self._num_workers):
             worker = _Worker(index, await self._spawn(index))
-            worker.child.send(msgspec.structs.replace(self._start_message, local_index=worker.index))
+            self._send_start(worker)
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(self._serve(worker)))
         self._tasks.append(asyncio.create_task(self._watch()))
@@ -129,7 +129,14 @@ class RolloutPool:
         for worker in self._workers:
             if worker.is_ready:
                 worker.child.send(Load(published=published))
-        confirmed = self._until(lambda: all(w.loaded_version >= published.version for w in self._workers))
+
+        def is_loaded() -> bool:
+            return all(worker.loaded_version >= published.version for worker in self._workers)
+
+        # An engine that holds one version (vLLM's) loads only when the evaluation of that version is over. The
+        # evaluation may take its time: if its samples make no progress, `_watch` notices.
+        await self._raced(self._until(lambda: is_loaded() or self._pinned_version < 0), None, "the evaluation")
+        confirmed = self._until(is_loaded)
         what = f"the rollout workers to load version {published.version}"
         await self._raced(confirmed, self._config.start_seconds + self._config.stall_seconds, what)
 
@@ -145,6 +152,7 @@ class RolloutPool:
     def unpin(self) -> None:
         """Let go of the pinned version, if there is one."""
         self._pinned_version = -1
+        self._changed.set()
         for worker in self._workers:
             if worker.pinned_version >= 0:
                 worker.pinned_version = -1
@@ -183,6 +191,9 @@ class RolloutPool:
     def _fail(self, request_id: int, error: RolloutError) -> None:
         if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
             waiting.set_exception(error)
+
+    def _send_start(self, worker: _Worker) -> None:
+        worker.child.send(msgspec.structs.replace(self._start_message, worker_index=worker.index))
 
     def _send_pin(self, worker: _Worker) -> None:
         worker.pinned_version = self._pinned_version
@@ -256,7 +267,7 @@ class RolloutPool:
         worker.is_ready, worker.loaded_version, worker.pinned_version = False, -1, -1
         worker.requests, worker.unsent = {}, []
         worker.child = await self._spawn(worker.index)
-        worker.child.send(msgspec.structs.replace(self._start_message, local_index=worker.index))
+        self._send_start(worker)
         worker.last_progress = asyncio.get_running_loop().time()
         for request in orphans:
             self._dispatch(request)
@@ -280,7 +291,7 @@ class RolloutPool:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _raced(self, wait: Awaitable[None], timeout_seconds: float, what: str) -> None:
+    async def _raced(self, wait: Awaitable[None], timeout_seconds: float | None, what: str) -> None:
         """Wait, but not longer than `timeout_seconds`, and not when a worker is lost for good."""
         waiting = asyncio.ensure_future(wait)
         try:

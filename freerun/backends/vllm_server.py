@@ -1,0 +1,222 @@
+"""A vLLM server of one rollout worker: start it or join it, know when it is ready and when it is gone.
+
+A started server is a child in the worker's process group, so that it and the processes that it starts end with the
+worker in every case (`processes/guard.py`, `processes/child.py`). It listens on the loopback interface and answers
+only to who knows its token, which no other user can read. What it prints goes to the worker's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from freerun.backends.vllm_client import VllmClient
+from freerun.config.engine import EngineConfig
+from freerun.errors import ConfigError, WorkerError
+
+PLUGIN_DIRECTORY = Path(__file__).parent / "vllm_plugin"
+TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
+BLOCK_TOKENS = 32
+"""Of the KV cache; the smallest that vLLM's CPU attention takes, and what short sequences waste least with."""
+BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2}
+POLL_SECONDS = 0.25
+PROGRESS_SECONDS = 15.0
+
+
+def require_vllm(engine: EngineConfig) -> None:
+    """Refuse a run whose servers could not be started; joined servers are somebody else's."""
+    if engine.backend != "vllm" or engine.addresses:
+        return
+    python = engine.vllm_python or sys.executable
+    for package, remedy in (
+        ("vllm", "make backends (CPU) or pip install 'freerun[vllm]' (GPU), or set engine.backend = \"native\""),
+        ("xxhash", f"{python} -m pip install xxhash"),
+    ):
+        if not _has_package(python, package):
+            what = {"vllm": "vLLM"}.get(package, package)
+            raise ConfigError(f'engine.backend = "vllm" needs {what}, which {python} does not have; {remedy}')
+
+
+def _has_package(python: str, package: str) -> bool:
+    finds = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    try:
+        # In a directory of ours: in the user's, a folder named vllm would pass for the package.
+        found = subprocess.run([python, "-c", finds], cwd=PLUGIN_DIRECTORY, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f'engine.vllm_python = "{python}" is no Python interpreter: {error}') from None
+    return found.returncode == 0
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What a server is started with."""
+
+    engine: EngineConfig
+    model_directory: Path
+    model_config: Mapping[str, Any]
+    """Its config.json."""
+    max_sequence_tokens: int
+    loads_weights: bool
+    """Whether weights arrive by publication: then it starts with none worth the name."""
+    num_threads: int
+
+    @property
+    def cache_bytes(self) -> int:
+        """Room for `engine.cache_tokens`, but no more than all slots can use, in whole blocks."""
+        raw = self.model_config
+        num_heads = raw["num_attention_heads"]
+        head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
+        num_kv_heads = raw.get("num_key_value_heads") or num_heads
+        token_bytes = 2 * raw["num_hidden_layers"] * num_kv_heads * head_size * BYTES_PER_NUMBER[self.engine.dtype]
+        slot_blocks = -(-self.max_sequence_tokens // BLOCK_TOKENS)
+        # Each sequence wastes up to a block, and vLLM keeps one for itself.
+        asked_blocks = -(-self.engine.cache_tokens // BLOCK_TOKENS) + self.engine.num_slots
+        num_blocks = 1 + min(asked_blocks, self.engine.num_slots * slot_blocks)
+        num_bytes: int = num_blocks * BLOCK_TOKENS * token_bytes
+        return num_bytes
+
+    def arguments(self, port: int) -> list[str]:
+        return [
+            "--model", str(self.model_directory),
+            "--served-model-name", "freerun",
+            "--host", "127.0.0.1",
+            "--port", str(port),
+            "--dtype", self.engine.dtype,
+            "--max-num-seqs", str(self.engine.num_slots),
+            "--max-model-len", str(min(self.max_sequence_tokens, self.model_config["max_position_embeddings"])),
+            "--kv-cache-memory-bytes", str(self.cache_bytes),
+            "--block-size", str(BLOCK_TOKENS),
+            # A token is labelled when its step returns; with one step at a time that is the step's own version.
+            "--no-async-scheduling",
+            "--enforce-eager",
+            "--max-num-batched-tokens", str(self.engine.num_slots + self.engine.prefill_chunk_tokens),
+            "--enable-prefix-caching",
+            "--logprobs-mode", "processed_logprobs",
+            # Only what a request says counts, not the sampling defaults of the model's directory.
+            "--generation-config", "vllm",
+            "--enable-scale-out",
+            "--worker-extension-cls", "freerun_vllm_plugin.WeightReader",
+            "--middleware", "freerun_vllm_plugin.RequireToken",
+            "--disable-uvicorn-access-log",
+            *(["--load-format", "dummy"] if self.loads_weights else []),
+            *self.engine.vllm_arguments,
+        ]  # fmt: skip
+
+    def environment(self, token: str) -> dict[str, str]:
+        cores = sorted(os.sched_getaffinity(0))
+        # Bound to the worker's own cores where it has any; else as many threads as it may use, wherever.
+        bind = ",".join(map(str, cores)) if len(cores) == self.num_threads else "nobind"
+        path = [str(PLUGIN_DIRECTORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {
+            "VLLM_CPU_OMP_THREADS_BIND": bind,
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            TOKEN_VARIABLE: token,
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+
+
+class VllmServer:
+    """A server that answers, started or joined."""
+
+    def __init__(
+        self, client: VllmClient, process: subprocess.Popen[bytes] | None = None, sockets: Path | None = None
+    ) -> None:
+        self.client = client
+        self._process = process
+        self._sockets = sockets
+        """Directory in which the server's processes find each other."""
+
+    @property
+    def is_joined(self) -> bool:
+        return self._process is None
+
+    @classmethod
+    def start(cls, settings: ServerSettings) -> VllmServer:
+        """Returns when the server is ready; who started this worker limits the time (runtime.start_seconds)."""
+        port, token = _free_port(), secrets.token_urlsafe(32)
+        command = [settings.engine.vllm_python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += settings.arguments(port)
+        print("starting", " ".join(command), flush=True)
+        sockets = Path(tempfile.mkdtemp(prefix="freerun-vllm-"))
+        environment = settings.environment(token) | {"VLLM_RPC_BASE_PATH": str(sockets)}
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        server = cls(VllmClient(f"127.0.0.1:{port}", token=token), process, sockets)
+        began = shown = time.monotonic()
+        while not server.client.is_healthy():
+            server.check()
+            now = time.monotonic()
+            if now - shown > PROGRESS_SECONDS:
+                print(f"the vLLM server has been starting for {now - began:.0f} s", flush=True)
+                shown = now
+            time.sleep(POLL_SECONDS)
+        print(f"the vLLM server is ready after {time.monotonic() - began:.0f} s", flush=True)
+        return server
+
+    @classmethod
+    def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
+        """Take over a server that was started as docs/vllm.md says, with whatever a predecessor left in it."""
+        server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")))
+        _, longest = server.client.model()
+        if longest < max_sequence_tokens:
+            raise WorkerError(
+                f"the vLLM server at {address} takes sequences of {longest} tokens, the run needs "
+                f"{max_sequence_tokens}; start it with --max-model-len {max_sequence_tokens}"
+            )
+        server.client.abort_all()
+        server.client.resume()
+        server.client.clear_prefix_cache()
+        return server
+
+    def warm_up(self) -> None:
+        """Sample a little: the first step takes many times a later one, and all processes are connected after it.
+
+        What connected them then needs no name any more. It is removed, so that a server that is killed leaves
+        nothing behind; and killed is how it ends.
+        """
+        sampling = {"max_tokens": 2, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
+        self.client.generate("freerun-warm-up", [0], sampling, "warm up")
+        if self._process is None or self._sockets is None:
+            return
+        self.client.remove_rendezvous()
+        shutil.rmtree(self._sockets)
+        for process in [server := psutil.Process(self._process.pid), *server.children(recursive=True)]:
+            for path in _shared_memory_of(process.pid):
+                path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Raise if the server is a child of ours and has ended."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise WorkerError(f"the vLLM server (pid {self._process.pid}) {how}; this log has what it printed")
+
+
+def _shared_memory_of(pid: int) -> list[Path]:
+    """Files of Python's shared memory and semaphores that a process has mapped and that still have a name."""
+    with contextlib.suppress(OSError):  # it may have ended
+        names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\S+$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
+        return [Path(name) for name in set(names)]
+    return []
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

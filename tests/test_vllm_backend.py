@@ -1,0 +1,226 @@
+"""What of the vLLM backend can be checked without vLLM: settings, errors, names of weights, the plugin."""
+
+import asyncio
+import importlib.util
+import os
+import stat
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import TINY, make_request, random_model, random_weights
+from tiny_runs import make_run
+
+from freerun.backends import vllm_server
+from freerun.backends.vllm_client import Sampled, VersionSpan, _Logprobs, _TokenLogprob
+from freerun.backends.vllm_samples import sample_seed, sampling_parameters, to_completion
+from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, require_vllm
+from freerun.backends.vllm_weights import WeightSource, merged
+from freerun.cli.main import main
+from freerun.config.engine import EngineConfig
+from freerun.config.lora import LoraConfig
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import ConfigError, WorkerError
+from freerun.model.attention import full_forward_logits
+from freerun.model.checkpoint import to_hugging_face
+from freerun.model.decoder import Decoder
+from freerun.model.lora import add_adapter, trained_parameters
+from freerun.types import Span
+from freerun.weights.buffers import create_buffers
+
+
+def plugin() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "freerun_vllm_plugin", PLUGIN_DIRECTORY / "freerun_vllm_plugin.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> str:
+    """An interpreter in whose environment no package is found."""
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_missing_vllm_is_named_with_the_command_before_anything_starts(bare_python: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        require_vllm(EngineConfig(backend="vllm", vllm_python=bare_python))
+    assert str(error.value) == (
+        f'engine.backend = "vllm" needs vLLM, which {bare_python} does not have; make backends (CPU) or '
+        "pip install 'freerun[vllm]' (GPU), or set engine.backend = \"native\""
+    )
+    require_vllm(EngineConfig())
+    require_vllm(EngineConfig(backend="vllm", addresses=("127.0.0.1:1",)))
+
+
+def test_an_interpreter_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match=r'engine.vllm_python = "/no/python" is no Python interpreter'):
+        require_vllm(EngineConfig(backend="vllm", vllm_python="/no/python"))
+
+
+def test_dry_run_and_run_refuse_a_missing_vllm(
+    tmp_path: Path, bare_python: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = make_run(tmp_path)
+    arguments = ["train", str(recipe), "--engine.backend", "vllm", "--engine.vllm_python", bare_python]
+    assert main([*arguments, "--dry-run"]) != 0
+    assert "needs vLLM" in capsys.readouterr().err
+    assert main(arguments) != 0
+    assert "needs vLLM" in capsys.readouterr().out
+
+
+def test_the_plan_says_which_servers_there_will_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = make_run(tmp_path)
+    joined = ["--engine.backend", "vllm", "--engine.addresses", "127.0.0.1:8123"]
+    assert main(["train", str(recipe), *joined, "--dry-run"]) == 0
+    assert "rollout-0: the vLLM server at 127.0.0.1:8123, 16 slots" in capsys.readouterr().out
+
+
+def settings_of(**changes: Any) -> ServerSettings:
+    raw = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+    }
+    values = {"engine": EngineConfig(backend="vllm"), "model_config": raw, "max_sequence_tokens": 100}
+    values |= {"model_directory": Path("model"), "loads_weights": True, "num_threads": 1} | changes
+    return ServerSettings(**values)
+
+
+def test_the_cache_has_room_for_what_was_asked_but_not_for_more_than_the_slots_can_use() -> None:
+    block_bytes = 32 * 2 * 2 * 2 * 8 * 4
+    small = settings_of(engine=EngineConfig(backend="vllm", num_slots=4, cache_tokens=160))
+    assert small.cache_bytes == (1 + 5 + 4) * block_bytes
+    wide = settings_of(engine=EngineConfig(backend="vllm", num_slots=4))
+    assert wide.cache_bytes == (1 + 4 * 4) * block_bytes
+    half = settings_of(engine=EngineConfig(backend="vllm", num_slots=4, dtype="bfloat16"))
+    assert half.cache_bytes == wide.cache_bytes // 2
+
+
+def test_the_users_arguments_come_last_and_the_token_is_not_among_them() -> None:
+    settings = settings_of(engine=EngineConfig(backend="vllm", vllm_arguments=("--tensor-parallel-size=2",)))
+    arguments = settings.arguments(8123)
+    assert arguments[-1] == "--tensor-parallel-size=2"
+    assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
+    environment = settings.environment("secret")
+    assert "secret" not in " ".join(arguments)
+    assert environment[plugin().TOKEN_VARIABLE] == "secret"
+    assert vllm_server.TOKEN_VARIABLE == plugin().TOKEN_VARIABLE
+
+
+def test_a_server_on_cores_of_its_own_is_bound_to_them_and_another_is_not() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    bound = settings_of(num_threads=len(cores)).environment("")["VLLM_CPU_OMP_THREADS_BIND"]
+    assert bound == ",".join(map(str, cores))
+    assert settings_of(num_threads=len(cores) + 1).environment("")["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+class FakeWorker:
+    """vLLM's worker as far as the plugin calls it."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, torch.Tensor] = {}
+        self.model_runner = self
+
+    def reload_weights(self, weights_iterator: Any) -> None:
+        self.loaded = {name: tensor.clone() for name, tensor in weights_iterator}
+
+    def get_model(self) -> torch.nn.Module:
+        return torch.nn.Module()
+
+
+def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_other_bytes() -> None:
+    model = random_model(3)
+    source = WeightSource(create_buffers("test"), model)
+    readable = source.written(3, random_weights(3))
+    arguments = {name: getattr(readable, name) for name in ("path", "version", "checksum", "num_bytes", "tensors")}
+    reader = type("Worker", (FakeWorker, plugin().WeightReader), {})()
+    assert reader.freerun_read_weights(**arguments) == {"version": 3, "checksum": readable.checksum}
+    expected = to_hugging_face(random_weights(3), TINY)
+    assert reader.loaded.keys() == expected.keys()
+    assert all(torch.equal(reader.loaded[name], tensor) for name, tensor in expected.items())
+
+    other = type("Worker", (FakeWorker, plugin().WeightReader), {})()
+    assert other.freerun_read_weights(**arguments | {"checksum": "0" * 16})["checksum"] == readable.checksum
+    assert other.loaded == {}
+
+
+def test_the_plugin_lets_only_those_in_who_know_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = plugin()
+    monkeypatch.setenv(module.TOKEN_VARIABLE, "secret")
+    statuses: list[int] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    guarded = module.RequireToken(application)
+    for headers in ([], [(b"authorization", b"Bearer guess")], [(b"authorization", b"Bearer secret")]):
+        asyncio.run(guarded({"type": "http", "headers": headers}, None, send))
+    assert statuses == [401, 401, 200]
+
+
+def test_an_adapter_merged_for_vllm_computes_what_it_computes_beside_its_base() -> None:
+    model = random_model(1)
+    add_adapter(model, LoraConfig(rank=4), seed=2)
+    generator = torch.Generator().manual_seed(5)
+    for parameter in trained_parameters(model).values():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.1
+    plain = Decoder(TINY)
+    plain.load_state_dict(merged(model))
+    tokens = [1, 5, 2, 8, 8, 3]
+    with torch.no_grad():
+        torch.testing.assert_close(full_forward_logits(plain, tokens), full_forward_logits(model, tokens))
+        assert not torch.allclose(full_forward_logits(random_model(1), tokens), full_forward_logits(model, tokens))
+
+
+def test_every_sample_of_a_run_has_a_seed_of_its_own() -> None:
+    seeds = {sample_seed(run, ordinal, sample) for run in range(3) for ordinal in range(40) for sample in range(8)}
+    assert len(seeds) == 3 * 40 * 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert sample_seed(1, 2, 3) == sample_seed(1, 2, 3)
+
+
+def test_only_the_requests_own_end_tokens_end_a_sample() -> None:
+    parameters = sampling_parameters(make_request(1, stop_token_ids=(4,), stop_strings=("\n",)), 0, 0)
+    assert parameters["ignore_eos"]
+    assert parameters["stop_token_ids"] == [4]
+    assert parameters["stop"] == ["\n"]
+
+
+def sampled(**changes: Any) -> Sampled:
+    values: dict[str, Any] = {"token_ids": [3, 4, 5], "finish_reason": "length"}
+    values["logprobs"] = _Logprobs([_TokenLogprob(-1.0)] * 3)
+    values["weight_versions"] = [VersionSpan("7", 0, 1), VersionSpan("8", 1, 3)]
+    return Sampled(**values | changes)
+
+
+def test_a_completion_carries_the_versions_that_the_server_reports(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    text = Tokenizer.load(tmp_path / "model")
+    completion = to_completion(sampled(), make_request(1), text)
+    assert completion.spans == (Span(7, 1), Span(8, 2))
+    assert completion.text == text.decode([3, 4, 5])
+    greedy = to_completion(sampled(), make_request(1, temperature=0.0), text)
+    assert greedy.logprobs.tolist() == [0.0, 0.0, 0.0]
+    for broken, message in (
+        ({"weight_versions": None}, "3 tokens, 3 logprobs and versions of 0"),
+        ({"logprobs": _Logprobs([])}, "3 tokens, 0 logprobs"),
+        ({"finish_reason": "abort"}, 'ended a sample of prompt 1 with "abort"'),
+        ({"logprobs": _Logprobs([_TokenLogprob(-9999.0)] * 3)}, "logits are not finite"),
+    ):
+        with pytest.raises(WorkerError, match=message):
+            to_completion(sampled(**broken), make_request(1), text)
