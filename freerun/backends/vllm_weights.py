@@ -24,7 +24,7 @@ from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, trained
 from freerun.model.tensor_names import stacked_parts
 from freerun.types import Publication
 from freerun.weights.buffers import NUM_BUFFERS, create_buffers
-from freerun.weights.layout import WeightLayout
+from freerun.weights.layout import DTYPE, WeightLayout
 from freerun.weights.shared import SharedWeights
 
 NamedPlace = tuple[str, str, tuple[int, ...], int]
@@ -123,11 +123,11 @@ def named_places(layout: WeightLayout, config: DecoderConfig) -> list[NamedPlace
     named: list[NamedPlace] = []
     for ours, parts in stacked_parts(config):
         place = layout.places[ours]
-        offset, dtype = place.offset, str(place.dtype).removeprefix("torch.")
+        offset, dtype = place.offset, str(DTYPE).removeprefix("torch.")
         for theirs, rows in parts:
             shape = (rows or place.shape[0], *place.shape[1:])
             named.append((theirs, dtype, shape, offset))
-            offset += math.prod(shape) * place.dtype.itemsize
+            offset += math.prod(shape) * DTYPE.itemsize
     return named
 
 

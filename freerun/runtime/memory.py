@@ -50,13 +50,13 @@ def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> l
     cache = _cache_bytes(recipe, raw, is_used_only=engine_device == "cpu")
     weights = f"{_size(own)} of weights and " if own else ""
     # A vLLM server has one version at a time, and evaluates by holding back the next.
-    while_evaluating = f"; while evaluating {_size(num_trained * number)} more, and up to as much cache again"
+    evaluating = f"; while evaluating {_size(num_trained * number)} more, and up to as much cache again"
     return [
         *lines,
         f"memory: weights {_size(num_parameters * FLOAT32_BYTES)}; trainer about {_size(trainer)} ({parts}), two "
         f"shared buffers {_size(2 * published)}",
         *_rank_lines(recipe, raw, num_parameters=num_parameters, published=published, trainer=trainer),
-        f"memory: {weights}KV cache up to {_size(cache)} per rollout worker{while_evaluating if is_native else ''}",
+        f"memory: {weights}KV cache up to {_size(cache)} per rollout worker{evaluating if is_native else ''}",
     ]
 
 

@@ -84,8 +84,8 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     placement = place(recipe)
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
     lines = [
-        f"{name}: {_engine(recipe, index)}{recipe.engine.num_slots} slots, {recipe.engine.dtype} on {devices[name]}, "
-        f"{_cores(placement.seats[name])}"
+        f"{name}: {_engine(recipe, index)}{recipe.engine.num_slots} slots, "
+        f"{recipe.engine.dtype} on {devices[name]}, {_cores(placement.seats[name])}"
         for index, name in enumerate(rollout_names(recipe))
     ]
     lines.append(
