@@ -91,6 +91,7 @@ class ServerSettings:
 
     def arguments(self, port: int) -> list[str]:
         longest = min(self.max_sequence_tokens, self.model_config["max_position_embeddings"])
+        step_tokens = max(longest, self.engine.num_slots + self.engine.prefill_chunk_tokens)
         return [
             "--model", str(self.model_directory),
             "--served-model-name", "freerun",
@@ -104,10 +105,10 @@ class ServerSettings:
             # A token is labelled when its step returns; with one step at a time that is the step's own version.
             "--no-async-scheduling",
             "--enforce-eager",
-            # A prompt that is computed in parts, with a seed of its own, ends vLLM 0.32 on CPUs ("CPU Generator does
-            # not use offset"); so prompts are computed whole.
+            # A prompt that is computed in parts, for a sample with a seed, ends vLLM 0.32 on CPUs ("CPU Generator
+            # does not use offset"); so prompts are computed whole.
             "--no-enable-chunked-prefill",
-            "--max-num-batched-tokens", str(max(longest, self.engine.num_slots + self.engine.prefill_chunk_tokens)),
+            "--max-num-batched-tokens", str(step_tokens),
             "--enable-prefix-caching",
             "--logprobs-mode", "processed_logprobs",
             # Only what a request says counts, not the sampling defaults of the model's directory.
