@@ -90,6 +90,8 @@ class ServerSettings:
         return num_bytes
 
     def arguments(self, port: int) -> list[str]:
+        longest = min(self.max_sequence_tokens, self.model_config["max_position_embeddings"])
+        step_tokens = max(longest, self.engine.num_slots + self.engine.prefill_chunk_tokens)
         return [
             "--model", str(self.model_directory),
             "--served-model-name", "freerun",
@@ -97,13 +99,16 @@ class ServerSettings:
             "--port", str(port),
             "--dtype", self.engine.dtype,
             "--max-num-seqs", str(self.engine.num_slots),
-            "--max-model-len", str(min(self.max_sequence_tokens, self.model_config["max_position_embeddings"])),
+            "--max-model-len", str(longest),
             "--kv-cache-memory-bytes", str(self.cache_bytes),
             "--block-size", str(BLOCK_TOKENS),
             # A token is labelled when its step returns; with one step at a time that is the step's own version.
             "--no-async-scheduling",
             "--enforce-eager",
-            "--max-num-batched-tokens", str(self.engine.num_slots + self.engine.prefill_chunk_tokens),
+            # A prompt that is computed in parts, for a sample with a seed, ends vLLM 0.32 on CPUs ("CPU Generator
+            # does not use offset"); so prompts are computed whole.
+            "--no-enable-chunked-prefill",
+            "--max-num-batched-tokens", str(step_tokens),
             "--enable-prefix-caching",
             "--logprobs-mode", "processed_logprobs",
             # Only what a request says counts, not the sampling defaults of the model's directory.
@@ -196,9 +201,22 @@ class VllmServer:
             return
         self.client.remove_rendezvous()
         shutil.rmtree(self._sockets)
-        for process in [server := psutil.Process(self._process.pid), *server.children(recursive=True)]:
+        for process in self._processes():
             for path in _shared_memory_of(process.pid):
                 path.unlink(missing_ok=True)
+
+    def _processes(self) -> list[psutil.Process]:
+        """The server and all that it started; empty for one that is joined or gone."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        server = psutil.Process(self._process.pid)
+        return [server, *server.children(recursive=True)]
+
+    def end(self) -> None:
+        """Kill a server of ours: it would go on printing errors after the reason for the worker's end."""
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def check(self) -> None:
         """Raise if the server is a child of ours and has ended."""

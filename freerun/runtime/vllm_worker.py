@@ -145,6 +145,7 @@ class VllmWorker:
         except WorkerError:
             time.sleep(SETTLE_SECONDS)
             self._server.check()  # its end explains more than the call that failed
+            self._server.end()
             raise
 
     # ---- events ---------------------------------------------------------------------------------

@@ -135,6 +135,21 @@ def test_a_request_that_is_too_long_is_refused_with_the_numbers(runner: asyncio.
         generated(runner, rig, request_of(7, max_completion_tokens=600))
 
 
+def test_prompts_that_do_not_fit_into_one_step_together_are_all_served(runner: asyncio.Runner, rig: Rig) -> None:
+    async def serve() -> None:
+        requests = [
+            request_of(30 + i, prompt_length=200, num_samples=2, max_completion_tokens=9) for i in range(6)
+        ]
+        groups = await asyncio.gather(*(rig.pool.generate(request) for request in requests))
+        for request, group in zip(requests, groups, strict=True):
+            for completion in group:
+                expected = full_forward_logprobs(rig.model, 1, request, completion)
+                np.testing.assert_allclose(completion.logprobs, expected, atol=1e-3)
+
+    runner.run(within(serve()))
+    assert not rig.deaths
+
+
 def test_an_aborted_request_leaves_the_server_free(runner: asyncio.Runner, rig: Rig) -> None:
     async def abort() -> None:
         task = asyncio.create_task(rig.pool.generate(request_of(8, num_samples=12, max_completion_tokens=500)))

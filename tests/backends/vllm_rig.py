@@ -58,8 +58,9 @@ def served(model: Path, log_path: Path) -> Iterator[str]:
     }
     command = f"""-m vllm.entrypoints.openai.api_server --model {model} --host 127.0.0.1 --port {port}
         --dtype float32 --max-model-len {MAX_TOKENS} --max-num-seqs 8 --kv-cache-memory-bytes 4000000
-        --block-size 32 --enforce-eager --no-async-scheduling --logprobs-mode processed_logprobs
-        --generation-config vllm --enable-scale-out --worker-extension-cls freerun_vllm_plugin.WeightReader
+        --block-size 32 --no-enable-chunked-prefill --max-num-batched-tokens {MAX_TOKENS} --enforce-eager
+        --no-async-scheduling --logprobs-mode processed_logprobs --generation-config vllm
+        --enable-scale-out --worker-extension-cls freerun_vllm_plugin.WeightReader
         --middleware freerun_vllm_plugin.RequireToken"""
     with log_path.open("w") as log:
         process = subprocess.Popen(
