@@ -11,6 +11,8 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
+from freerun.backends.ray_access import check_access
+from freerun.backends.ray_demand import groups_of
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
 from freerun.data.mixture import parts_of
@@ -28,6 +30,7 @@ BYTES_PER_NUMBER = 4
 
 def describe_plan(recipe: Recipe) -> str:
     """Reads model files and data, checks what can be checked, and says who does what on which core."""
+    check_access(recipe.runtime)
     check_graders(recipe.reward)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
@@ -72,23 +75,26 @@ def _shares(data: DataConfig) -> str:
 
 
 def _stage_lines(recipe: Recipe) -> list[str]:
-    placement = place(recipe)
+    is_local, placement = recipe.runtime.backend == "local", place(recipe)
+    # GPUs that a device of auto would take are not known without the cluster.
+    wanted = {name: group.demand for group in groups_of(recipe, has_gpus=False) for name in group.names}
+    where = {
+        name: _cores(seat) if is_local else f"{wanted[name]} of the Ray cluster"
+        for name, seat in placement.seats.items()
+    }
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
-    lines = [
-        f"{name}: {recipe.engine.num_slots} slots, {_cores(placement.seats[name])}"
-        for name in rollout_names(recipe)
-    ]
+    lines = [f"{name}: {recipe.engine.num_slots} slots, {where[name]}" for name in rollout_names(recipe)]
     lines.append(
         f"trainer: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
         f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates, "
-        + "; ".join(_cores(placement.seats[name]) for name in trainer_names(recipe))
+        + "; ".join(where[name] for name in trainer_names(recipe))
     )
     lines.append(f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})")
     lines.append(
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories started ahead of the "
         f"first step, policy {recipe.buffer.policy}"
     )
-    if placement.is_crowded:
+    if is_local and placement.is_crowded:
         lines.append(
             "warning: more threads than cores; nothing is pinned, and processes will slow each other down"
         )
