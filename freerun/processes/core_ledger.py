@@ -17,10 +17,8 @@ class CoreLedger:
     def take(self, worker: str, machine: str, allowed: Collection[int], num_cores: int) -> tuple[int, ...]:
         """Cores for the worker alone, the lowest that are free; none if there are not enough of them."""
         self.give_back(worker)
-        used = {
-            core for owner_machine, cores in self._taken.values() if owner_machine == machine for core in cores
-        }
-        free = sorted(set(allowed) - used)
+        used = [cores for where, cores in self._taken.values() if where == machine]
+        free = sorted(set(allowed).difference(*used))
         # Part of what was asked for would be worse than none: its threads would crowd on it.
         cores = tuple(free[:num_cores]) if len(free) >= num_cores else ()
         self._taken[worker] = (machine, cores)
