@@ -108,11 +108,7 @@ def _start(num_cpus: int) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _system_config={
-                "worker_niceness": 0,
-                # How long its helpers look for a cluster that was killed before they end too.
-                "gcs_rpc_server_reconnect_timeout_s": 5,
-            },
+            _system_config={"worker_niceness": 0},
         )
 
 

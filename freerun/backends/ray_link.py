@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from freerun.backends.ray_demand import Demand
 from freerun.errors import WorkerError
@@ -124,7 +124,9 @@ class RayLink(Generic[M]):
         return message
 
     def kill(self) -> None:
-        self._finish(f"{self._who} was killed{log_tail(self._log_path, self._log_start)}")
+        if self.is_alive:
+            killed = f"{self._who} was killed{log_tail(self._log_path, self._log_start)}"
+            self._finish(killed if self._node else self.describe_end())
 
     async def wait(self, timeout_seconds: float) -> object:
         if self._ending is not None:
@@ -242,6 +244,9 @@ def _reason(error: RayError) -> str:
     """The sentence of Ray's report that says why, without its table of identifiers."""
     if isinstance(error, RayTaskError):
         return str(error.cause)
+    if isinstance(error, ActorUnavailableError):
+        # What was on its way is lost, so the worker is, even if the node should come back.
+        return "the connection to its node broke"
     text = str(error)
     if isinstance(error, RayActorError):
         lines = [line for line in text.splitlines() if not line.startswith("\t")]
