@@ -57,7 +57,5 @@ def prepare_environment(runtime: RuntimeConfig) -> None:
         # For a cluster that this process starts and nobody else joins: never written down.
         os.environ[TOKEN_VARIABLE] = secrets.token_hex(TOKEN_BYTES)
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        # How long Ray's helpers look for a cluster that was killed before they end too.
-        os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"
         # Ray's own switch for machines whose firewall asks about every port: all of its servers stay on loopback.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

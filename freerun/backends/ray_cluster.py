@@ -29,6 +29,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from freerun.backends.ray_access import TOKEN_BYTES, TOKEN_VARIABLE
 from freerun.backends.ray_demand import Group, groups_of
+from freerun.backends.ray_guard import start_guard
 from freerun.backends.ray_host import Host
 from freerun.backends.ray_link import PublishedWeights, RayLink, Site
 from freerun.config.recipe import Recipe
@@ -100,6 +101,7 @@ def _place_together(group: Group) -> PlacementGroup:
 
 def _start(num_cpus: int) -> None:
     """A cluster of this machine for this run: on loopback, with a token that only its processes know."""
+    start_guard()
     with _signals_kept():
         ray.init(
             address="local",
