@@ -43,7 +43,8 @@ PROBE_SECONDS = 60.0
 class RayLauncher:
     """Implements `link.Launcher`; has the cluster from its making until it is closed."""
 
-    def __init__(self, recipe: Recipe, logs: Path) -> None:
+    def __init__(self, recipe: Recipe, logs: Path, *, paths: Sequence[str] = ()) -> None:
+        """`paths` are what every node must see, beside the logs and the working directory."""
         logs.mkdir(parents=True, exist_ok=True)
         if recipe.runtime.address:
             _join(recipe.runtime.address)
@@ -52,12 +53,13 @@ class RayLauncher:
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         self._groups = {name: group for group in groups_of(recipe, has_gpus=has_gpus) for name in group.names}
         self._shared: dict[Group, PlacementGroup] = {}
+        self._make_host = ray.remote(Host).options
         directory = os.getcwd()
         self._site = Site(
             logs=logs,
             directory=directory,
             python_path=os.environ.get("PYTHONPATH", ""),
-            paths=(directory, str(logs.resolve()), str(Path(recipe.model.path).resolve())),
+            paths=(directory, str(logs.resolve()), *(str(Path(path).resolve()) for path in paths)),
             ledger=CoreLedger(),
             weights=PublishedWeights(),
         )
@@ -65,18 +67,13 @@ class RayLauncher:
     async def launch(self, job: Job, receives: Any) -> RayLink[Any]:
         group = self._groups[job.name]
         place, on_end = self._place(job, group)
-        options = {"num_cpus": group.demand.num_cpus, "num_gpus": group.demand.num_gpus}
-        if group.demand.memory_bytes:
-            options["memory"] = group.demand.memory_bytes
-        host = (
-            ray.remote(Host)
-            .options(
-                **options,
-                max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(place, group.names.index(job.name)),
-            )
-            .remote()
-        )
+        host = self._make_host(
+            num_cpus=group.demand.num_cpus,
+            num_gpus=group.demand.num_gpus,
+            memory=group.demand.memory_bytes or None,
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(place, group.names.index(job.name)),
+        ).remote()
         return RayLink(job, host, receives, demand=group.demand, site=self._site, on_end=on_end)
 
     def _place(self, job: Job, group: Group) -> tuple[PlacementGroup, Callable[[], None]]:

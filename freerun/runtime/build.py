@@ -123,7 +123,7 @@ def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
         prepare_environment(recipe.runtime)
         from freerun.backends.ray_cluster import RayLauncher
 
-        return RayLauncher(recipe, logs)
+        return RayLauncher(recipe, logs, paths=[recipe.model.path] if has_weights else [])
     buffers = create_buffers(f"freerun-{recipe.run.name}") if has_weights else ()
     return LocalLauncher(logs, place(recipe).seats, weight_buffers=buffers)
 

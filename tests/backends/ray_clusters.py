@@ -69,6 +69,18 @@ def is_ours(process: psutil.Process) -> bool:
         return False
 
 
+def wait_for_end(processes: list[psutil.Process]) -> None:
+    """Until none is running; one that only waits for its parent to look at its status is not."""
+
+    def is_running(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    wait_until(lambda: not any(map(is_running, processes)), f"the end of {processes}", timeout_seconds=30)
+
+
 def wait_until(happened: Callable[[], bool], what: str, timeout_seconds: float = 60) -> None:
     deadline = time.monotonic() + timeout_seconds
     while not happened():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray_clusters import head_without_cpus, is_ours, joining, nodes, wait_until, workers_on
+from ray_clusters import head_without_cpus, is_ours, joining, nodes, wait_for_end, workers_on
 from safetensors.numpy import load_file
-from tiny_runs import ROOT, Run, are_gone, assert_exactly_once, make_run
+from tiny_runs import ROOT, Run, assert_exactly_once, make_run
 
 Cluster = object
 AddNode = Callable[[int], object]
@@ -112,7 +112,7 @@ def test_workers_join_with_their_node_and_a_lost_node_takes_nothing_along(
     lost = workers_on(first)
     assert any("rollout_worker" in " ".join(worker.cmdline()) for worker in lost)
     cluster.remove_node(first, allow_graceful=False)  # type: ignore[attr-defined]
-    assert are_gone(lost)
+    wait_for_end(lost)
     assert workers_on(second)
     run.until(lambda: "rollout-0 on node 127.0.0.1 is lost" in run.output)
     run.until_step(steps_seen(run) + 10)
@@ -159,7 +159,7 @@ def test_a_killed_controller_leaves_no_process_on_a_cluster_that_lives_on(
     workers = workers_on(node) + workers_on(cluster.head_node)  # type: ignore[attr-defined]
     run.kill()
     assert len(workers) >= 3, "a rollout worker, the trainer, graders"
-    assert are_gone(workers, timeout_seconds=30)
+    wait_for_end(workers)
 
 
 def test_a_killed_controller_takes_the_cluster_that_it_started_along(tmp_path: Path, begin: Begin) -> None:
@@ -176,7 +176,7 @@ def test_a_killed_controller_takes_the_cluster_that_it_started_along(tmp_path: P
     addresses = {c.laddr.ip.removeprefix("::ffff:") for p in started for c in listening(p)}
     assert addresses == {"127.0.0.1"}
     run.kill()
-    assert are_gone(started)
+    wait_for_end(started)
 
 
 def listening(process: psutil.Process) -> list[object]:
@@ -190,7 +190,7 @@ def test_a_stop_signal_saves_and_leaves_the_cluster(tmp_path: Path, begin: Begin
     run.process.terminate()
     assert run.wait() == 130, run.output
     assert "checkpoint" in run.output
-    assert are_gone(started)
+    wait_for_end(started)
 
 
 @pytest.mark.parametrize("token", ["", "0" * 64], ids=["none", "wrong"])
@@ -233,10 +233,8 @@ def test_a_node_that_does_not_see_the_model_is_named(
 ) -> None:
     add_node(2)
     recipe = make_run(tmp_path)
-    hidden = tmp_path / "hidden"
     run = begin(recipe, *joining(cluster))
     run.until(lambda: "started" in run.output)
-    (tmp_path / "model").rename(hidden)
+    (tmp_path / "model").rename(tmp_path / "hidden")
     assert run.wait() == 1
     assert f"{tmp_path}/model is not there on node 127.0.0.1" in run.output
-    wait_until(hidden.exists, "the model where it was moved to")
