@@ -45,6 +45,15 @@ class VersionedGenerator(Generator, Protocol):
         """Keep the version that `load` has just brought, beside those to come; one at a time."""
         ...
 
+    @property
+    def num_ready(self) -> int:
+        """Engines that can generate now: fewer than the recipe's while one is replaced or waits for a place."""
+        ...
+
+    def missing(self) -> str:
+        """What none of the engines can generate without, for people; empty if nothing is missing."""
+        ...
+
     def stats(self) -> Sequence[EngineStats]: ...
 
 

@@ -77,6 +77,13 @@ class SimulatedEngines:
         self.pinned = Pinned(self, version)
         return self.pinned
 
+    @property
+    def num_ready(self) -> int:
+        return 1
+
+    def missing(self) -> str:
+        return ""
+
     def stats(self) -> Sequence[EngineStats]:
         return []
 

@@ -37,13 +37,19 @@ def _checked_length(header: bytes) -> int:
     return length
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[M], body: bytes) -> M:
-    try:
-        return decoder.decode(body)
-    except msgspec.MsgspecError as error:
-        raise WorkerError(
-            f"received a message of {len(body)} bytes that is none of the expected: {error}"
-        ) from error
+class MessageDecoder(Generic[M]):
+    """Reads the messages of one union out of frames; anything else is a `WorkerError`."""
+
+    def __init__(self, message_type: Any) -> None:
+        self._decoder: msgspec.msgpack.Decoder[M] = decoder_for(message_type)
+
+    def decode(self, body: bytes) -> M:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise WorkerError(
+                f"received a message of {len(body)} bytes that is none of the expected: {error}"
+            ) from error
 
 
 class FrameReader(Generic[M]):
@@ -51,7 +57,7 @@ class FrameReader(Generic[M]):
 
     def __init__(self, sock: socket.socket, message_type: Any) -> None:
         self._file = sock.makefile("rb")
-        self._decoder: msgspec.msgpack.Decoder[M] = decoder_for(message_type)
+        self._decoder: MessageDecoder[M] = MessageDecoder(message_type)
 
     def read(self) -> M | None:
         """The next message, or None when the other side is gone."""
@@ -65,21 +71,20 @@ class FrameReader(Generic[M]):
             return None
         if len(body) < length:
             return None
-        return _decoded(self._decoder, body)
+        return self._decoder.decode(body)
 
 
-class StreamFrameReader(Generic[M]):
-    """Asyncio side: reads messages of one union from a stream; a cancelled read loses nothing."""
+class FrameStream:
+    """Asyncio side: reads the bodies of frames from a stream; a cancelled read loses nothing."""
 
-    def __init__(self, reader: asyncio.StreamReader, message_type: Any) -> None:
+    def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
-        self._decoder: msgspec.msgpack.Decoder[M | Alive] = decoder_for(message_type | Alive)
         # Of the frame whose header has been taken from the stream but not its body: a read that is
         # cancelled (a timeout, say) between the two must not leave the next one out of step.
         self._length: int | None = None
 
-    async def read(self) -> M | Alive | None:
-        """The next message, or None when the other side is gone."""
+    async def read(self) -> bytes | None:
+        """The body of the next frame, or None when the other side is gone."""
         try:
             if self._length is None:
                 self._length = _checked_length(await self._reader.readexactly(4))
@@ -87,4 +92,4 @@ class StreamFrameReader(Generic[M]):
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
         self._length = None
-        return _decoded(self._decoder, body)
+        return body

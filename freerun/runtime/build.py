@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from freerun.backends.ray_access import prepare_environment
 from freerun.backends.vllm_server import require_vllm
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
@@ -123,6 +124,11 @@ ROLLOUT_MODULES = {"native": "freerun.runtime.rollout_worker", "vllm": "freerun.
 
 def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
     """What starts the run's workers; weights travel only in a run that trains."""
+    if recipe.runtime.backend == "ray":
+        prepare_environment(recipe.runtime)
+        from freerun.backends.ray_cluster import RayLauncher
+
+        return RayLauncher(recipe, logs, paths=[recipe.model.path] if has_weights else [])
     buffers = create_buffers(f"freerun-{recipe.run.name}") if has_weights else ()
     return LocalLauncher(logs, place(recipe).seats, weight_buffers=buffers)
 

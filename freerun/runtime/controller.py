@@ -203,7 +203,8 @@ class Controller:
         engine = self._recipe.engine
         group_size = self._recipe.sampling.group_size
         running = self._stages.buffer.counts.running * group_size
-        return running < engine.num_workers * max(engine.num_slots, group_size)
+        # Never none: what runs is what brings us back here when there are more engines.
+        return running < max(1, self._stages.generator.num_ready) * max(engine.num_slots, group_size)
 
     async def _run_group(self, prompt: Prompt, start_version: int) -> None:
         """One prompt to one group in the buffer; whatever the workflow raises becomes a counted failure."""
@@ -323,9 +324,10 @@ class Controller:
             except TimeoutError:
                 before, progress = progress, self._progress()
                 if progress == before:
-                    missing = self._stages.buffer.waiting_for()
+                    missing = self._stages.generator.missing()
                     raise WorkerError(
-                        f"nothing was generated or graded for {stall_seconds:.0f} s; waiting for {missing}"
+                        f"nothing was generated or graded for {stall_seconds:.0f} s; waiting for "
+                        f"{self._stages.buffer.waiting_for()}{f'; {missing}' if missing else ''}"
                     ) from None
 
     def _progress(self) -> int:

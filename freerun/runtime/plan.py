@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from freerun.backends.ray_access import check_access
+from freerun.backends.ray_demand import groups_of
 from freerun.backends.vllm_server import require_vllm
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
@@ -30,6 +32,7 @@ from freerun.runtime.memory import describe_memory
 
 def describe_plan(recipe: Recipe) -> str:
     """Reads model files and data, checks what can be checked, and says who does what on which core and device."""
+    check_access(recipe.runtime)
     check_graders(recipe.reward)
     require_vllm(recipe.engine)
     directory = Path(recipe.model.path)
@@ -81,21 +84,18 @@ def _shares(data: DataConfig) -> str:
 
 
 def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
-    placement = place(recipe)
+    where = _seats(recipe)
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
     lines = [
         f"{name}: {_engine(recipe, index)}{recipe.engine.num_slots} slots, "
-        f"{recipe.engine.dtype} on {devices[name]}, {_cores(placement.seats[name])}"
+        f"{recipe.engine.dtype} on {devices[name]}, {where[name]}"
         for index, name in enumerate(rollout_names(recipe))
     ]
     lines.append(
         f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
         f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates"
     )
-    lines += [
-        f"{name}: {recipe.train.dtype} on {devices[name]}, {_cores(placement.seats[name])}"
-        for name in trainer_names(recipe)
-    ]
+    lines += [f"{name}: {recipe.train.dtype} on {devices[name]}, {where[name]}" for name in trainer_names(recipe)]
     lines.append(f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})")
     lines.append(
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories started ahead of the "
@@ -104,9 +104,18 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def _seats(recipe: Recipe) -> dict[str, str]:
+    """Where each worker that computes will be, in words."""
+    if recipe.runtime.backend == "local":
+        return {name: _cores(seat) for name, seat in place(recipe).seats.items()}
+    # GPUs that a device of auto would take are not known without the cluster.
+    groups = groups_of(recipe, has_gpus=False)
+    return {name: f"{group.demand} of the Ray cluster" for group in groups for name in group.names}
+
+
 def _warning_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     lines = []
-    if place(recipe).is_crowded:
+    if recipe.runtime.backend == "local" and place(recipe).is_crowded:
         lines.append(
             "warning: more threads than cores; nothing is pinned, and processes will slow each other down"
         )

@@ -3,6 +3,8 @@
 - Routing: a group goes, whole, to the worker with the fewest samples under way.
 - Requests made in the same turn of the event loop reach a worker in one message, so that what an engine
   batches together does not depend on timing (in synchronous mode runs are bitwise repeatable).
+- On a cluster a worker may wait for a place. Nobody waits for it: the run starts and goes on with the others, and
+  it is welcomed when it comes, with the newest weights first.
 - A worker that dies or falls silent is replaced; its requests are sent again, from the start, to whoever
   is least loaded. Sampling is counter-based, so they get the same random numbers.
 - A pinned version is kept by every worker. One that is replaced has it again only while it is the newest; if
@@ -93,19 +95,32 @@ class RolloutPool:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Start all workers; returns when each has its model."""
+        """Start all workers; returns when each has its model, those that have no place in the cluster excepted."""
         for index in range(self._num_workers):
             worker = _Worker(index, await self._spawn(index))
             self._send_start(worker)
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(self._serve(worker)))
         self._tasks.append(asyncio.create_task(self._watch()))
-        ready = self._until(lambda: all(worker.is_ready for worker in self._workers))
+        ready = self._until(self._is_started)
         await self._raced(ready, self._config.start_seconds, "the rollout workers to start")
 
     async def wait_for_loss(self) -> None:
         """Never returns; raises when a worker is lost that cannot be replaced."""
         await asyncio.shield(self._failure)
+
+    def _is_started(self) -> bool:
+        return self.num_ready > 0 and all(w.is_ready or not w.child.is_placed for w in self._workers)
+
+    @property
+    def num_ready(self) -> int:
+        return sum(worker.is_ready for worker in self._workers)
+
+    def missing(self) -> str:
+        if self.num_ready or all(worker.child.is_placed for worker in self._workers):
+            return ""
+        waiting = next(worker for worker in self._workers if not worker.child.is_placed)
+        return f"no rollout worker has a place in the cluster: {waiting.child.describe_end()}"
 
     def stats(self) -> Sequence[EngineStats]:
         return [worker.stats for worker in self._workers]
@@ -124,14 +139,21 @@ class RolloutPool:
                     worker.child.send(Abort(request_ids=(request.request_id,)))
 
     async def load(self, published: Publication) -> None:
-        """Send the weights to every worker and wait until each has confirmed version and checksum."""
+        """Send the weights to every worker and wait until each has confirmed version and checksum.
+
+        A worker that is not ready has been sent no weights, so there is no buffer it could be reading: it is not
+        waited for, and gets the newest when it is. So every worker that was ever sent a version is ready, and has
+        confirmed this one, or is gone, when this returns: the contract of `weights/shared.py`. One confirms it in
+        any case, for a version that nobody has loaded cannot be generated with.
+        """
         self._published = published
         for worker in self._workers:
             if worker.is_ready:
                 worker.child.send(Load(published=published))
+        self._relieve_unplaced()  # of requests for a version that they will now never have
 
         def is_loaded() -> bool:
-            return all(worker.loaded_version >= published.version for worker in self._workers)
+            return self._is_loaded(published.version)
 
         # An engine that holds one version (vLLM's) loads only when the evaluation of that version is over. The
         # evaluation may take its time: if its samples make no progress, `_watch` notices.
@@ -139,6 +161,10 @@ class RolloutPool:
         confirmed = self._until(is_loaded)
         what = f"the rollout workers to load version {published.version}"
         await self._raced(confirmed, self._config.start_seconds + self._config.stall_seconds, what)
+
+    def _is_loaded(self, version: int) -> bool:
+        ready = [worker for worker in self._workers if worker.is_ready]
+        return bool(ready) and all(worker.loaded_version >= version for worker in ready)
 
     def pin(self, version: int) -> PinnedVersion:
         """Keep `version`, the one loaded last, in every worker, for requests made through what is returned."""
@@ -174,7 +200,7 @@ class RolloutPool:
         if not able:
             self._fail(request.request_id, _pin_lost(request))
             return
-        worker = min(able, key=lambda w: (not w.is_ready, w.num_samples, w.index))
+        worker = min(able, key=lambda w: (not w.is_ready, not w.child.is_placed, w.num_samples, w.index))
         worker.requests[request.request_id] = request
         if worker.is_ready:
             if not worker.unsent:
@@ -250,7 +276,16 @@ class RolloutPool:
             self._dispatch(request)
         if worker.requests:
             worker.child.send(Generate(requests=tuple(worker.requests.values())))
+        self._relieve_unplaced()
         self._changed.set()
+
+    def _relieve_unplaced(self) -> None:
+        """Send on the requests that workers without a place hold since there was nobody else to take them."""
+        for worker in self._workers:
+            if worker.requests and not worker.child.is_placed:
+                held, worker.requests = list(worker.requests.values()), {}
+                for request in held:
+                    self._dispatch(request)
 
     async def _replace(self, worker: _Worker) -> None:
         """Start another process in place of one that is gone, and send its requests again."""
@@ -278,13 +313,17 @@ class RolloutPool:
             await asyncio.sleep(WATCH_SECONDS)
             now = asyncio.get_running_loop().time()
             for worker in self._workers:
-                if not worker.is_ready:
+                if not worker.child.is_placed:
+                    worker.last_progress = now  # its time to start begins when it has a place
+                    is_lost = False
+                elif not worker.is_ready:
                     is_lost = now - worker.last_progress > self._config.start_seconds
                 else:
                     is_stalled = bool(worker.requests) and now - worker.last_progress > self._config.stall_seconds
                     is_lost = is_stalled or worker.child.seconds_silent > self._config.silence_seconds
                 if is_lost:
                     worker.child.kill()
+            self._changed.set()  # places are found, and lost, without a message
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         while not is_true():
@@ -299,9 +338,8 @@ class RolloutPool:
                 {waiting, self._failure}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
-                raise WorkerError(
-                    f"waited {timeout_seconds:.0f} s for {what}; their logs are in the run directory"
-                )
+                where = self.missing() or "their logs are in the run directory"
+                raise WorkerError(f"waited {timeout_seconds:.0f} s for {what}; {where}")
             for future in done:
                 await future
         finally:

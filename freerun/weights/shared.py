@@ -8,7 +8,8 @@ it, kill -9 included. Engines on the CPU in float32 use the buffer itself as the
 a load costs a checksum and a pointer swap, and N engines on one machine hold one copy.
 
 Contract: `publish(version)` overwrites what `version - 2` used. The caller publishes only after every
-engine has confirmed `version - 1` or is gone; then nobody reads that buffer any more.
+engine that was ever told to load anything has confirmed `version - 1` or is gone; then nobody reads that buffer
+any more. An engine that is still starting reads none, and is told to load the newest when it is ready.
 """
 
 from __future__ import annotations

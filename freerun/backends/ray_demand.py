@@ -1,0 +1,66 @@
+"""What each worker of a recipe asks of a Ray cluster, and with whom it is placed.
+
+- Trainer ranks share a placement group, packed on as few nodes as possible: they talk to each other in every step.
+- Every rollout worker has a group of its own, so that each comes and goes by itself.
+- Graders share one. They ask for memory rather than for a CPU: they are light, and must fit beside the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from freerun.config.engine import Device
+from freerun.config.recipe import Recipe
+from freerun.processes.placement import rollout_names, trainer_names
+
+GRADER_MEMORY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one worker asks for."""
+
+    num_cpus: int = 0
+    num_gpus: int = 0
+    memory_bytes: int = 0
+
+    @property
+    def num_threads(self) -> int:
+        return max(1, self.num_cpus)
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """In Ray's words; nothing is asked for by name if none of it is."""
+        resources = {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": self.memory_bytes}
+        return {name: float(number) for name, number in resources.items() if number}
+
+    def __str__(self) -> str:
+        parts = [f"{self.num_cpus} CPU" if self.num_cpus else "", f"{self.num_gpus} GPU" if self.num_gpus else ""]
+        parts += [f"{self.memory_bytes >> 20} MiB" if self.memory_bytes else ""]
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workers that are placed together, one bundle each, in this order."""
+
+    names: tuple[str, ...]
+    demand: Demand
+
+
+def groups_of(recipe: Recipe, *, has_gpus: bool) -> list[Group]:
+    """All workers of the recipe; `has_gpus` is what a device of `auto` is decided by."""
+    trainer = _computing(recipe.train.num_threads, recipe.train.device, has_gpus=has_gpus)
+    rollout = _computing(recipe.engine.num_threads, recipe.engine.device, has_gpus=has_gpus)
+    graders = tuple(f"grader-{index}" for index in range(recipe.reward.num_workers))
+    return [
+        Group(tuple(trainer_names(recipe)), trainer),
+        *(Group((name,), rollout) for name in rollout_names(recipe)),
+        Group(graders, Demand(memory_bytes=GRADER_MEMORY_BYTES)),
+    ]
+
+
+def _computing(num_threads: int, device: Device, *, has_gpus: bool) -> Demand:
+    is_on_gpu = device == "cuda" or (device == "auto" and has_gpus)
+    # Threads that were left to be divided cannot be: machines come and go. One can always be placed.
+    return Demand(num_cpus=num_threads or 1, num_gpus=int(is_on_gpu))

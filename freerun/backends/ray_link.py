@@ -1,0 +1,254 @@
+"""The controller's side of a worker on a Ray cluster: typed messages to and from the host of its process.
+
+    send ──► outbox ──► one call at a time, everything that has gathered ──► Host.deliver
+    receive ◄── inbox ◄── one long poll after another ◄── Host.poll
+
+A link exists before its worker does: until the cluster has room for it the link is not placed, and what is sent
+gathers. Lost actors, lost nodes and the worker's own end all look the same: `receive` gives None and
+`describe_end` the reason. A node that hangs or is cut off is noticed by its silence, and given up by `kill`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+
+from freerun.backends.ray_demand import Demand
+from freerun.errors import WorkerError
+from freerun.processes.core_ledger import CoreLedger
+from freerun.processes.frames import Alive, MessageDecoder, to_frame
+from freerun.processes.link import Job
+from freerun.processes.worker_process import log_tail
+from freerun.types import Publication
+
+M = TypeVar("M")
+STOP_SECONDS = 5.0
+MAX_REASON_CHARACTERS = 400
+NUM_KEPT = 2
+"""Versions that a worker may still be asked to load: the newest, and the one before while that is on its way."""
+
+
+class PublishedWeights:
+    """References to published weights in the object store, by version; what is forgotten is freed there."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, list[Any]] = {}
+
+    def keep(self, version: int, reference: list[Any]) -> None:
+        self._references[version] = reference
+        for old in sorted(self._references)[:-NUM_KEPT]:
+            del self._references[old]
+
+    def of(self, version: int) -> list[Any]:
+        """In a list: by itself, Ray would replace the reference by what it refers to."""
+        return self._references[version]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What all workers of a run have in common."""
+
+    logs: Path
+    directory: str
+    """Where the controller was started: paths and a user's modules are found from here."""
+    python_path: str
+    paths: tuple[str, ...]
+    """What every node must see under the same path."""
+    ledger: CoreLedger
+    weights: PublishedWeights
+
+
+def _publication_in(message: Any) -> Publication | None:
+    """What the message says is published: recognised by its shape, for the messages are the runtime's."""
+    published = getattr(message, "published", None)
+    return published if isinstance(published, Publication) else None
+
+
+class RayLink(Generic[M]):
+    """Implements `link.Link`."""
+
+    def __init__(
+        self, job: Job, host: Any, receives: Any, *, demand: Demand, site: Site, on_end: Callable[[], None]
+    ) -> None:
+        self.name = job.name
+        self._job = job
+        self._host = host
+        self._demand = demand
+        self._site = site
+        self._on_end = on_end
+        self._decoder: MessageDecoder[M | Alive] = MessageDecoder(receives | Alive)
+        self._log_path = (site.logs / f"{job.name}.log").resolve()
+        self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
+        self._loop = asyncio.get_running_loop()
+        self._node = ""
+        self._last_heard = self._loop.time()
+        self._inbox: asyncio.Queue[M | WorkerError | None] = asyncio.Queue()
+        self._outbox: list[tuple[bytes, list[Any]]] = []
+        self._has_outgoing = asyncio.Event()
+        self._end = ""
+        self._ending: asyncio.Task[None] | None = None
+        self._tasks = [asyncio.create_task(self._live())]
+
+    @property
+    def is_alive(self) -> bool:
+        return self._ending is None
+
+    @property
+    def is_placed(self) -> bool:
+        return bool(self._node) or not self.is_alive
+
+    @property
+    def seconds_silent(self) -> float:
+        return self._loop.time() - self._last_heard if self._node and self.is_alive else 0.0
+
+    def send(self, message: Any) -> None:
+        frame = to_frame(message)
+        published = _publication_in(message)
+        weights = self._site.weights.of(published.version) if published and self._job.has_weights else []
+        if self.is_alive:
+            self._outbox.append((frame, weights))
+            self._has_outgoing.set()
+
+    async def receive(self) -> M | None:
+        message = await self._inbox.get()
+        if message is None:
+            self._inbox.put_nowait(None)  # for whoever asks again
+        if isinstance(message, WorkerError):
+            raise message
+        return message
+
+    def kill(self) -> None:
+        if self.is_alive:
+            killed = f"{self._who} was killed{log_tail(self._log_path, self._log_start)}"
+            self._finish(killed if self._node else self.describe_end())
+
+    async def wait(self, timeout_seconds: float) -> object:
+        if self._ending is not None:
+            await asyncio.wait({self._ending}, timeout=timeout_seconds)
+        return None
+
+    def describe_end(self) -> str:
+        if self._ending is not None:
+            return self._end
+        if not self._node:
+            return f"{self.name} waits for room in the cluster: {self._demand} wanted, free: {_free()}"
+        return f"{self._who} is still alive"
+
+    @property
+    def _who(self) -> str:
+        return f"{self.name} on node {self._node}" if self._node else self.name
+
+    async def _live(self) -> None:
+        """Wait for a place, start the worker there, and take in what it says until it ends."""
+        try:
+            await self._start(*await self._host.locate.remote(list(self._site.paths)))
+            self._tasks.append(asyncio.create_task(self._deliver()))
+            while self.is_alive:
+                bodies, end = await self._host.poll.remote()
+                await self._take_in(bodies)
+                if end:
+                    self._finish(end)
+        except RayError as error:
+            self._lose(error)
+        except WorkerError as error:
+            self._finish(str(error))
+
+    async def _start(self, node: str, cores: Sequence[int], missing: str) -> None:
+        if missing:
+            raise WorkerError(
+                f"{self.name}: {missing} is not there on node {node}; the run directory, the model and the "
+                "working directory must be on a file system that all nodes see under the same paths"
+            )
+        num_threads = self._demand.num_threads
+        owned: tuple[int, ...] = ()
+        if self._demand.num_cpus:
+            owned = self._site.ledger.take(str(id(self)), node, cores, num_threads)
+        self._node, self._last_heard = node, self._loop.time()
+        await self._host.start.remote(
+            self.name,
+            self._job.module,
+            str(self._log_path),
+            num_threads,
+            list(owned),
+            self._site.directory,
+            self._site.python_path,
+            self._job.has_weights,
+        )
+
+    async def _deliver(self) -> None:
+        """Send what has gathered, one call at a time, so that nothing overtakes weights that are being fetched."""
+        try:
+            while True:
+                await self._has_outgoing.wait()
+                self._has_outgoing.clear()
+                letters, self._outbox = self._outbox, []
+                await self._host.deliver.remote(letters)
+        except RayError as error:
+            self._lose(error)
+
+    async def _take_in(self, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            self._last_heard = self._loop.time()
+            try:
+                message = self._decoder.decode(body)
+            except WorkerError as error:
+                self._inbox.put_nowait(error)
+                continue
+            if isinstance(message, Alive):
+                continue
+            if self._job.role == "trainer" and (published := _publication_in(message)):
+                # Before anyone hears of them, so that the reference is there for whoever is told to load them.
+                self._site.weights.keep(published.version, await self._host.share.remote(published.version))
+            self._inbox.put_nowait(message)
+
+    def _lose(self, error: RayError) -> None:
+        self._finish(f"{self._who} is lost: {_reason(error)}{log_tail(self._log_path, self._log_start)}")
+
+    def _finish(self, end: str) -> None:
+        """From here on the worker counts as ended; what is left of it is cleared away beside."""
+        if self._ending is None:
+            self._end = end
+            self._inbox.put_nowait(None)
+            self._outbox = []
+            self._ending = asyncio.create_task(self._clear_away())
+
+    async def _clear_away(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._node:
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    self._end = await self._host.stop.remote() or self._end
+            except (TimeoutError, RayError):
+                pass  # it is gone, or out of reach: then its process ends with it
+        ray.kill(self._host)
+        self._site.ledger.give_back(str(id(self)))
+        self._on_end()
+
+
+def _free() -> str:
+    available = ray.available_resources()
+    counts = {name: available.get(name, 0.0) for name in ("CPU", "GPU")}
+    memory = int(available.get("memory", 0.0)) >> 20
+    return ", ".join([*(f"{number:g} {name}" for name, number in counts.items()), f"{memory} MiB"])
+
+
+def _reason(error: RayError) -> str:
+    """The sentence of Ray's report that says why, without its table of identifiers."""
+    if isinstance(error, RayTaskError):
+        return str(error.cause)
+    if isinstance(error, ActorUnavailableError):
+        # What was on its way is lost, so the worker is, even if the node should come back.
+        return "the connection to its node broke"
+    text = str(error)
+    if isinstance(error, RayActorError):
+        lines = [line for line in text.splitlines() if not line.startswith("\t")]
+        text = " ".join(lines[1:]) or text
+    return text[:MAX_REASON_CHARACTERS].strip().rstrip(".")

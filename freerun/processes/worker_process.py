@@ -1,0 +1,185 @@
+"""The parent's side of a worker process: start it, pass frames to and from it, end it, and know why it ended.
+
+It knows nothing of what the frames say: `child.py` gives them types, a host on another machine passes them on.
+
+A child gets one end of a socket pair and nothing else: no port, no file, no name that could be left
+behind. It dies with its parent in every case, kill -9 included: it asks the kernel for a signal on the
+parent's death, and the socket closes (`parent.py`). It runs in its own session, so that Ctrl-C in the
+terminal reaches only the controller, and so that killing it takes its own children along. What it
+started is killed too when it dies by itself, except for what moved to a session of its own.
+
+The kernel ties "the parent's death" to the thread that started the child: start children from the
+thread of the event loop, never from a helper thread that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from freerun.processes.frames import FrameStream
+
+LOG_TAIL_BYTES = 4000
+
+
+def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence[int]) -> dict[str, str]:
+    threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    # OpenMP teams that spin while they wait and share cores with others are ten times slower; a child that
+    # has its cores to itself may spin, which halves the cost of many small operations.
+    waiting = {} if cores else {"OMP_WAIT_POLICY": "PASSIVE"}
+    return dict(inherited) | threads | waiting | {"TOKENIZERS_PARALLELISM": "false"}
+
+
+def _descendants(pid: int) -> list[int]:
+    """Pids of everything below a living process, those that made sessions of their own included."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no name
+        return f"signal {number}"
+
+
+def log_tail(path: Path, start: int) -> str:
+    """The end of a worker's log, as the last part of a sentence about it; empty if there is none to be read."""
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        # A restarted worker appends to its predecessor's log: quote only what is its own.
+        log.seek(max(start, path.stat().st_size - LOG_TAIL_BYTES))
+        tail = log.read().decode(errors="replace").strip()
+        if tail:
+            return f"; its log {path} ends:\n{tail}"
+    return ""
+
+
+class WorkerProcess:
+    """One worker process and the frames to and from it."""
+
+    def __init__(
+        self,
+        name: str,
+        process: subprocess.Popen[bytes],
+        log_path: Path,
+        log_start: int,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._log_start = log_start
+        self._process = process
+        self._writer = streams[1]
+        self._frames = FrameStream(streams[0])
+        self._pidfd: int | None = os.pidfd_open(process.pid)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._pidfd, self._kill_group)
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        module: str,
+        *,
+        log_path: Path,
+        num_threads: int = 1,
+        cores: Sequence[int] = (),
+        inherited_fds: Sequence[int] = (),
+        environment: Mapping[str, str] = os.environ,
+        directory: str = ".",
+    ) -> WorkerProcess:
+        """Run `python -m module` in `directory` with a connected socket."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        # Nothing is awaited once the process exists, so a cancelled start leaves none behind.
+        with theirs:
+            streams = await asyncio.open_connection(sock=ours)
+            with log_path.open("ab") as log:
+                log_start = log.tell()
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        module,
+                        str(theirs.fileno()),
+                        ",".join(map(str, cores)),
+                        str(os.getpid()),
+                        str(num_threads),
+                        ",".join(map(str, inherited_fds)),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[theirs.fileno(), *inherited_fds],
+                    env=_environment(environment, num_threads, cores),
+                    cwd=directory,
+                    start_new_session=True,
+                )
+        return cls(name, process, log_path, log_start, streams)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame; never waits. A dead child swallows it: `read` tells of the death."""
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self._writer.write(frame)
+
+    async def read(self) -> bytes | None:
+        """The body of the child's next frame, or None when it is gone; cancelling it loses no frame."""
+        return await self._frames.read()
+
+    def kill(self) -> None:
+        """End the process and all that it started, at once; a no-op when it has ended."""
+        descendants = _descendants(self.pid) if self._pidfd is not None and self.is_alive else []
+        self._kill_group()
+        for pid in descendants:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        self._writer.close()
+
+    def _kill_group(self) -> None:
+        """Kill the process, or what it left behind when it ended: once, while its pid cannot be another's."""
+        # A forked child that outlives the process would also hold the socket open, and `receive` with it.
+        if self._pidfd is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = None
+
+    async def wait(self, timeout_seconds: float) -> int | None:
+        """Exit status, or None if it is still alive after `timeout_seconds`."""
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while self.is_alive and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        return self._process.poll()
+
+    def describe_end(self) -> str:
+        """How the process ended, and the end of its log: the traceback, if it left one."""
+        status = self._process.poll()
+        if status is None:
+            how = "is still alive"
+        elif status < 0:
+            how = f"was killed by {_signal_name(-status)}"
+        else:
+            how = f"exited with status {status}"
+        return f"{self.name} (pid {self.pid}) {how}{log_tail(self.log_path, self._log_start)}"

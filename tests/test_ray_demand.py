@@ -1,0 +1,54 @@
+"""What workers ask of a cluster; this part of the Ray backend needs no Ray."""
+
+from pathlib import Path
+
+import pytest
+
+from freerun.backends.ray_access import check_access
+from freerun.backends.ray_demand import groups_of
+from freerun.config.load import make_recipe
+from freerun.errors import ConfigError
+
+
+def demands_of(*overrides: str, has_gpus: bool = False) -> dict[tuple[str, ...], str]:
+    recipe = make_recipe("test", list(overrides))
+    return {group.names: str(group.demand) for group in groups_of(recipe, has_gpus=has_gpus)}
+
+
+def test_ranks_are_placed_together_and_rollout_workers_each_for_itself() -> None:
+    overrides = ("--train.num_ranks", "2", "--train.num_threads", "4", "--engine.num_workers", "2")
+    assert demands_of(*overrides, "--reward.num_workers", "2") == {
+        ("trainer-0", "trainer-1"): "4 CPU",
+        ("rollout-0",): "1 CPU",
+        ("rollout-1",): "1 CPU",
+        ("grader-0", "grader-1"): "64 MiB",
+    }
+
+
+def test_a_device_of_auto_takes_a_gpu_where_the_cluster_has_any() -> None:
+    assert demands_of(has_gpus=True)["trainer",] == "1 CPU, 1 GPU"
+    assert demands_of("--train.device", "cpu", has_gpus=True)["trainer",] == "1 CPU"
+    assert demands_of("--engine.device", "cuda")["rollout-0",] == "1 CPU, 1 GPU"
+
+
+@pytest.mark.parametrize("where", ["nowhere", "file", "variable", "named file"])
+def test_joining_a_cluster_needs_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".ray").mkdir()
+    if where == "variable":
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    elif where == "file":
+        (tmp_path / ".ray" / "auth_token").write_text("secret")
+    elif where == "named file":
+        (tmp_path / "token").write_text("secret")
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    runtime = make_recipe("test", ["--runtime.backend", "ray", "--runtime.address", "10.0.0.1:6379"]).runtime
+    if where == "nowhere":
+        with pytest.raises(ConfigError, match=r"its token is not here.*ray get-auth-token --generate"):
+            check_access(runtime)
+    else:
+        check_access(runtime)
+    check_access(make_recipe("test", ["--runtime.backend", "ray"]).runtime)

@@ -1,0 +1,271 @@
+"""The rollout pool on a cluster: some workers have a place and some wait for one; links stand in for processes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tiny_models import make_request
+from virtual_time import run_in_virtual_time
+
+from freerun.config.engine import EngineConfig
+from freerun.config.lora import LoraConfig
+from freerun.config.runtime import RuntimeConfig
+from freerun.errors import PinLostError, WorkerError
+from freerun.runtime.messages import (
+    EngineReady,
+    Finished,
+    FromRollout,
+    Generate,
+    Load,
+    Loaded,
+    StartEngine,
+)
+from freerun.runtime.rollouts import RolloutPool
+from freerun.types import Publication
+
+
+class FakeLink:
+    """A worker that starts when it is placed, and answers everything at once unless it is held up."""
+
+    def __init__(self, name: str, *, is_placed: bool) -> None:
+        self.name = name
+        self.is_placed = is_placed
+        self.is_alive = True
+        self.seconds_silent = 0.0
+        self.answers_loads = True
+        self.sent: list[Any] = []
+        self.inbox: asyncio.Queue[FromRollout | None] = asyncio.Queue()
+        if is_placed:
+            self.inbox.put_nowait(EngineReady())
+
+    def place(self) -> None:
+        self.is_placed = True
+        self.inbox.put_nowait(EngineReady())
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+        if isinstance(message, Load) and self.answers_loads:
+            self.inbox.put_nowait(Loaded(published=message.published))
+        if isinstance(message, Generate):
+            for request in message.requests:
+                self.inbox.put_nowait(Finished(request_id=request.request_id, completions=()))
+
+    async def receive(self) -> FromRollout | None:
+        return await self.inbox.get()
+
+    def kill(self) -> None:
+        if self.is_alive:
+            self.is_alive = False
+            self.inbox.put_nowait(None)
+
+    async def wait(self, timeout_seconds: float) -> object:
+        return None
+
+    def describe_end(self) -> str:
+        return f"{self.name} waits for room in the cluster: 1 CPU wanted, free: 0 CPU"
+
+    @property
+    def kinds(self) -> list[str]:
+        return [type(message).__name__ for message in self.sent]
+
+    @property
+    def loads(self) -> list[int]:
+        return [message.published.version for message in self.sent if isinstance(message, Load)]
+
+
+class Cluster:
+    """A pool whose workers are placed as the test says; `has_room` is for successors."""
+
+    def __init__(self, *placed: bool) -> None:
+        self.links: list[FakeLink] = []
+        self.deaths: list[bool] = []
+        self.has_room = False
+        self._placed = placed
+        self.pool = RolloutPool(
+            spawn=self._spawn,
+            start_message=StartEngine(
+                model_directory="",
+                engine=EngineConfig(),
+                max_sequence_tokens=8,
+                seed=0,
+                lora=LoraConfig(),
+                base_directory="",
+            ),
+            num_workers=len(placed),
+            config=RuntimeConfig(start_seconds=100, stall_seconds=200),
+            on_report=lambda worker, stats: None,
+            on_death=lambda worker, reason, is_restarted: self.deaths.append(is_restarted),
+        )
+
+    async def _spawn(self, index: int) -> FakeLink:
+        is_first = len(self.links) < len(self._placed)
+        link = FakeLink(f"rollout-{index}", is_placed=self._placed[index] if is_first else self.has_room)
+        self.links.append(link)
+        return link
+
+
+def with_cluster(act: Callable[[Cluster], Awaitable[None]], *placed: bool) -> None:
+    async def main() -> None:
+        cluster = Cluster(*placed)
+        try:
+            await act(cluster)
+        finally:
+            await cluster.pool.close()
+
+    run_in_virtual_time(main())
+
+
+def version(number: int) -> Publication:
+    return Publication(version=number, checksum=str(number))
+
+
+async def settle() -> None:
+    await asyncio.sleep(0.1)
+
+
+def test_the_run_begins_with_the_workers_that_have_a_place() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        assert cluster.pool.num_ready == 1
+        await cluster.pool.load(version(0))
+        await cluster.pool.generate(make_request(1))
+        assert cluster.links[0].kinds == ["StartEngine", "Load", "Generate"]
+        assert cluster.links[1].kinds == ["StartEngine"]
+
+    with_cluster(act, True, False)
+
+
+def test_a_worker_that_finds_a_place_later_gets_the_newest_weights_and_then_work() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        await cluster.pool.load(version(1))
+        cluster.links[1].place()
+        await settle()
+        assert cluster.pool.num_ready == 2
+        await asyncio.gather(*(cluster.pool.generate(make_request(index)) for index in range(2)))
+        assert cluster.links[1].kinds == ["StartEngine", "Load", "Generate"]
+        assert cluster.links[1].loads == [1]
+
+    with_cluster(act, True, False)
+
+
+def test_a_wait_for_a_place_is_neither_timed_out_nor_a_failure() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await asyncio.sleep(1000)
+        assert cluster.links[1].is_alive
+        cluster.links[1].is_placed = True  # from now on it has 100 s to start
+        await asyncio.sleep(90)
+        assert cluster.links[1].is_alive
+        cluster.links[1].inbox.put_nowait(EngineReady())
+        await settle()
+        assert (cluster.pool.num_ready, cluster.deaths) == (2, [])
+
+    with_cluster(act, True, False)
+
+
+def test_a_load_waits_for_a_worker_that_became_ready_while_it_was_under_way() -> None:
+    """Or the next version but one would overwrite the buffer that it is still reading."""
+
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        cluster.links[0].answers_loads = cluster.links[1].answers_loads = False
+        load = asyncio.create_task(cluster.pool.load(version(1)))
+        await settle()
+        cluster.links[1].place()
+        await settle()
+        assert cluster.links[1].loads == [1]
+        cluster.links[0].inbox.put_nowait(Loaded(published=version(1)))
+        await settle()
+        assert not load.done()
+        cluster.links[1].inbox.put_nowait(Loaded(published=version(1)))
+        await load
+
+    with_cluster(act, True, False)
+
+
+def test_a_version_that_nobody_has_is_not_loaded() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        cluster.links[0].kill()
+        await settle()
+        load = asyncio.create_task(cluster.pool.load(version(0)))
+        await settle()
+        assert not load.done()
+        cluster.links[1].place()
+        await load
+        assert cluster.links[1].loads == [0]
+
+    with_cluster(act, True)
+
+
+def test_work_of_a_lost_node_goes_to_the_others_and_its_successor_waits_for_room() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        cluster.links[0].kill()
+        cluster.links[0].sent.clear()
+        requests = [asyncio.create_task(cluster.pool.generate(make_request(index))) for index in range(4)]
+        await asyncio.gather(*requests)
+        assert cluster.deaths == [True]
+        assert "Generate" in cluster.links[1].kinds
+        assert cluster.links[2].kinds == ["StartEngine"]
+        assert cluster.pool.num_ready == 1
+
+    with_cluster(act, True, True)
+
+
+def test_requests_that_nobody_could_take_go_to_whoever_is_ready_first() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        for link in cluster.links[:2]:
+            link.kill()
+        await settle()
+        work = asyncio.gather(*(cluster.pool.generate(make_request(index)) for index in range(4)))
+        await settle()
+        assert not work.done()
+        cluster.links[3].place()
+        await work
+        assert cluster.links[2].kinds == ["StartEngine"]
+
+    with_cluster(act, True, True)
+
+
+def test_a_pinned_version_that_only_an_unplaced_worker_could_have_had_is_lost_with_the_next_load() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        pinned = cluster.pool.pin(0)
+        cluster.links[0].kill()
+        await settle()
+        request = asyncio.create_task(pinned.generate(make_request(1)))
+        await settle()
+        assert not request.done()
+        load = asyncio.create_task(cluster.pool.load(version(1)))
+        with pytest.raises(PinLostError, match="version 0 is gone"):
+            await request
+        cluster.links[1].place()
+        await load
+
+    with_cluster(act, True)
+
+
+def test_a_run_that_finds_no_place_at_all_says_what_it_wants() -> None:
+    async def act(cluster: Cluster) -> None:
+        with pytest.raises(WorkerError, match=r"no rollout worker has a place in the cluster: .* 1 CPU wanted"):
+            await cluster.pool.start()
+        assert cluster.pool.missing()
+
+    with_cluster(act, False, False)
+
+
+def test_nothing_is_missing_while_a_worker_can_generate_or_starts() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        assert cluster.pool.missing() == ""
+
+    with_cluster(act, True, False)
