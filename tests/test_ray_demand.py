@@ -31,6 +31,13 @@ def test_a_device_of_auto_takes_a_gpu_where_the_cluster_has_any() -> None:
     assert demands_of("--engine.device", "cuda")["rollout-0",] == "1 CPU, 1 GPU"
 
 
+def test_a_server_that_splits_its_model_gets_its_gpus_together() -> None:
+    split = ("--engine.backend", "vllm", "--engine.num_gpus", "4")
+    assert demands_of(*split, "--engine.device", "cuda")["rollout-0",] == "1 CPU, 4 GPU"
+    with pytest.raises(ConfigError, match="the embedded engine computes on one"):
+        demands_of("--engine.num_gpus", "4")
+
+
 @pytest.mark.parametrize("where", ["nowhere", "file", "variable", "named file"])
 def test_joining_a_cluster_needs_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     pytest.importorskip("ray")

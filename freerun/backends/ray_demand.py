@@ -51,7 +51,8 @@ class Group:
 def groups_of(recipe: Recipe, *, has_gpus: bool) -> list[Group]:
     """All workers of the recipe; `has_gpus` is what a device of `auto` is decided by."""
     trainer = _computing(recipe.train.num_threads, recipe.train.device, has_gpus=has_gpus)
-    rollout = _computing(recipe.engine.num_threads, recipe.engine.device, has_gpus=has_gpus)
+    engine = recipe.engine
+    rollout = _computing(engine.num_threads, engine.device, has_gpus=has_gpus, num_gpus=engine.num_gpus)
     graders = tuple(f"grader-{index}" for index in range(recipe.reward.num_workers))
     return [
         Group(tuple(trainer_names(recipe)), trainer),
@@ -60,7 +61,7 @@ def groups_of(recipe: Recipe, *, has_gpus: bool) -> list[Group]:
     ]
 
 
-def _computing(num_threads: int, device: Device, *, has_gpus: bool) -> Demand:
+def _computing(num_threads: int, device: Device, *, has_gpus: bool, num_gpus: int = 1) -> Demand:
     is_on_gpu = device == "cuda" or (device == "auto" and has_gpus)
     # Threads that were left to be divided cannot be: machines come and go. One can always be placed.
-    return Demand(num_cpus=num_threads or 1, num_gpus=int(is_on_gpu))
+    return Demand(num_cpus=num_threads or 1, num_gpus=num_gpus if is_on_gpu else 0)

@@ -33,6 +33,8 @@ class EngineConfig:
     """What engines compute in; bfloat16 is for GPUs: on most CPUs it is ten times slower."""
     addresses: tuple[str, ...] = ()
     """Running vLLM servers to join, host:port, one for each worker; empty starts them (docs/cluster.md)."""
+    num_gpus: int = 1
+    """GPUs that a worker on a GPU asks a Ray cluster for; as many as a vLLM server splits its model over."""
     vllm_python: str = ""
     """Python interpreter of the environment that has vLLM; empty takes the one that runs freerun."""
     vllm_arguments: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class EngineConfig:
         require_positive(
             "engine",
             num_workers=self.num_workers,
+            num_gpus=self.num_gpus,
             num_slots=self.num_slots,
             cache_tokens=self.cache_tokens,
             prefill_chunk_tokens=self.prefill_chunk_tokens,
@@ -53,6 +56,11 @@ class EngineConfig:
                     not getattr(self, name),
                     f'engine.{name} is set, but engine.backend = "{self.backend}"; set engine.backend = "vllm"',
                 )
+        require(
+            self.num_gpus == 1 or self.backend == "vllm",
+            f"engine.num_gpus = {self.num_gpus}, but the embedded engine computes on one; set engine.backend = "
+            '"vllm" and engine.vllm_arguments, such as --tensor-parallel-size=4',
+        )
         require(
             len(self.addresses) in (0, self.num_workers),
             f"engine.addresses names {len(self.addresses)} servers for engine.num_workers = {self.num_workers}; "
