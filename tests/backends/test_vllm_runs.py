@@ -104,7 +104,7 @@ def test_an_evaluation_of_an_adapter_with_the_likeliest_tokens_is_that_of_the_em
 def completions_of(directory: Path) -> list[str]:
     reader = RunReader(directory)
     [evaluation] = reader.evals()
-    return [completion.text for completion in reader.eval_completions(evaluation.version)]
+    return [row.completion for row in reader.eval_completions(evaluation.version)]
 
 
 def steps_of(run: Run) -> int:
