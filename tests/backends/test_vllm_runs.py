@@ -2,14 +2,18 @@
 
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from tiny_runs import Run, are_gone, assert_exactly_once, make_run
+from tiny_runs import ROOT, Run, are_gone, assert_exactly_once, make_run
 from vllm_rig import SIZES
+
+from freerun.events.reader import RunReader
 
 SERVER = "vllm.entrypoints.openai.api_server"
 VLLM = ("--engine.backend", "vllm")
@@ -65,6 +69,42 @@ def test_a_killed_server_is_replaced_and_a_killed_controller_takes_everything_wi
     assert len(list(reader.events("eval_finished"))) >= 2
     assert left_behind() <= before
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+
+
+def test_an_evaluation_of_an_adapter_with_the_likeliest_tokens_is_that_of_the_embedded_engine(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    trained = start("--lora.rank", "4", "--train.num_steps", "4", "--checkpoint.every_steps", "4")
+    assert trained.wait() == 0, trained.output
+    found = {}
+    for backend in ("native", "vllm"):
+        output = tmp_path / backend
+        command = [
+            "eval",
+            str(trained.reader_path),
+            "--greedy",
+            "--engine.backend",
+            backend,
+            "--output",
+            str(output),
+        ]
+        ended = subprocess.run(
+            [sys.executable, "-m", "freerun.cli.main", *command],
+            cwd=ROOT,
+            capture_output=True,
+            timeout=START_SECONDS + 60,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr.decode()
+        found[backend] = completions_of(output)
+    assert len(set(found["native"])) > 1
+    assert found["vllm"] == found["native"]
+
+
+def completions_of(directory: Path) -> list[str]:
+    reader = RunReader(directory)
+    [evaluation] = reader.evals()
+    return [row.completion for row in reader.eval_completions(evaluation.version)]
 
 
 def steps_of(run: Run) -> int:
