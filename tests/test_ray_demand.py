@@ -1,5 +1,6 @@
 """What workers ask of a cluster; this part of the Ray backend needs no Ray."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def test_a_device_of_auto_takes_a_gpu_where_the_cluster_has_any() -> None:
     assert demands_of(has_gpus=True)["trainer",] == "1 CPU, 1 GPU"
     assert demands_of("--train.device", "cpu", has_gpus=True)["trainer",] == "1 CPU"
     assert demands_of("--engine.device", "cuda")["rollout-0",] == "1 CPU, 1 GPU"
+
+
+def test_a_run_on_ray_without_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        ConfigError, match=r"needs Ray, which is not installed; pip install 'freerun\[ray\]', or set"
+    ):
+        check_access(make_recipe("test", ["--runtime.backend", "ray"]).runtime)
+    check_access(make_recipe("test", []).runtime)
 
 
 @pytest.mark.parametrize("where", ["nowhere", "file", "variable", "named file"])
