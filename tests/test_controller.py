@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from simulated_run import NUM_PROBLEMS, TIMES_TABLES, World
+from simulated_run import NUM_PROBLEMS, TIMES_TABLES, SimulatedEngines, World
 from virtual_time import run_in_virtual_time
 
 from freerun.config.data import DataConfig
@@ -167,6 +167,20 @@ def test_rollouts_that_never_finish_end_in_an_error_that_names_them() -> None:
 
     world.workflow = hang  # type: ignore[method-assign]
     with pytest.raises(WorkerError, match=r"nothing was generated or graded for 50 s; waiting for 0 of 2 groups"):
+        run_in_virtual_time(world.session("end"))
+
+
+def test_a_stall_for_want_of_engines_says_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = small_world(runtime=RuntimeConfig(stall_seconds=50))
+
+    async def hang(prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    world.workflow = hang  # type: ignore[method-assign]
+    monkeypatch.setattr(SimulatedEngines, "num_ready", 0)
+    monkeypatch.setattr(SimulatedEngines, "missing", lambda engines: "no rollout worker has a place")
+    with pytest.raises(WorkerError, match=r"waiting for 0 of 2 groups.*; no rollout worker has a place"):
         run_in_virtual_time(world.session("end"))
 
 

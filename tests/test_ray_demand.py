@@ -1,5 +1,6 @@
 """What workers ask of a cluster; this part of the Ray backend needs no Ray."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,15 @@ def test_a_server_that_splits_its_model_gets_its_gpus_together() -> None:
     assert demands_of(*split, "--engine.device", "cuda")["rollout-0",] == "1 CPU, 4 GPU"
     with pytest.raises(ConfigError, match="the embedded engine computes on one"):
         demands_of("--engine.num_gpus", "4")
+
+
+def test_a_run_on_ray_without_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        ConfigError, match=r"needs Ray, which is not installed; pip install 'freerun\[ray\]', or set"
+    ):
+        check_access(make_recipe("test", ["--runtime.backend", "ray"]).runtime)
+    check_access(make_recipe("test", []).runtime)
 
 
 @pytest.mark.parametrize("where", ["nowhere", "file", "variable", "named file"])
