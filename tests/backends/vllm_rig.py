@@ -36,7 +36,7 @@ from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
 
-MAX_TOKENS = 512
+MAX_TOKENS = 2048
 # vLLM's attention on CPUs takes heads of 32 and more.
 SIZES = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1, "intermediate_size": 48}
 
@@ -57,7 +57,7 @@ def served(model: Path, log_path: Path) -> Iterator[str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     command = f"""-m vllm.entrypoints.openai.api_server --model {model} --host 127.0.0.1 --port {port}
-        --dtype float32 --max-model-len {MAX_TOKENS} --max-num-seqs 8 --kv-cache-memory-bytes 4000000
+        --dtype float32 --max-model-len {MAX_TOKENS} --max-num-seqs 8 --kv-cache-memory-bytes 16000000
         --block-size 32 --no-enable-chunked-prefill --max-num-batched-tokens {MAX_TOKENS} --enforce-eager
         --no-async-scheduling --logprobs-mode processed_logprobs --generation-config vllm
         --enable-scale-out --worker-extension-cls freerun_vllm_plugin.WeightReader
