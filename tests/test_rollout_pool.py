@@ -32,6 +32,7 @@ class FakeLink:
         self.name = name
         self.is_placed = is_placed
         self.is_alive = True
+        self.was_taken_away = False
         self.seconds_silent = 0.0
         self.answers_loads = True
         self.sent: list[Any] = []
@@ -267,5 +268,47 @@ def test_nothing_is_missing_while_a_worker_can_generate_or_starts() -> None:
     async def act(cluster: Cluster) -> None:
         await cluster.pool.start()
         assert cluster.pool.missing() == ""
+
+    with_cluster(act, True, False)
+
+
+def test_a_place_that_is_found_late_leaves_the_worker_its_time_to_start() -> None:
+    async def act(cluster: Cluster) -> None:
+        start = asyncio.create_task(cluster.pool.start())
+        await asyncio.sleep(90)
+        cluster.links[0].is_placed = True
+        await asyncio.sleep(90)
+        assert not start.done()
+        cluster.links[0].place()
+        await start
+
+    with_cluster(act, False)
+
+
+def test_requests_do_not_wait_for_ever_for_a_worker_that_finds_no_place() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        cluster.links[0].kill()
+        await asyncio.sleep(1000)  # nobody waits for anything
+        assert cluster.pool.missing()
+        request = asyncio.create_task(cluster.pool.generate(make_request(1)))
+        with pytest.raises(WorkerError, match=r"waited 200 s; no rollout worker has a place"):
+            await asyncio.wait_for(cluster.pool.wait_for_loss(), timeout=300)
+        request.cancel()
+
+    with_cluster(act, True)
+
+
+@pytest.mark.parametrize("was_taken_away", [True, False])
+def test_a_worker_lost_with_its_machine_before_it_was_ready_is_replaced(was_taken_away: bool) -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        cluster.links[1].is_placed = True
+        cluster.links[1].was_taken_away = was_taken_away
+        cluster.links[1].kill()
+        await settle()
+        assert cluster.deaths == [was_taken_away]
+        assert len(cluster.links) == (3 if was_taken_away else 2)
 
     with_cluster(act, True, False)

@@ -53,6 +53,8 @@ def prepare_environment(runtime: RuntimeConfig) -> None:
     """Set what Ray reads when it is imported: so, before that, and inherited by the processes it starts."""
     check_access(runtime)
     os.environ[MODE_VARIABLE] = "token"
+    # Of attempts to reach a cluster that does not answer: Ray's own twenty take a quarter of an hour.
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
     if not runtime.address:
         # For a cluster that this process starts and nobody else joins: never written down.
         os.environ[TOKEN_VARIABLE] = secrets.token_hex(TOKEN_BYTES)

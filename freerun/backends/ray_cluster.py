@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +35,9 @@ from freerun.backends.ray_host import Host
 from freerun.backends.ray_link import PublishedWeights, RayLink, Site
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError, WorkerError
-from freerun.processes.core_ledger import CoreLedger
 from freerun.processes.link import Job
 
+CONNECT_SECONDS = 10.0
 PROBE_SECONDS = 60.0
 
 
@@ -60,7 +61,6 @@ class RayLauncher:
             directory=directory,
             python_path=os.environ.get("PYTHONPATH", ""),
             paths=(directory, str(logs.resolve()), *(str(Path(path).resolve()) for path in paths)),
-            ledger=CoreLedger(),
             weights=PublishedWeights(),
         )
 
@@ -113,9 +113,12 @@ def _start(num_cpus: int) -> None:
 
 def _join(address: str) -> None:
     try:
+        if address != "auto" and "://" not in address:
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
         with _signals_kept():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+    except (OSError, RayError, RuntimeError, ValueError) as error:
         raise WorkerError(
             f'runtime.address = "{address}": the Ray cluster cannot be joined ({_first_line(error)}); is it '
             "running, with a node on this machine, and is the token here the cluster's? (docs/ray.md)"
@@ -133,8 +136,12 @@ def _refuses_strangers(address: str) -> bool:
     """Whether the cluster turns down a wrong token: asked by another process, for this one has the right one."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     stranger = os.environ | {TOKEN_VARIABLE: secrets.token_hex(TOKEN_BYTES)}
-    probe = subprocess.run(command, env=stranger, capture_output=True, timeout=PROBE_SECONDS, check=False)
-    return probe.returncode != 0
+    try:
+        probe = subprocess.run(command, env=stranger, capture_output=True, timeout=PROBE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise WorkerError(f"the Ray cluster at {address} did not answer within {PROBE_SECONDS:.0f} s") from None
+    # Any other failure says nothing: a cluster that did not answer may be open to all.
+    return probe.returncode != 0 and b"AuthenticationError" in probe.stderr + probe.stdout
 
 
 @contextlib.contextmanager

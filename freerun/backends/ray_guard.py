@@ -1,7 +1,7 @@
 """A guard for a Ray cluster that freerun started: when the controller is gone, all of the cluster goes at once.
 
 Ray ends most of its processes itself when the one that started it is killed, but leaves some of its helpers for a
-minute. The token, made for this cluster alone and inherited by all of its processes, tells which they are. Run as
+minute. The guard knows them while the controller lives, by looking every second at what runs below it. Run as
 `python -m freerun.backends.ray_guard`; it ends with the controller in every case.
 """
 
@@ -10,19 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
-from freerun.backends.ray_access import TOKEN_VARIABLE
+import psutil
 
-NUM_SWEEPS = 3
-"""A process that is being started while the others are killed is found by the next one."""
+LOOK_SECONDS = 1.0
 
 
 def start_guard() -> None:
-    """Start the guard of this process; the token must be in the environment."""
+    """Start the guard of this process."""
     subprocess.Popen(
         [sys.executable, "-m", "freerun.backends.ray_guard", str(os.getpid())],
         stdin=subprocess.DEVNULL,
@@ -30,25 +27,18 @@ def start_guard() -> None:
     )
 
 
-def _processes_with(token: str) -> list[int]:
-    mark = f"{TOKEN_VARIABLE}={token}".encode()
-    found = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-            if mark in (directory / "environ").read_bytes().split(b"\0"):
-                found.append(int(directory.name))
-    return [pid for pid in found if pid != os.getpid()]
-
-
 def _watch(controller_pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        controller = os.pidfd_open(controller_pid)
-        if os.getppid() == controller_pid:
-            select.select([controller], [], [])
-    for _ in range(NUM_SWEEPS):
-        for pid in _processes_with(os.environ[TOKEN_VARIABLE]):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    below: set[psutil.Process] = set()
+    with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+        end, controller = os.pidfd_open(controller_pid), psutil.Process(controller_pid)
+        while os.getppid() == controller_pid and not select.select([end], [], [], LOOK_SECONDS)[0]:
+            below = {process for process in below if process.is_running()} | set(
+                controller.children(recursive=True)
+            )
+    for process in below:
+        if process.pid != os.getpid():
+            with contextlib.suppress(psutil.Error):
+                process.kill()  # no other that has got its pid since: psutil compares when it was started
 
 
 if __name__ == "__main__":

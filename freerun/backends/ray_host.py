@@ -24,8 +24,8 @@ import numpy as np
 import ray
 
 import freerun
-from freerun.backends.ray_access import PATH_VARIABLE, TOKEN_VARIABLE
 from freerun.errors import WorkerError
+from freerun.processes.core_claims import CoreClaim, claim_cores
 from freerun.processes.worker_process import WorkerProcess
 from freerun.weights.buffers import NUM_BUFFERS, create_buffers
 
@@ -43,11 +43,12 @@ class Host:
         self._buffers: tuple[int, ...] = ()
         self._reading: asyncio.Task[None] | None = None
         self._problem = ""
+        self._claim = CoreClaim()
 
-    async def locate(self, paths: Sequence[str]) -> tuple[str, list[int], str]:
-        """The node's address, the cores it may use, and the first of `paths` that it cannot see, if any."""
+    async def locate(self, paths: Sequence[str]) -> tuple[str, str]:
+        """The node's address, and the first of `paths` that it cannot see, if any."""
         missing = next((path for path in paths if not Path(path).exists()), "")
-        return ray.util.get_node_ip_address(), sorted(os.sched_getaffinity(0)), missing
+        return ray.util.get_node_ip_address(), missing
 
     async def start(
         self,
@@ -55,7 +56,7 @@ class Host:
         module: str,
         log_path: str,
         num_threads: int,
-        cores: Sequence[int],
+        has_cores: bool,
         directory: str,
         python_path: str,
         has_weights: bool,
@@ -64,17 +65,17 @@ class Host:
         address = ray.util.get_node_ip_address()
         if has_weights:
             self._buffers = create_buffers(f"freerun-{name}")
-        # Graders run other people's code, which has no business on the cluster.
-        inherited = {k: v for k, v in os.environ.items() if k not in (TOKEN_VARIABLE, PATH_VARIABLE)}
+        if has_cores:
+            self._claim = claim_cores(os.sched_getaffinity(0), num_threads)
         roots = [str(Path(freerun.__file__).parents[1]), python_path]
         self._process = await WorkerProcess.start(
             f"{name} on node {address}",
             module,
             log_path=Path(log_path),
             num_threads=num_threads,
-            cores=cores,
+            cores=self._claim.cores,
             inherited_fds=self._buffers,
-            environment=inherited
+            environment=os.environ
             | {"FREERUN_HOST": address, "PYTHONPATH": os.pathsep.join(root for root in roots if root)},
             directory=directory,
         )
@@ -102,10 +103,13 @@ class Host:
 
     async def share(self, version: int) -> list[Any]:
         """Put the worker's weights of this version into the object store; the reference keeps them there."""
+        return [version, await asyncio.to_thread(self._put, version)]
+
+    def _put(self, version: int) -> Any:
         with mmap.mmap(self._buffers[version % NUM_BUFFERS], 0, prot=mmap.PROT_READ) as memory:
             content = np.frombuffer(memory, dtype=np.uint8)
             try:
-                return [version, ray.put(content)]
+                return ray.put(content)
             finally:
                 del content  # or the mapping could not be closed
 
@@ -117,6 +121,7 @@ class Host:
             await self._process.wait(END_SECONDS)  # by itself, so that its own exit status is reported
         self._process.kill()
         await self._process.wait(END_SECONDS)
+        self._claim.release()
         return self._problem + self._process.describe_end()
 
     async def _read(self, process: WorkerProcess) -> None:

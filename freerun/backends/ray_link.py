@@ -11,6 +11,7 @@ gathers. Lost actors, lost nodes and the worker's own end all look the same: `re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 
 from freerun.backends.ray_demand import Demand
 from freerun.errors import WorkerError
-from freerun.processes.core_ledger import CoreLedger
 from freerun.processes.frames import Alive, MessageDecoder, to_frame
 from freerun.processes.link import Job
 from freerun.processes.worker_process import log_tail
@@ -60,7 +60,6 @@ class Site:
     python_path: str
     paths: tuple[str, ...]
     """What every node must see under the same path."""
-    ledger: CoreLedger
     weights: PublishedWeights
 
 
@@ -92,6 +91,8 @@ class RayLink(Generic[M]):
         self._outbox: list[tuple[bytes, list[Any]]] = []
         self._has_outgoing = asyncio.Event()
         self._end = ""
+        self._is_sharing = False
+        self._was_taken_away = False
         self._ending: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._live())]
 
@@ -104,8 +105,14 @@ class RayLink(Generic[M]):
         return bool(self._node) or not self.is_alive
 
     @property
+    def was_taken_away(self) -> bool:
+        return self._was_taken_away
+
+    @property
     def seconds_silent(self) -> float:
-        return self._loop.time() - self._last_heard if self._node and self.is_alive else 0.0
+        # Nobody polls while weights are put into the object store; how long that may take is the publication's.
+        is_heard = not self._node or not self.is_alive or self._is_sharing
+        return 0.0 if is_heard else self._loop.time() - self._last_heard
 
     def send(self, message: Any) -> None:
         frame = to_frame(message)
@@ -129,8 +136,9 @@ class RayLink(Generic[M]):
             self._finish(killed if self._node else self.describe_end())
 
     async def wait(self, timeout_seconds: float) -> object:
-        if self._ending is not None:
-            await asyncio.wait({self._ending}, timeout=timeout_seconds)
+        deadline = self._loop.time() + timeout_seconds
+        while self._loop.time() < deadline and (self._ending is None or not self._ending.done()):
+            await asyncio.sleep(0.02)
         return None
 
     def describe_end(self) -> str:
@@ -159,26 +167,22 @@ class RayLink(Generic[M]):
         except WorkerError as error:
             self._finish(str(error))
 
-    async def _start(self, node: str, cores: Sequence[int], missing: str) -> None:
+    async def _start(self, node: str, missing: str) -> None:
         if missing:
             raise WorkerError(
                 f"{self.name}: {missing} is not there on node {node}; the run directory, the model and the "
                 "working directory must be on a file system that all nodes see under the same paths"
             )
-        num_threads = self._demand.num_threads
-        owned: tuple[int, ...] = ()
-        if self._demand.num_cpus:
-            owned = self._site.ledger.take(str(id(self)), node, cores, num_threads)
         self._node, self._last_heard = node, self._loop.time()
         await self._host.start.remote(
-            self.name,
-            self._job.module,
-            str(self._log_path),
-            num_threads,
-            list(owned),
-            self._site.directory,
-            self._site.python_path,
-            self._job.has_weights,
+            name=self.name,
+            module=self._job.module,
+            log_path=str(self._log_path),
+            num_threads=self._demand.num_threads,
+            has_cores=self._demand.num_cpus > 0,
+            directory=self._site.directory,
+            python_path=self._site.python_path,
+            has_weights=self._job.has_weights,
         )
 
     async def _deliver(self) -> None:
@@ -204,10 +208,13 @@ class RayLink(Generic[M]):
                 continue
             if self._job.role == "trainer" and (published := _publication_in(message)):
                 # Before anyone hears of them, so that the reference is there for whoever is told to load them.
+                self._is_sharing = True
                 self._site.weights.keep(published.version, await self._host.share.remote(published.version))
+                self._is_sharing, self._last_heard = False, self._loop.time()
             self._inbox.put_nowait(message)
 
     def _lose(self, error: RayError) -> None:
+        self._was_taken_away = not isinstance(error, RayTaskError)
         self._finish(f"{self._who} is lost: {_reason(error)}{log_tail(self._log_path, self._log_start)}")
 
     def _finish(self, end: str) -> None:
@@ -228,9 +235,9 @@ class RayLink(Generic[M]):
                     self._end = await self._host.stop.remote() or self._end
             except (TimeoutError, RayError):
                 pass  # it is gone, or out of reach: then its process ends with it
-        ray.kill(self._host)
-        self._site.ledger.give_back(str(id(self)))
-        self._on_end()
+        with contextlib.suppress(RayError):  # the cluster itself may be gone
+            ray.kill(self._host)
+            self._on_end()
 
 
 def _free() -> str:

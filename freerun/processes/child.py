@@ -53,6 +53,10 @@ class Child(Generic[M]):
     def is_placed(self) -> bool:
         return True
 
+    @property
+    def was_taken_away(self) -> bool:
+        return False
+
     def send(self, message: Any) -> None:
         """Queue a message; never waits. A dead child swallows it: `receive` tells of the death."""
         self._process.write(to_frame(message))  # a message that cannot be encoded is our defect, and raises

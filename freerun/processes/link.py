@@ -41,6 +41,11 @@ class Link(Protocol[M_co]):
         ...
 
     @property
+    def was_taken_away(self) -> bool:
+        """Whether its machine was lost, rather than that it ended by itself: then another place may do."""
+        ...
+
+    @property
     def seconds_silent(self) -> float:
         """Time since it last said anything; a healthy worker says once a second that it is alive.
 

@@ -27,6 +27,8 @@ from pathlib import Path
 from freerun.processes.frames import FrameStream
 
 LOG_TAIL_BYTES = 4000
+SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+"""Of a cluster. Graders run other people's code, which has no business there, and no worker needs them."""
 
 
 def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence[int]) -> dict[str, str]:
@@ -34,7 +36,8 @@ def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence
     # OpenMP teams that spin while they wait and share cores with others are ten times slower; a child that
     # has its cores to itself may spin, which halves the cost of many small operations.
     waiting = {} if cores else {"OMP_WAIT_POLICY": "PASSIVE"}
-    return dict(inherited) | threads | waiting | {"TOKENIZERS_PARALLELISM": "false"}
+    known = {name: value for name, value in inherited.items() if name not in SECRETS}
+    return known | threads | waiting | {"TOKENIZERS_PARALLELISM": "false"}
 
 
 def _descendants(pid: int) -> list[int]:

@@ -14,6 +14,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from freerun.backends.ray_access import check_access
+from freerun.backends.vllm_server import require_vllm
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.events.events import RunFinished
@@ -49,6 +51,8 @@ class Greedy:
 def run_eval(job: EvalJob, directory: Path) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
     began = time.monotonic()
+    check_access(job.recipe.runtime)
+    require_vllm(job.recipe.engine)
     check_devices(job.recipe)
     directory.mkdir(parents=True, exist_ok=True)
     try:

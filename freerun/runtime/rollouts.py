@@ -90,6 +90,8 @@ class RolloutPool:
         self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
         self._published: Publication | None = None
         self._pinned_version = -1
+        self._has_started = False
+        self._last_placed = asyncio.get_running_loop().time()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -102,8 +104,9 @@ class RolloutPool:
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(self._serve(worker)))
         self._tasks.append(asyncio.create_task(self._watch()))
-        ready = self._until(self._is_started)
-        await self._raced(ready, self._config.start_seconds, "the rollout workers to start")
+        # How long a worker may take is for `_watch` to say: its time begins when it has a place.
+        await self._raced(self._until(self._is_started), None, "the rollout workers to start")
+        self._has_started = True
 
     async def wait_for_loss(self) -> None:
         """Never returns; raises when a worker is lost that cannot be replaced."""
@@ -292,10 +295,12 @@ class RolloutPool:
         worker.child.kill()
         await worker.child.wait(timeout_seconds=5)
         reason = worker.child.describe_end()
-        is_restarted = self._num_restarts_left > 0 and worker.is_ready
+        # One that ends by itself before it is ready would do so again; one whose machine was lost would not.
+        could_start = worker.is_ready or worker.child.was_taken_away
+        is_restarted = self._num_restarts_left > 0 and could_start
         self._on_death(worker.name, reason, is_restarted)
         if not is_restarted:
-            why = "it never became ready" if not worker.is_ready else "no restarts are left"
+            why = "no restarts are left" if could_start else "it never became ready"
             raise WorkerError(f"{why}: {reason}")
         self._num_restarts_left -= 1
         orphans = list(worker.requests.values())
@@ -305,7 +310,8 @@ class RolloutPool:
         self._send_start(worker)
         worker.last_progress = asyncio.get_running_loop().time()
         for request in orphans:
-            self._dispatch(request)
+            if request.request_id in self._waiting:  # nobody has given it up meanwhile
+                self._dispatch(request)
 
     async def _watch(self) -> None:
         """Kill what is silent, or makes no progress while it has work; `_serve` sees the end and replaces it."""
@@ -323,7 +329,16 @@ class RolloutPool:
                     is_lost = is_stalled or worker.child.seconds_silent > self._config.silence_seconds
                 if is_lost:
                     worker.child.kill()
+            self._require_a_place(now)
             self._changed.set()  # places are found, and lost, without a message
+
+    def _require_a_place(self, now: float) -> None:
+        """Give up when for long no worker has had a place while there was something to do."""
+        if any(worker.child.is_placed for worker in self._workers) or (self._has_started and not self._waiting):
+            self._last_placed = now
+        patience = self._config.stall_seconds if self._has_started else self._config.start_seconds
+        if now - self._last_placed > patience and not self._failure.done():
+            self._failure.set_exception(WorkerError(f"waited {patience:.0f} s; {self.missing()}"))
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         while not is_true():

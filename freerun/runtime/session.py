@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from freerun.backends.ray_access import check_access
+from freerun.backends.vllm_server import require_vllm
 from freerun.config.recipe import Recipe
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import FreerunError
@@ -64,6 +66,8 @@ EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1
 
 def run_training(recipe: Recipe, *, resume: bool) -> int:
     """Train by the recipe and return the exit code; the summary says where the model is."""
+    check_access(recipe.runtime)
+    require_vllm(recipe.engine)
     check_devices(recipe)
     run, checkpoint = open_run(recipe, resume=resume)
     console = Console()

@@ -78,7 +78,10 @@ def wait_for_end(processes: list[psutil.Process]) -> None:
         except psutil.NoSuchProcess:
             return False
 
-    wait_until(lambda: not any(map(is_running, processes)), f"the end of {processes}", timeout_seconds=30)
+    deadline = time.monotonic() + 30
+    while left := [process for process in processes if is_running(process)]:
+        assert time.monotonic() < deadline, f"waited 30 s for the end of {left}"
+        time.sleep(0.1)
 
 
 def wait_until(happened: Callable[[], bool], what: str, timeout_seconds: float = 60) -> None:
