@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -200,9 +201,18 @@ def test_a_cluster_is_not_joined_without_its_token(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     run = begin(make_run(tmp_path), *joining(cluster))
-    assert run.wait() == 1
+    # Without one it is refused before there is a run; that it is wrong is known only to the cluster.
+    assert run.wait() == (1 if token else 2)
     expected = "the Ray cluster cannot be joined" if token else "its token is not here"
     assert expected in run.output
+
+
+def test_an_address_where_nobody_answers_is_an_error_at_once(tmp_path: Path, begin: Begin) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    run = begin(make_run(tmp_path), "--runtime.backend", "ray", "--runtime.address", f"127.0.0.1:{port}")
+    assert run.wait(60) == 1
+    assert f'runtime.address = "127.0.0.1:{port}": the Ray cluster cannot be joined' in run.output
 
 
 OPEN_CLUSTER = """
