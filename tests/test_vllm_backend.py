@@ -132,12 +132,13 @@ class FakeWorker:
     def __init__(self) -> None:
         self.loaded: dict[str, torch.Tensor] = {}
         self.model_runner = self
+        self.model = torch.nn.Module()
 
     def reload_weights(self, weights_iterator: Any) -> None:
         self.loaded = {name: tensor.clone() for name, tensor in weights_iterator}
 
     def get_model(self) -> torch.nn.Module:
-        return torch.nn.Module()
+        return self.model
 
 
 def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_other_bytes() -> None:
@@ -146,7 +147,7 @@ def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_o
     readable = source.written(3, random_weights(3))
     arguments = {name: getattr(readable, name) for name in ("path", "version", "checksum", "num_bytes", "tensors")}
     reader = type("Worker", (FakeWorker, plugin().WeightReader), {})()
-    assert reader.freerun_read_weights(**arguments) == {"version": 3, "checksum": readable.checksum}
+    assert reader.freerun_read_weights(**arguments) == {"version": 3, "checksum": readable.checksum, "missing": ""}
     expected = to_hugging_face(random_weights(3), TINY)
     assert reader.loaded.keys() == expected.keys()
     assert all(torch.equal(reader.loaded[name], tensor) for name, tensor in expected.items())
@@ -154,6 +155,12 @@ def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_o
     other = type("Worker", (FakeWorker, plugin().WeightReader), {})()
     assert other.freerun_read_weights(**arguments | {"checksum": "0" * 16})["checksum"] == readable.checksum
     assert other.loaded == {}
+
+    deeper = type("Worker", (FakeWorker, plugin().WeightReader), {})()
+    deeper.model.register_module("model", torch.nn.ModuleDict({"layers": torch.nn.ModuleList()}))
+    deeper.model.get_submodule("model.layers").extend(torch.nn.Linear(1, 1) for _ in range(TINY.num_layers + 1))
+    assert deeper.freerun_read_weights(**arguments)["missing"] == f"model.layers.{TINY.num_layers}"
+    assert deeper.loaded == {}
 
 
 def test_the_plugin_lets_only_those_in_who_know_the_token(monkeypatch: pytest.MonkeyPatch) -> None:

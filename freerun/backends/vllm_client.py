@@ -52,8 +52,6 @@ class _Generated(msgspec.Struct, frozen=True):
 
 
 class _Model(msgspec.Struct, frozen=True):
-    id: str
-    root: str
     max_model_len: int
 
 
@@ -70,6 +68,8 @@ class ReadWeights(msgspec.Struct, frozen=True):
 
     version: int
     checksum: str
+    missing: str = ""
+    """A layer of the server's model that has no weights among them; then nothing was loaded."""
 
 
 class _RpcResults(msgspec.Struct, frozen=True):
@@ -149,10 +149,9 @@ class VllmClient:
             return False
         return True
 
-    def model(self) -> tuple[str, int]:
-        """The directory that the server was started with, and the longest sequence it takes."""
-        model = msgspec.json.decode(self._call("GET", "/v1/models"), type=_Models).data[0]
-        return model.root, model.max_model_len
+    def max_sequence_tokens(self) -> int:
+        """The longest sequence it takes."""
+        return msgspec.json.decode(self._call("GET", "/v1/models"), type=_Models).data[0].max_model_len
 
     def counters(self) -> Counters:
         metrics = self._call("GET", "/metrics").decode()

@@ -178,7 +178,7 @@ class VllmServer:
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
         """Take over a server that was started as docs/vllm.md says, with whatever a predecessor left in it."""
         server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")))
-        _, longest = server.client.model()
+        longest = server.client.max_sequence_tokens()
         if longest < max_sequence_tokens:
             raise WorkerError(
                 f"the vLLM server at {address} takes sequences of {longest} tokens, the run needs "

@@ -29,6 +29,7 @@ from freerun.backends.vllm_weights import MergedWeights, PublishedWeights, Reada
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import FreerunError, RequestError, WeightsError, WorkerError
 from freerun.model.adapter_directory import base_of, is_adapter, model_config
+from freerun.model.checkpoint import load_model
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.runtime.messages import (
@@ -128,7 +129,7 @@ class VllmWorker:
         self._busy_seconds = self._load_seconds = 0.0
         self._server.warm_up()
         if not buffers and (self._server.is_joined or is_adapter(directory)):
-            self._swap(directory_weights(directory))
+            self._load_directory(directory)
         self._before = self._counters = self._client.counters()
         """What a joined server had counted before it was joined is not ours."""
         self._next_report = self._last_report = time.monotonic()
@@ -277,6 +278,12 @@ class VllmWorker:
         self._parent.send(Loaded(published=published))
         self._next_report = 0.0
 
+    def _load_directory(self, directory: Path) -> None:
+        """Give the server a directory's weights, which it was not started with, and prove that it has them."""
+        model = load_model(directory)
+        self._swap(directory_weights(model))
+        require_agreement(self._client, model, self._engine.dtype)
+
     def _swap(self, weights: ReadableWeights) -> None:
         """Stop the server, have it read the weights, make sure that it did, and let it go on."""
         label = str(weights.version)
@@ -288,7 +295,12 @@ class VllmWorker:
             num_bytes=weights.num_bytes,
             tensors=weights.tensors,
         ):
-            if read.checksum != weights.checksum:
+            if read.missing:
+                raise WeightsError(
+                    f"the vLLM server at {self._client.address} has a model with {read.missing}, which the "
+                    "weights of this run do not have; start it with the run's model"
+                )
+            if (read.version, read.checksum) != (weights.version, weights.checksum):
                 raise WeightsError(
                     f"weights of version {label} arrived damaged in the vLLM server: checksum {read.checksum}, "
                     f"published was {weights.checksum}"
