@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import TINY, make_request, random_model, random_weights
-from tiny_runs import make_run
+from tiny_runs import make_run, recipe_of
 
 from freerun.backends import vllm_server
 from freerun.backends.vllm_client import Sampled, VersionSpan, _Logprobs, _TokenLogprob
 from freerun.backends.vllm_samples import sample_seed, sampling_parameters, to_completion
-from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, require_vllm
+from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, VllmServer, require_vllm
 from freerun.backends.vllm_weights import WeightSource, merged
 from freerun.cli.main import main
 from freerun.config.engine import EngineConfig
@@ -27,6 +27,7 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import to_hugging_face
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, trained_parameters
+from freerun.runtime.build import check_model
 from freerun.types import Span
 from freerun.weights.buffers import create_buffers
 
@@ -70,12 +71,50 @@ def test_an_interpreter_that_is_none_is_named() -> None:
 def test_dry_run_and_run_refuse_a_missing_vllm(
     tmp_path: Path, bare_python: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = make_run(tmp_path)
+    recipe = make_run(tmp_path, hidden_size=128)
     arguments = ["train", str(recipe), "--engine.backend", "vllm", "--engine.vllm_python", bare_python]
     assert main([*arguments, "--dry-run"]) != 0
     assert "needs vLLM" in capsys.readouterr().err
     assert main(arguments) != 0
     assert "needs vLLM" in capsys.readouterr().out
+
+
+def test_an_interpreter_by_a_relative_path_is_found_from_the_users_directory(
+    bare_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(bare_python).parent)
+    with pytest.raises(ConfigError, match=f"needs vLLM, which {bare_python} does not have"):
+        require_vllm(EngineConfig(backend="vllm", vllm_python="./python"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("--engine.addresses", "127.0.0.1"), '"127.0.0.1" is not host:port, such as'),
+        (("--engine.addresses", "http://127.0.0.1:80"), "is not host:port, such as"),
+        (("--engine.addresses", "h:1,h:1", "--engine.num_workers", "2"), r"names a server twice \(h:1, h:1\)"),
+        (("--engine.addresses", "h:1", "--runtime.backend", "ray"), 'but runtime.backend = "ray"'),
+        (("--sampling.temperature", "0.005"), "sampling.temperature = 0.005 would be raised by vLLM to 0.01"),
+    ],
+    ids=["no port", "a url", "twice", "ray", "cold"],
+)
+def test_settings_that_vllm_cannot_keep_are_refused(
+    tmp_path: Path, overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        recipe_of(make_run(tmp_path), "--engine.backend", "vllm", *overrides)
+
+
+def test_a_server_of_another_machine_is_not_joined() -> None:
+    with pytest.raises(WorkerError, match=r'"192.0.2.1" of 192.0.2.1:8123 is not this machine'):
+        VllmServer.join("192.0.2.1:8123", max_sequence_tokens=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_heads_that_vllm_cannot_serve_on_a_cpu_are_refused_with_their_size(tmp_path: Path) -> None:
+    recipe = recipe_of(make_run(tmp_path), "--engine.backend", "vllm")
+    with pytest.raises(ConfigError, match=r'has attention heads of 8; .* set engine.backend = "native"'):
+        check_model(recipe, Tokenizer.load(tmp_path / "model"), tmp_path / "model")
 
 
 def test_the_plan_says_which_servers_there_will_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

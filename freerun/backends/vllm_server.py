@@ -1,8 +1,8 @@
 """A vLLM server of one rollout worker: start it or join it, know when it is ready and when it is gone.
 
 A started server is a child in the worker's process group, so that it and the processes that it starts end with the
-worker in every case (`processes/guard.py`, `processes/child.py`). It listens on the loopback interface and answers
-only to who knows its token, which no other user can read. What it prints goes to the worker's log.
+worker in every case (`processes/guard.py`, `processes/worker_process.py`). It listens on the loopback interface and
+answers only to who knows its token, which no other user can read. What it prints goes to the worker's log.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from typing import Any
 import psutil
 
 from freerun.backends.vllm_client import VllmClient
-from freerun.config.engine import EngineConfig
+from freerun.config.engine import BYTES, EngineConfig
 from freerun.errors import ConfigError, WorkerError
+from freerun.model.config_file import cached_numbers
 
 PLUGIN_DIRECTORY = Path(__file__).parent / "vllm_plugin"
 TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""That vLLM 0.32's attention on CPUs takes."""
 BLOCK_TOKENS = 32
 """Of the KV cache; the smallest that vLLM's CPU attention takes, and what short sequences waste least with."""
-BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2}
 POLL_SECONDS = 0.25
 PROGRESS_SECONDS = 15.0
 
@@ -41,7 +43,7 @@ def require_vllm(engine: EngineConfig) -> None:
     """Refuse a run whose servers could not be started; joined servers are somebody else's."""
     if engine.backend != "vllm" or engine.addresses:
         return
-    python = engine.vllm_python or sys.executable
+    python = _interpreter(engine)
     for package, remedy in (
         ("vllm", "make backends (CPU) or pip install 'freerun[vllm]' (GPU), or set engine.backend = \"native\""),
         ("xxhash", f"{python} -m pip install xxhash"),
@@ -49,6 +51,12 @@ def require_vllm(engine: EngineConfig) -> None:
         if not _has_package(python, package):
             what = {"vllm": "vLLM"}.get(package, package)
             raise ConfigError(f'engine.backend = "vllm" needs {what}, which {python} does not have; {remedy}')
+
+
+def _interpreter(engine: EngineConfig) -> str:
+    python = engine.vllm_python or sys.executable
+    # A relative path is relative to the user's directory, wherever it is used; a bare name is looked up.
+    return os.path.abspath(python) if os.sep in python else python
 
 
 def _has_package(python: str, package: str) -> bool:
@@ -77,17 +85,11 @@ class ServerSettings:
     @property
     def cache_bytes(self) -> int:
         """Room for `engine.cache_tokens`, but no more than all slots can use, in whole blocks."""
-        raw = self.model_config
-        num_heads = raw["num_attention_heads"]
-        head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
-        num_kv_heads = raw.get("num_key_value_heads") or num_heads
-        token_bytes = 2 * raw["num_hidden_layers"] * num_kv_heads * head_size * BYTES_PER_NUMBER[self.engine.dtype]
         slot_blocks = -(-self.max_sequence_tokens // BLOCK_TOKENS)
         # Each sequence wastes up to a block, and vLLM keeps one for itself.
         asked_blocks = -(-self.engine.cache_tokens // BLOCK_TOKENS) + self.engine.num_slots
         num_blocks = 1 + min(asked_blocks, self.engine.num_slots * slot_blocks)
-        num_bytes: int = num_blocks * BLOCK_TOKENS * token_bytes
-        return num_bytes
+        return num_blocks * BLOCK_TOKENS * cached_numbers(self.model_config) * BYTES[self.engine.dtype]
 
     def arguments(self, port: int) -> list[str]:
         longest = min(self.max_sequence_tokens, self.model_config["max_position_embeddings"])
@@ -156,7 +158,7 @@ class VllmServer:
     def start(cls, settings: ServerSettings) -> VllmServer:
         """Returns when the server is ready; who started this worker limits the time (runtime.start_seconds)."""
         port, token = _free_port(), secrets.token_urlsafe(32)
-        command = [settings.engine.vllm_python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command = [_interpreter(settings.engine), "-m", "vllm.entrypoints.openai.api_server"]
         command += settings.arguments(port)
         print("starting", " ".join(command), flush=True)
         sockets = Path(tempfile.mkdtemp(prefix="freerun-vllm-"))
@@ -177,6 +179,7 @@ class VllmServer:
     @classmethod
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
         """Take over a server that was started as docs/vllm.md says, with whatever a predecessor left in it."""
+        _require_own_host(address)
         server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")))
         longest = server.client.max_sequence_tokens()
         if longest < max_sequence_tokens:
@@ -231,6 +234,20 @@ def _shared_memory_of(pid: int) -> list[Path]:
         names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\S+$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
         return [Path(name) for name in set(names)]
     return []
+
+
+def _require_own_host(address: str) -> None:
+    """Refuse a server of another machine: it could not map the memory that the weights are in."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(place)
+    except OSError as error:
+        raise WorkerError(
+            f'engine.addresses: "{host}" of {address} is not this machine ({error}), and a vLLM server reads '
+            "weights from the memory of its own; name a server of this machine, or let freerun start them"
+        ) from None
 
 
 def _free_port() -> int:

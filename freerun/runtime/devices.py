@@ -51,6 +51,13 @@ def planned_devices(recipe: Recipe) -> dict[str, str]:
     return devices
 
 
+def has_cpu_servers(recipe: Recipe) -> bool:
+    """Whether vLLM servers are started on this machine that have no GPU."""
+    engine = recipe.engine
+    is_started_here = engine.backend == "vllm" and not engine.addresses and recipe.runtime.backend == "local"
+    return is_started_here and (engine.device == "cpu" or count_gpus() == 0)
+
+
 def check_devices(recipe: Recipe) -> None:
     """Refuse a GPU that was asked for by name and is not there; `auto` is the worker's own business."""
     if "cuda" in (recipe.engine.device, recipe.train.device):

@@ -16,13 +16,13 @@ from typing import Any
 
 from safetensors import safe_open
 
-from freerun.config.engine import Dtype
+from freerun.config.engine import BYTES
 from freerun.config.recipe import Recipe
 from freerun.model.adapter_directory import model_config
+from freerun.model.config_file import cached_numbers
 from freerun.model.projections import num_adapter_parameters
 
-FLOAT32_BYTES = 4
-BYTES: dict[Dtype, int] = {"float32": FLOAT32_BYTES, "bfloat16": 2}
+FLOAT32_BYTES = BYTES["float32"]
 
 
 def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> list[str]:
@@ -88,13 +88,10 @@ def count_parameters(directory: Path) -> int:
 
 
 def _cache_bytes(recipe: Recipe, raw: dict[str, Any], *, is_used_only: bool) -> int:
-    num_heads = raw["num_attention_heads"]
-    head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
-    num_kv_heads = raw.get("num_key_value_heads") or num_heads
-    token_bytes = 2 * raw["num_hidden_layers"] * num_kv_heads * head_size * BYTES[recipe.engine.dtype]
-    slot_tokens = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
+    token_bytes = cached_numbers(raw) * BYTES[recipe.engine.dtype]
+    slot_tokens: int = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
     num_tokens = recipe.engine.num_slots * slot_tokens
-    return int(token_bytes * (min(recipe.engine.cache_tokens, num_tokens) if is_used_only else num_tokens))
+    return token_bytes * (min(recipe.engine.cache_tokens, num_tokens) if is_used_only else num_tokens)
 
 
 def _size(num_bytes: int) -> str:

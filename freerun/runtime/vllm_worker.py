@@ -234,7 +234,7 @@ class VllmWorker:
         self._running.pop(sample.call_id, None)
         request_id = sample.request.request_id
         group = self._groups.get(request_id)
-        if group is None or group.request is not sample.request:
+        if group is None or not self._is_wanted(sample):
             if isinstance(result, WorkerError):
                 raise result
             return  # given up
@@ -251,6 +251,10 @@ class VllmWorker:
             del self._groups[request_id]
             completions = tuple(group.completions[index] for index in range(len(group.samples)))
             self._parent.send(Finished(request_id=request_id, completions=completions))
+
+    def _is_wanted(self, sample: _Sample) -> bool:
+        group = self._groups.get(sample.request.request_id)
+        return group is not None and group.request is sample.request
 
     def _abort(self, request_id: int) -> None:
         group = self._groups.pop(request_id, None)
@@ -342,6 +346,9 @@ class VllmWorker:
         if self._groups:
             self._busy_seconds += now - self._last_report
         self._last_report = now
+        # An abort that overtook its own request was for an id that the server did not know yet.
+        if ghosts := [sample.call_id for sample in self._running.values() if not self._is_wanted(sample)]:
+            self._client.abort(ghosts)
         before, self._counters = self._counters, self._client.counters()
         if not self._groups or self._counters.num_tokens != before.num_tokens:
             self._parent.send(Report(stats=self._stats(self._counters)))
