@@ -158,6 +158,23 @@ def test_the_users_arguments_come_last_and_the_token_is_not_among_them() -> None
     assert vllm_server.TOKEN_VARIABLE == plugin().TOKEN_VARIABLE
 
 
+def test_each_server_sees_its_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gpus(visible: str | None, **engine: Any) -> list[str]:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        config = EngineConfig(backend="vllm", **engine)
+        servers = [settings_of(engine=config, worker_index=index) for index in range(2)]
+        return [server.environment("")["CUDA_VISIBLE_DEVICES"] for server in servers]
+
+    assert gpus(None) == ["0", "1"]
+    assert gpus(None, num_gpus=2) == ["0,1", "2,3"]
+    assert gpus("4,5,6,7", num_gpus=2) == ["4,5", "6,7"]
+    assert gpus("3", num_gpus=1) == ["3", "3"], "a worker of Ray takes what it was given"
+    assert gpus("", num_gpus=1) == ["", ""]
+    assert gpus("4,5", device="cpu") == ["", ""]
+
+
 def test_a_server_on_cores_of_its_own_is_bound_to_them_and_another_is_not() -> None:
     cores = sorted(os.sched_getaffinity(0))
     bound = settings_of(num_threads=len(cores)).environment("")["VLLM_CPU_OMP_THREADS_BIND"]

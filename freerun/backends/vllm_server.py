@@ -1,8 +1,8 @@
 """A vLLM server of one rollout worker: start it or join it, know when it is ready and when it is gone.
 
 A started server is a child in the worker's process group, so that it and the processes that it starts end with the
-worker in every case (`processes/guard.py`, `processes/worker_process.py`). It listens on the loopback interface and
-answers only to who knows its token, which no other user can read. What it prints goes to the worker's log.
+worker in every case (`processes/guard.py`, `processes/worker_process.py`). It listens on the loopback interface
+and answers only to who knows its token, which no other user can read. What it prints goes to the worker's log.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from freerun.model.config_file import cached_numbers
 
 PLUGIN_DIRECTORY = Path(__file__).parent / "vllm_plugin"
 TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """That vLLM 0.32's attention on CPUs takes."""
 BLOCK_TOKENS = 32
@@ -81,6 +82,21 @@ class ServerSettings:
     loads_weights: bool
     """Whether weights arrive by publication: then it starts with none worth the name."""
     num_threads: int
+    worker_index: int = 0
+
+    @property
+    def gpus(self) -> str:
+        """What CUDA is to see: the visible GPUs that are this worker's by the rule of `model/device.py`."""
+        if self.engine.device == "cpu":
+            return ""
+        begin = self.worker_index * self.engine.num_gpus
+        wanted = range(begin, begin + self.engine.num_gpus)
+        visible = os.environ.get(GPUS_VARIABLE)
+        if visible is None:
+            return ",".join(map(str, wanted))
+        # Ray has chosen for its workers: then the worker's own GPUs are all there are.
+        names = visible.split(",")
+        return ",".join(dict.fromkeys(names[index % len(names)] for index in wanted))
 
     @property
     def cache_bytes(self) -> int:
@@ -132,6 +148,7 @@ class ServerSettings:
             "VLLM_CPU_OMP_THREADS_BIND": bind,
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
+            GPUS_VARIABLE: self.gpus,
             TOKEN_VARIABLE: token,
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",

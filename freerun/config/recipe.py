@@ -163,7 +163,8 @@ class Recipe:
             require(
                 not self.engine.addresses or self.runtime.backend == "local",
                 "engine.addresses names vLLM servers of this machine, but runtime.backend = "
-                f'"{self.runtime.backend}" places workers on any; remove engine.addresses, so that each worker starts its own',
+                f'"{self.runtime.backend}" places workers on any; remove engine.addresses, so that each starts '
+                "its own",
             )
 
     @property

@@ -49,7 +49,8 @@ class Greedy:
 def run_eval(job: EvalJob, directory: Path) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
     began = time.monotonic()
-    check_devices(job.recipe)
+    # Nothing trains, so what a trainer would need is not asked for.
+    check_devices(dataclasses.replace(job.recipe, train=dataclasses.replace(job.recipe.train, device="cpu")))
     directory.mkdir(parents=True, exist_ok=True)
     try:
         result, num_available = asyncio.run(_evaluate(job, directory / "logs"))

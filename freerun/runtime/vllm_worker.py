@@ -112,6 +112,7 @@ class VllmWorker:
                 max_sequence_tokens=start.max_sequence_tokens,
                 loads_weights=needs_weights,
                 num_threads=parent.num_threads,
+                worker_index=start.worker_index,
             )
             self._server = VllmServer.start(settings)
         self._client = self._server.client
