@@ -121,6 +121,17 @@ def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be
     )
     on_gpu = describe_memory(recipe, tmp_path / "model", engine_device="cuda:0")[-1]
     assert "MB of weights and KV cache up to 1.3 MB per" in on_gpu
+    vllm = recipe_of(path, "--engine.cache_tokens", "64", "--engine.backend", "vllm", "--lora.rank", "2")
+    lines = describe_memory(vllm, tmp_path / "model", engine_device="cuda:0")
+    size = count_parameters(tmp_path / "model") * 4
+    assert f"memory: {size / 1e6:.1f} MB of weights and KV cache up to 0.1 MB per" in lines[-1]
+    assert lines[-1].endswith(f"; {2 * size / 1e6:.1f} MB more to merge the adapter")
+
+
+def test_on_ray_every_worker_has_buffers_of_its_own(tmp_path: Path) -> None:
+    recipe = recipe_of(make_run(tmp_path), "--runtime.backend", "ray")
+    lines = describe_memory(recipe, tmp_path / "model", engine_device=ELSEWHERE)
+    assert "two shared buffers of each worker on Ray" in lines[0]
 
 
 def test_the_fake_gpu_refuses_tensors_of_two_devices() -> None:

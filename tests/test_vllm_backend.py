@@ -1,9 +1,12 @@
 """What of the vLLM backend can be checked without vLLM: settings, errors, names of weights, the plugin."""
 
 import asyncio
+import http.server
 import importlib.util
 import os
 import stat
+import tempfile
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,8 +16,8 @@ import torch
 from tiny_models import TINY, make_request, random_model, random_weights
 from tiny_runs import make_run, recipe_of
 
-from freerun.backends import vllm_server
-from freerun.backends.vllm_client import Sampled, VersionSpan, _Logprobs, _TokenLogprob
+from freerun.backends import vllm_client, vllm_server
+from freerun.backends.vllm_client import Sampled, VersionSpan, VllmClient, _Logprobs, _TokenLogprob
 from freerun.backends.vllm_samples import sample_seed, sampling_parameters, to_completion
 from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, VllmServer, require_vllm
 from freerun.backends.vllm_weights import WeightSource, merged
@@ -156,6 +159,38 @@ def test_the_users_arguments_come_last_and_the_token_is_not_among_them() -> None
     assert "secret" not in " ".join(arguments)
     assert environment[plugin().TOKEN_VARIABLE] == "secret"
     assert vllm_server.TOKEN_VARIABLE == plugin().TOKEN_VARIABLE
+
+
+def test_a_server_that_fails_to_start_leaves_no_directory(
+    tmp_path: Path, bare_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(WorkerError, match="ended with status 1"):
+        VllmServer.start(settings_of(engine=EngineConfig(backend="vllm", vllm_python=bare_python)))
+    assert not list(tmp_path.glob("freerun-vllm-*"))
+
+
+class StubbornServer(http.server.BaseHTTPRequestHandler):
+    """Says of everything that it did not succeed."""
+
+    def do_POST(self) -> None:
+        body = b'{"success": false}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_prefix_cache_that_is_not_cleared_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_client, "CLEAR_SECONDS", 0.1)
+    with http.server.HTTPServer(("127.0.0.1", 0), StubbornServer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        client = VllmClient(f"127.0.0.1:{server.server_port}")
+        with pytest.raises(WorkerError, match="did not clear its prefix cache"):
+            client.clear_prefix_cache()
+        server.shutdown()
+        thread.join(10)
 
 
 def test_each_server_sees_its_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from freerun.errors import RequestError, WorkerError
 ANSWER_SECONDS = 60.0
 """For a server that is healthy to answer anything that computes nothing."""
 LOAD_SECONDS = 300.0
+CLEAR_SECONDS = 10.0
 UNLABELLED = "default"
 """What vLLM calls weights that nobody has given a version."""
 ID_PREFIX = "generate-tokens-"
@@ -57,6 +59,10 @@ class _Model(msgspec.Struct, frozen=True):
 
 class _Models(msgspec.Struct, frozen=True):
     data: list[_Model]
+
+
+class _Cleared(msgspec.Struct, frozen=True):
+    success: bool
 
 
 class _WeightInfo(msgspec.Struct, frozen=True):
@@ -123,7 +129,15 @@ class VllmClient:
         self._call("POST", "/resume")
 
     def clear_prefix_cache(self) -> None:
-        self._call("POST", "/reset_prefix_cache")
+        """Empty it; requests that were given up a moment ago may still hold blocks, and are waited for."""
+        deadline = time.monotonic() + CLEAR_SECONDS
+        while not msgspec.json.decode(self._call("POST", "/reset_prefix_cache"), type=_Cleared).success:
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"the vLLM server at {self.address} did not clear its prefix cache within {CLEAR_SECONDS:.0f} "
+                    "s: does somebody else use it? restart it"
+                )
+            time.sleep(CLEAR_SECONDS / 100)
 
     def read_weights(self, **arguments: Any) -> list[ReadWeights]:
         """Have every worker of the server read the weights; see `vllm_plugin/freerun_vllm_plugin.py`."""

@@ -182,16 +182,23 @@ class VllmServer:
         environment = settings.environment(token) | {"VLLM_RPC_BASE_PATH": str(sockets)}
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
         server = cls(VllmClient(f"127.0.0.1:{port}", token=token), process, sockets)
+        try:
+            server._wait_until_ready()
+        except BaseException:
+            server.end()
+            raise
+        return server
+
+    def _wait_until_ready(self) -> None:
         began = shown = time.monotonic()
-        while not server.client.is_healthy():
-            server.check()
+        while not self.client.is_healthy():
+            self.check()
             now = time.monotonic()
             if now - shown > PROGRESS_SECONDS:
                 print(f"the vLLM server has been starting for {now - began:.0f} s", flush=True)
                 shown = now
             time.sleep(POLL_SECONDS)
         print(f"the vLLM server is ready after {time.monotonic() - began:.0f} s", flush=True)
-        return server
 
     @classmethod
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
@@ -217,9 +224,15 @@ class VllmServer:
         """
         sampling = {"max_tokens": 2, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
         self.client.generate("freerun-warm-up", [0], sampling, "warm up")
-        if self._process is None or self._sockets is None:
+        self._remove_names()
+
+    def _remove_names(self) -> None:
+        """What the server's processes found each other by."""
+        if self._process is None or self._sockets is None or not self._sockets.exists():
             return
-        self.client.remove_rendezvous()
+        with contextlib.suppress(WorkerError):  # one that does not answer keeps its file
+            if self.client.is_healthy():
+                self.client.remove_rendezvous()
         shutil.rmtree(self._sockets)
         for process in self._processes():
             for path in _shared_memory_of(process.pid):
@@ -233,7 +246,11 @@ class VllmServer:
         return [server, *server.children(recursive=True)]
 
     def end(self) -> None:
-        """Kill a server of ours: it would go on printing errors after the reason for the worker's end."""
+        """Kill a server of ours: it would go on printing errors after the reason for the worker's end.
+
+        One that was never ready loses its names first.
+        """
+        self._remove_names()
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

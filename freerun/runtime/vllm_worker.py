@@ -128,11 +128,15 @@ class VllmWorker:
         self._threads = ThreadPoolExecutor(self._engine.num_slots)
         self._num_loads = self._num_interrupts = self._num_recomputed = 0
         self._busy_seconds = self._load_seconds = 0.0
-        self._server.warm_up()
-        if not buffers and (self._server.is_joined or is_adapter(directory)):
-            self._load_directory(directory)
-        self._before = self._counters = self._client.counters()
-        """What a joined server had counted before it was joined is not ours."""
+        try:
+            self._server.warm_up()
+            if not buffers and (self._server.is_joined or is_adapter(directory)):
+                self._load_directory(directory)
+            self._before = self._counters = self._client.counters()
+            """What a joined server had counted before it was joined is not ours."""
+        except BaseException:
+            self._server.end()
+            raise
         self._next_report = self._last_report = time.monotonic()
         threading.Thread(target=self._forward_messages, daemon=True).start()
 
