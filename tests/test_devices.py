@@ -23,6 +23,7 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 from freerun.model.device import choose_device, resolve_device
 from freerun.model.lora import add_adapter, trained_parameters
+from freerun.runtime import devices
 from freerun.runtime.devices import ELSEWHERE, check_devices, count_gpus, planned_devices
 from freerun.runtime.memory import count_parameters, describe_memory
 from freerun.runtime.plan import describe_plan
@@ -58,6 +59,28 @@ def test_a_gpu_that_is_not_there_is_refused_before_the_run_has_a_directory(tmp_p
     assert not (tmp_path / "runs").exists()
     with pytest.raises(ConfigError, match=r"engine\.device"):
         check_devices(recipe_of(tmp_path / "tiny.toml", "--engine.device", "cuda"))
+
+
+def test_gpus_that_cannot_be_shared_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_run(tmp_path)
+    monkeypatch.setattr(devices, "count_gpus", lambda: 4)
+    vllm = ("--engine.backend", "vllm", "--engine.num_gpus", "2")
+    on_vllm = recipe_of(path, *vllm, "--train.num_ranks", "2")
+    assert planned_devices(on_vllm) == {
+        "rollout-0": "cuda:0, cuda:1",
+        "trainer-0": "cuda:2",
+        "trainer-1": "cuda:3",
+    }
+    with pytest.raises(
+        ConfigError, match=r"train.num_ranks = 5, but torch sees 4 GPU\(s\) .* NCCL's ranks cannot"
+    ):
+        check_devices(recipe_of(path, "--train.num_ranks", "5"))
+    check_devices(recipe_of(path, "--train.num_ranks", "5", "--train.device", "cpu"))
+    with pytest.raises(ConfigError, match=r"engine.num_workers x engine.num_gpus = 6, .* vLLM servers cannot"):
+        check_devices(recipe_of(path, *vllm, "--engine.num_workers", "3"))
+    monkeypatch.setattr(devices, "count_gpus", lambda: 0)
+    with pytest.raises(ConfigError, match=r'engine.device = "cuda", but torch sees no CUDA device'):
+        check_devices(recipe_of(path, "--engine.backend", "vllm", "--engine.device", "cuda"))
 
 
 @has_no_gpu
@@ -98,6 +121,17 @@ def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be
     )
     on_gpu = describe_memory(recipe, tmp_path / "model", engine_device="cuda:0")[-1]
     assert "MB of weights and KV cache up to 1.3 MB per" in on_gpu
+    vllm = recipe_of(path, "--engine.cache_tokens", "64", "--engine.backend", "vllm", "--lora.rank", "2")
+    lines = describe_memory(vllm, tmp_path / "model", engine_device="cuda:0")
+    size = count_parameters(tmp_path / "model") * 4
+    assert f"memory: {size / 1e6:.1f} MB of weights and KV cache up to 0.1 MB per" in lines[-1]
+    assert lines[-1].endswith(f"; {2 * size / 1e6:.1f} MB more to merge the adapter")
+
+
+def test_on_ray_every_worker_has_buffers_of_its_own(tmp_path: Path) -> None:
+    recipe = recipe_of(make_run(tmp_path), "--runtime.backend", "ray")
+    lines = describe_memory(recipe, tmp_path / "model", engine_device=ELSEWHERE)
+    assert "two shared buffers of each worker on Ray" in lines[0]
 
 
 def test_the_fake_gpu_refuses_tensors_of_two_devices() -> None:

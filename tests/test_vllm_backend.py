@@ -1,9 +1,12 @@
 """What of the vLLM backend can be checked without vLLM: settings, errors, names of weights, the plugin."""
 
 import asyncio
+import http.server
 import importlib.util
 import os
 import stat
+import tempfile
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import TINY, make_request, random_model, random_weights
-from tiny_runs import make_run
+from tiny_runs import make_run, recipe_of
 
-from freerun.backends import vllm_server
-from freerun.backends.vllm_client import Sampled, VersionSpan, _Logprobs, _TokenLogprob
+from freerun.backends import vllm_client, vllm_server
+from freerun.backends.vllm_client import Sampled, VersionSpan, VllmClient, _Logprobs, _TokenLogprob
 from freerun.backends.vllm_samples import sample_seed, sampling_parameters, to_completion
-from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, require_vllm
+from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, VllmServer, require_vllm
 from freerun.backends.vllm_weights import WeightSource, merged
 from freerun.cli.main import main
 from freerun.config.engine import EngineConfig
@@ -27,6 +30,7 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import to_hugging_face
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, trained_parameters
+from freerun.runtime.build import check_model
 from freerun.types import Span
 from freerun.weights.buffers import create_buffers
 
@@ -70,12 +74,50 @@ def test_an_interpreter_that_is_none_is_named() -> None:
 def test_dry_run_and_run_refuse_a_missing_vllm(
     tmp_path: Path, bare_python: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = make_run(tmp_path)
+    recipe = make_run(tmp_path, hidden_size=128)
     arguments = ["train", str(recipe), "--engine.backend", "vllm", "--engine.vllm_python", bare_python]
     assert main([*arguments, "--dry-run"]) != 0
     assert "needs vLLM" in capsys.readouterr().err
     assert main(arguments) != 0
     assert "needs vLLM" in capsys.readouterr().out
+
+
+def test_an_interpreter_by_a_relative_path_is_found_from_the_users_directory(
+    bare_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(bare_python).parent)
+    with pytest.raises(ConfigError, match=f"needs vLLM, which {bare_python} does not have"):
+        require_vllm(EngineConfig(backend="vllm", vllm_python="./python"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("--engine.addresses", "127.0.0.1"), '"127.0.0.1" is not host:port, such as'),
+        (("--engine.addresses", "http://127.0.0.1:80"), "is not host:port, such as"),
+        (("--engine.addresses", "h:1,h:1", "--engine.num_workers", "2"), r"names a server twice \(h:1, h:1\)"),
+        (("--engine.addresses", "h:1", "--runtime.backend", "ray"), 'but runtime.backend = "ray"'),
+        (("--sampling.temperature", "0.005"), "sampling.temperature = 0.005 would be raised by vLLM to 0.01"),
+    ],
+    ids=["no port", "a url", "twice", "ray", "cold"],
+)
+def test_settings_that_vllm_cannot_keep_are_refused(
+    tmp_path: Path, overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        recipe_of(make_run(tmp_path), "--engine.backend", "vllm", *overrides)
+
+
+def test_a_server_of_another_machine_is_not_joined() -> None:
+    with pytest.raises(WorkerError, match=r'"192.0.2.1" of 192.0.2.1:8123 is not this machine'):
+        VllmServer.join("192.0.2.1:8123", max_sequence_tokens=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_heads_that_vllm_cannot_serve_on_a_cpu_are_refused_with_their_size(tmp_path: Path) -> None:
+    recipe = recipe_of(make_run(tmp_path), "--engine.backend", "vllm")
+    with pytest.raises(ConfigError, match=r'has attention heads of 8; .* set engine.backend = "native"'):
+        check_model(recipe, Tokenizer.load(tmp_path / "model"), tmp_path / "model")
 
 
 def test_the_plan_says_which_servers_there_will_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,6 +161,55 @@ def test_the_users_arguments_come_last_and_the_token_is_not_among_them() -> None
     assert vllm_server.TOKEN_VARIABLE == plugin().TOKEN_VARIABLE
 
 
+def test_a_server_that_fails_to_start_leaves_no_directory(
+    tmp_path: Path, bare_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(WorkerError, match="ended with status 1"):
+        VllmServer.start(settings_of(engine=EngineConfig(backend="vllm", vllm_python=bare_python)))
+    assert not list(tmp_path.glob("freerun-vllm-*"))
+
+
+class StubbornServer(http.server.BaseHTTPRequestHandler):
+    """Says of everything that it did not succeed."""
+
+    def do_POST(self) -> None:
+        body = b'{"success": false}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_prefix_cache_that_is_not_cleared_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_client, "CLEAR_SECONDS", 0.1)
+    with http.server.HTTPServer(("127.0.0.1", 0), StubbornServer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        client = VllmClient(f"127.0.0.1:{server.server_port}")
+        with pytest.raises(WorkerError, match="did not clear its prefix cache"):
+            client.clear_prefix_cache()
+        server.shutdown()
+        thread.join(10)
+
+
+def test_each_server_sees_its_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gpus(visible: str | None, **engine: Any) -> list[str]:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        config = EngineConfig(backend="vllm", **engine)
+        servers = [settings_of(engine=config, worker_index=index) for index in range(2)]
+        return [server.environment("")["CUDA_VISIBLE_DEVICES"] for server in servers]
+
+    assert gpus(None) == ["0", "1"]
+    assert gpus(None, num_gpus=2) == ["0,1", "2,3"]
+    assert gpus("4,5,6,7", num_gpus=2) == ["4,5", "6,7"]
+    assert gpus("3", num_gpus=1) == ["3", "3"], "a worker of Ray takes what it was given"
+    assert gpus("", num_gpus=1) == ["", ""]
+    assert gpus("4,5", device="cpu") == ["", ""]
+
+
 def test_a_server_on_cores_of_its_own_is_bound_to_them_and_another_is_not() -> None:
     cores = sorted(os.sched_getaffinity(0))
     bound = settings_of(num_threads=len(cores)).environment("")["VLLM_CPU_OMP_THREADS_BIND"]
@@ -132,12 +223,13 @@ class FakeWorker:
     def __init__(self) -> None:
         self.loaded: dict[str, torch.Tensor] = {}
         self.model_runner = self
+        self.model = torch.nn.Module()
 
     def reload_weights(self, weights_iterator: Any) -> None:
         self.loaded = {name: tensor.clone() for name, tensor in weights_iterator}
 
     def get_model(self) -> torch.nn.Module:
-        return torch.nn.Module()
+        return self.model
 
 
 def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_other_bytes() -> None:
@@ -146,7 +238,7 @@ def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_o
     readable = source.written(3, random_weights(3))
     arguments = {name: getattr(readable, name) for name in ("path", "version", "checksum", "num_bytes", "tensors")}
     reader = type("Worker", (FakeWorker, plugin().WeightReader), {})()
-    assert reader.freerun_read_weights(**arguments) == {"version": 3, "checksum": readable.checksum}
+    assert reader.freerun_read_weights(**arguments) == {"version": 3, "checksum": readable.checksum, "missing": ""}
     expected = to_hugging_face(random_weights(3), TINY)
     assert reader.loaded.keys() == expected.keys()
     assert all(torch.equal(reader.loaded[name], tensor) for name, tensor in expected.items())
@@ -154,6 +246,12 @@ def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_o
     other = type("Worker", (FakeWorker, plugin().WeightReader), {})()
     assert other.freerun_read_weights(**arguments | {"checksum": "0" * 16})["checksum"] == readable.checksum
     assert other.loaded == {}
+
+    deeper = type("Worker", (FakeWorker, plugin().WeightReader), {})()
+    deeper.model.register_module("model", torch.nn.ModuleDict({"layers": torch.nn.ModuleList()}))
+    deeper.model.get_submodule("model.layers").extend(torch.nn.Linear(1, 1) for _ in range(TINY.num_layers + 1))
+    assert deeper.freerun_read_weights(**arguments)["missing"] == f"model.layers.{TINY.num_layers}"
+    assert deeper.loaded == {}
 
 
 def test_the_plugin_lets_only_those_in_who_know_the_token(monkeypatch: pytest.MonkeyPatch) -> None:

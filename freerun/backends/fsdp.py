@@ -66,6 +66,8 @@ class Meeting:
 
     def join(self, device: torch.device) -> FsdpRanks:
         """Returns when all ranks have come so far; the models to shard are on `device`."""
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # NCCL and FSDP take the current one, which is the first if nobody chose
         interface = _interface_of(own_host())
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, interface)

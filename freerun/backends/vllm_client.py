@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from freerun.errors import RequestError, WorkerError
 ANSWER_SECONDS = 60.0
 """For a server that is healthy to answer anything that computes nothing."""
 LOAD_SECONDS = 300.0
+CLEAR_SECONDS = 10.0
 UNLABELLED = "default"
 """What vLLM calls weights that nobody has given a version."""
 ID_PREFIX = "generate-tokens-"
@@ -52,13 +54,15 @@ class _Generated(msgspec.Struct, frozen=True):
 
 
 class _Model(msgspec.Struct, frozen=True):
-    id: str
-    root: str
     max_model_len: int
 
 
 class _Models(msgspec.Struct, frozen=True):
     data: list[_Model]
+
+
+class _Cleared(msgspec.Struct, frozen=True):
+    success: bool
 
 
 class _WeightInfo(msgspec.Struct, frozen=True):
@@ -70,6 +74,8 @@ class ReadWeights(msgspec.Struct, frozen=True):
 
     version: int
     checksum: str
+    missing: str = ""
+    """A layer of the server's model that has no weights among them; then nothing was loaded."""
 
 
 class _RpcResults(msgspec.Struct, frozen=True):
@@ -123,7 +129,15 @@ class VllmClient:
         self._call("POST", "/resume")
 
     def clear_prefix_cache(self) -> None:
-        self._call("POST", "/reset_prefix_cache")
+        """Empty it; requests that were given up a moment ago may still hold blocks, and are waited for."""
+        deadline = time.monotonic() + CLEAR_SECONDS
+        while not msgspec.json.decode(self._call("POST", "/reset_prefix_cache"), type=_Cleared).success:
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"the vLLM server at {self.address} did not clear its prefix cache within {CLEAR_SECONDS:.0f} "
+                    "s: does somebody else use it? restart it"
+                )
+            time.sleep(CLEAR_SECONDS / 100)
 
     def read_weights(self, **arguments: Any) -> list[ReadWeights]:
         """Have every worker of the server read the weights; see `vllm_plugin/freerun_vllm_plugin.py`."""
@@ -149,10 +163,9 @@ class VllmClient:
             return False
         return True
 
-    def model(self) -> tuple[str, int]:
-        """The directory that the server was started with, and the longest sequence it takes."""
-        model = msgspec.json.decode(self._call("GET", "/v1/models"), type=_Models).data[0]
-        return model.root, model.max_model_len
+    def max_sequence_tokens(self) -> int:
+        """The longest sequence it takes."""
+        return msgspec.json.decode(self._call("GET", "/v1/models"), type=_Models).data[0].max_model_len
 
     def counters(self) -> Counters:
         metrics = self._call("GET", "/metrics").decode()

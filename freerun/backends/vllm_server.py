@@ -1,8 +1,8 @@
 """A vLLM server of one rollout worker: start it or join it, know when it is ready and when it is gone.
 
 A started server is a child in the worker's process group, so that it and the processes that it starts end with the
-worker in every case (`processes/guard.py`, `processes/child.py`). It listens on the loopback interface and answers
-only to who knows its token, which no other user can read. What it prints goes to the worker's log.
+worker in every case (`processes/guard.py`, `processes/worker_process.py`). It listens on the loopback interface
+and answers only to who knows its token, which no other user can read. What it prints goes to the worker's log.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from typing import Any
 import psutil
 
 from freerun.backends.vllm_client import VllmClient
-from freerun.config.engine import EngineConfig
+from freerun.config.engine import BYTES, EngineConfig
 from freerun.errors import ConfigError, WorkerError
+from freerun.model.config_file import cached_numbers
 
 PLUGIN_DIRECTORY = Path(__file__).parent / "vllm_plugin"
 TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""That vLLM 0.32's attention on CPUs takes."""
 BLOCK_TOKENS = 32
 """Of the KV cache; the smallest that vLLM's CPU attention takes, and what short sequences waste least with."""
-BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2}
 POLL_SECONDS = 0.25
 PROGRESS_SECONDS = 15.0
 
@@ -41,7 +44,7 @@ def require_vllm(engine: EngineConfig) -> None:
     """Refuse a run whose servers could not be started; joined servers are somebody else's."""
     if engine.backend != "vllm" or engine.addresses:
         return
-    python = engine.vllm_python or sys.executable
+    python = _interpreter(engine)
     for package, remedy in (
         ("vllm", "make backends (CPU) or pip install 'freerun[vllm]' (GPU), or set engine.backend = \"native\""),
         ("xxhash", f"{python} -m pip install xxhash"),
@@ -49,6 +52,12 @@ def require_vllm(engine: EngineConfig) -> None:
         if not _has_package(python, package):
             what = {"vllm": "vLLM"}.get(package, package)
             raise ConfigError(f'engine.backend = "vllm" needs {what}, which {python} does not have; {remedy}')
+
+
+def _interpreter(engine: EngineConfig) -> str:
+    python = engine.vllm_python or sys.executable
+    # A relative path is relative to the user's directory, wherever it is used; a bare name is looked up.
+    return os.path.abspath(python) if os.sep in python else python
 
 
 def _has_package(python: str, package: str) -> bool:
@@ -73,21 +82,30 @@ class ServerSettings:
     loads_weights: bool
     """Whether weights arrive by publication: then it starts with none worth the name."""
     num_threads: int
+    worker_index: int = 0
+
+    @property
+    def gpus(self) -> str:
+        """What CUDA is to see: the visible GPUs that are this worker's by the rule of `model/device.py`."""
+        if self.engine.device == "cpu":
+            return ""
+        begin = self.worker_index * self.engine.num_gpus
+        wanted = range(begin, begin + self.engine.num_gpus)
+        visible = os.environ.get(GPUS_VARIABLE)
+        if visible is None:
+            return ",".join(map(str, wanted))
+        # Ray has chosen for its workers: then the worker's own GPUs are all there are.
+        names = visible.split(",")
+        return ",".join(dict.fromkeys(names[index % len(names)] for index in wanted))
 
     @property
     def cache_bytes(self) -> int:
         """Room for `engine.cache_tokens`, but no more than all slots can use, in whole blocks."""
-        raw = self.model_config
-        num_heads = raw["num_attention_heads"]
-        head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
-        num_kv_heads = raw.get("num_key_value_heads") or num_heads
-        token_bytes = 2 * raw["num_hidden_layers"] * num_kv_heads * head_size * BYTES_PER_NUMBER[self.engine.dtype]
         slot_blocks = -(-self.max_sequence_tokens // BLOCK_TOKENS)
         # Each sequence wastes up to a block, and vLLM keeps one for itself.
         asked_blocks = -(-self.engine.cache_tokens // BLOCK_TOKENS) + self.engine.num_slots
         num_blocks = 1 + min(asked_blocks, self.engine.num_slots * slot_blocks)
-        num_bytes: int = num_blocks * BLOCK_TOKENS * token_bytes
-        return num_bytes
+        return num_blocks * BLOCK_TOKENS * cached_numbers(self.model_config) * BYTES[self.engine.dtype]
 
     def arguments(self, port: int) -> list[str]:
         longest = min(self.max_sequence_tokens, self.model_config["max_position_embeddings"])
@@ -130,6 +148,7 @@ class ServerSettings:
             "VLLM_CPU_OMP_THREADS_BIND": bind,
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
+            GPUS_VARIABLE: self.gpus,
             TOKEN_VARIABLE: token,
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -156,29 +175,37 @@ class VllmServer:
     def start(cls, settings: ServerSettings) -> VllmServer:
         """Returns when the server is ready; who started this worker limits the time (runtime.start_seconds)."""
         port, token = _free_port(), secrets.token_urlsafe(32)
-        command = [settings.engine.vllm_python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command = [_interpreter(settings.engine), "-m", "vllm.entrypoints.openai.api_server"]
         command += settings.arguments(port)
         print("starting", " ".join(command), flush=True)
         sockets = Path(tempfile.mkdtemp(prefix="freerun-vllm-"))
         environment = settings.environment(token) | {"VLLM_RPC_BASE_PATH": str(sockets)}
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
         server = cls(VllmClient(f"127.0.0.1:{port}", token=token), process, sockets)
+        try:
+            server._wait_until_ready()
+        except BaseException:
+            server.end()
+            raise
+        return server
+
+    def _wait_until_ready(self) -> None:
         began = shown = time.monotonic()
-        while not server.client.is_healthy():
-            server.check()
+        while not self.client.is_healthy():
+            self.check()
             now = time.monotonic()
             if now - shown > PROGRESS_SECONDS:
                 print(f"the vLLM server has been starting for {now - began:.0f} s", flush=True)
                 shown = now
             time.sleep(POLL_SECONDS)
         print(f"the vLLM server is ready after {time.monotonic() - began:.0f} s", flush=True)
-        return server
 
     @classmethod
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
         """Take over a server that was started as docs/vllm.md says, with whatever a predecessor left in it."""
+        _require_own_host(address)
         server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")))
-        _, longest = server.client.model()
+        longest = server.client.max_sequence_tokens()
         if longest < max_sequence_tokens:
             raise WorkerError(
                 f"the vLLM server at {address} takes sequences of {longest} tokens, the run needs "
@@ -197,9 +224,15 @@ class VllmServer:
         """
         sampling = {"max_tokens": 2, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
         self.client.generate("freerun-warm-up", [0], sampling, "warm up")
-        if self._process is None or self._sockets is None:
+        self._remove_names()
+
+    def _remove_names(self) -> None:
+        """What the server's processes found each other by."""
+        if self._process is None or self._sockets is None or not self._sockets.exists():
             return
-        self.client.remove_rendezvous()
+        with contextlib.suppress(WorkerError):  # one that does not answer keeps its file
+            if self.client.is_healthy():
+                self.client.remove_rendezvous()
         shutil.rmtree(self._sockets)
         for process in self._processes():
             for path in _shared_memory_of(process.pid):
@@ -213,7 +246,11 @@ class VllmServer:
         return [server, *server.children(recursive=True)]
 
     def end(self) -> None:
-        """Kill a server of ours: it would go on printing errors after the reason for the worker's end."""
+        """Kill a server of ours: it would go on printing errors after the reason for the worker's end.
+
+        One that was never ready loses its names first.
+        """
+        self._remove_names()
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -231,6 +268,20 @@ def _shared_memory_of(pid: int) -> list[Path]:
         names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\S+$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
         return [Path(name) for name in set(names)]
     return []
+
+
+def _require_own_host(address: str) -> None:
+    """Refuse a server of another machine: it could not map the memory that the weights are in."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(place)
+    except OSError as error:
+        raise WorkerError(
+            f'engine.addresses: "{host}" of {address} is not this machine ({error}), and a vLLM server reads '
+            "weights from the memory of its own; name a server of this machine, or let freerun start them"
+        ) from None
 
 
 def _free_port() -> int:

@@ -23,7 +23,7 @@ from freerun.model.decoder import Decoder, DecoderConfig
 from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, trained_parameters
 from freerun.model.tensor_names import stacked_parts
 from freerun.types import Publication
-from freerun.weights.buffers import NUM_BUFFERS, create_buffers
+from freerun.weights.buffers import NUM_BUFFERS
 from freerun.weights.layout import DTYPE, WeightLayout
 from freerun.weights.shared import SharedWeights
 
@@ -111,9 +111,8 @@ class MergedWeights:
         return self._model
 
 
-def directory_weights(directory: Path) -> ReadableWeights:
-    """The weights of a directory that vLLM cannot serve as it is, an adapter's, as version 0."""
-    model = load_model(directory)
+def directory_weights(model: Decoder) -> ReadableWeights:
+    """The weights of a model that was read from a directory, as version 0."""
     source = WeightSource(_own_buffer(), model)
     return source.written(0, {name: parameter.data for name, parameter in model.named_parameters()})
 
@@ -146,7 +145,7 @@ def merged(model: Decoder) -> dict[str, Tensor]:
 
 def _own_buffer() -> tuple[int, ...]:
     # One for all versions: the server has copied what it read when it answers, and nobody else reads it.
-    return create_buffers("freerun-merged")[:1] * NUM_BUFFERS
+    return (os.memfd_create("freerun-merged"),) * NUM_BUFFERS
 
 
 def _empty_model(directory: Path) -> Decoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,8 @@ from freerun.config.checks import require, require_positive
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
+BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
+"""Of one number."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class EngineConfig:
     dtype: Dtype = "float32"
     """What engines compute in; bfloat16 is for GPUs: on most CPUs it is ten times slower."""
     addresses: tuple[str, ...] = ()
-    """Running vLLM servers to join, host:port, one for each worker; empty starts them (docs/cluster.md)."""
+    """vLLM servers of this machine to join, host:port, one for each worker; empty starts them (docs/vllm.md)."""
     num_gpus: int = 1
     """GPUs that a worker on a GPU asks a Ray cluster for; as many as a vLLM server splits its model over."""
     vllm_python: str = ""
@@ -65,4 +68,13 @@ class EngineConfig:
             len(self.addresses) in (0, self.num_workers),
             f"engine.addresses names {len(self.addresses)} servers for engine.num_workers = {self.num_workers}; "
             "name one for each worker",
+        )
+        for address in self.addresses:
+            require(
+                re.fullmatch(r"[^\s/]+:\d{1,5}", address) is not None,
+                f'engine.addresses: "{address}" is not host:port, such as 127.0.0.1:8123',
+            )
+        require(
+            len(set(self.addresses)) == len(self.addresses),
+            f"engine.addresses names a server twice ({', '.join(self.addresses)}); each worker needs its own",
         )

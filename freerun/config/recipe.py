@@ -20,6 +20,9 @@ from freerun.config.reward import RewardConfig
 from freerun.config.runtime import RuntimeConfig
 from freerun.config.train import TrainConfig
 
+VLLM_MIN_TEMPERATURE = 0.01
+"""vLLM raises a lower one to it, unless it is 0."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -150,6 +153,19 @@ class Recipe:
             f"reward.overlong_buffer_tokens = {self.reward.overlong_buffer_tokens} exceeds "
             f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}, before whose end it lies",
         )
+        if self.engine.backend == "vllm":
+            require(
+                self.sampling.temperature >= VLLM_MIN_TEMPERATURE,
+                f"sampling.temperature = {self.sampling.temperature} would be raised by vLLM to "
+                f"{VLLM_MIN_TEMPERATURE}, which the trainer would not know; raise it, or set engine.backend = "
+                '"native"',
+            )
+            require(
+                not self.engine.addresses or self.runtime.backend == "local",
+                "engine.addresses names vLLM servers of this machine, but runtime.backend = "
+                f'"{self.runtime.backend}" places workers on any; remove engine.addresses, so that each starts '
+                "its own",
+            )
 
     @property
     def batch_size(self) -> int:

@@ -41,6 +41,16 @@ def read_config_file(directory: Path) -> dict[str, Any]:
     return raw
 
 
+def head_size(raw: Mapping[str, Any]) -> int:
+    return int(raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"])
+
+
+def cached_numbers(raw: Mapping[str, Any]) -> int:
+    """Numbers that the KV cache holds for one token."""
+    num_kv_heads = raw.get("num_key_value_heads") or raw["num_attention_heads"]
+    return int(2 * raw["num_hidden_layers"] * num_kv_heads * head_size(raw))
+
+
 def check_config(raw: Mapping[str, Any], where: str) -> None:
     """Refuse another family than ours, features that it has not, and sizes that are none."""
     kind = raw.get("model_type")

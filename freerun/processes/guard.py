@@ -3,9 +3,9 @@
     controller ──► worker ──► programs        one process group
                      └ ─ ─ ─ ► guard          in the same group, nobody's child
 
-While the controller lives it kills the group itself (`child.py`). When the controller is killed, the kernel
-kills the worker, and nobody would be left to kill the worker's programs. The guard waits for the worker's end
-in the kernel, so that no busy loop in the worker can hold it up. Being in the group it keeps the group's id
+While the controller lives it kills the group itself (`worker_process.py`). When the controller is killed, the
+kernel kills the worker, and nobody would be left to kill the worker's programs. The guard waits for the worker's
+end in the kernel, so that no busy loop in the worker can hold it up. Being in the group it keeps the group's id
 from being reused, and it ends with the group in every case. What moved to a session of its own stays.
 """
 

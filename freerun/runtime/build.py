@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from freerun.backends.ray_access import prepare_environment
-from freerun.backends.vllm_server import require_vllm
+from freerun.backends.vllm_server import CPU_HEAD_SIZES, require_vllm
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
@@ -21,6 +21,7 @@ from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import model_config
+from freerun.model.config_file import head_size
 from freerun.processes.link import Job, Launcher, Link
 from freerun.processes.local import LocalLauncher
 from freerun.processes.placement import place, rollout_names, trainer_names
@@ -29,6 +30,7 @@ from freerun.reward.answers import check_answers
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
 from freerun.runtime.checkpoint import Checkpoint
+from freerun.runtime.devices import has_cpu_servers
 from freerun.runtime.messages import FromRollout, FromTrainer, StartEngine
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.trainer_client import TrainerClient
@@ -64,7 +66,7 @@ def make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum
 
 
 def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
-    """Refuse sequences longer than the model's positions, and a tokenizer that is not the model's."""
+    """Refuse sequences the model has no positions for, a tokenizer of another one, and heads vLLM cannot serve."""
     config = model_config(directory)
     longest, positions = recipe.max_sequence_tokens, config["max_position_embeddings"]
     if longest > positions:
@@ -76,6 +78,12 @@ def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
         raise ModelError(
             f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
             f"{config['vocab_size']} rows; the directory mixes two models"
+        )
+    size = head_size(config)
+    if recipe.engine.backend == "vllm" and size not in CPU_HEAD_SIZES and has_cpu_servers(recipe):
+        raise ConfigError(
+            f"the model in {directory} has attention heads of {size}; vLLM on a CPU serves only heads of "
+            f'{", ".join(map(str, CPU_HEAD_SIZES))}; set engine.backend = "native"'
         )
 
 

@@ -1,9 +1,10 @@
 """How much memory a run will take, from the model's files and the recipe alone.
 
     trainer          float32 weights, gradients and two moments; in bfloat16 also the weights it computes with
-    shared buffers   two versions of what is published, in float32, in the CPU's memory
+    shared buffers   two versions of what is published, in float32, in the CPU's memory; on Ray for each worker
     rollout worker   a KV cache in its dtype, on a CPU as far as it is used, on a GPU every slot at full length;
-                     weights of its own unless it reads the buffers in place, which needs a CPU and float32
+                     weights of its own unless it reads the buffers in place, which needs a CPU and float32;
+                     for vLLM with an adapter also the base and the merged weights, in float32
 
 Activations are not counted.
 """
@@ -16,13 +17,13 @@ from typing import Any
 
 from safetensors import safe_open
 
-from freerun.config.engine import Dtype
+from freerun.config.engine import BYTES
 from freerun.config.recipe import Recipe
 from freerun.model.adapter_directory import model_config
+from freerun.model.config_file import cached_numbers
 from freerun.model.projections import num_adapter_parameters
 
-FLOAT32_BYTES = 4
-BYTES: dict[Dtype, int] = {"float32": FLOAT32_BYTES, "bfloat16": 2}
+FLOAT32_BYTES = BYTES["float32"]
 
 
 def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> list[str]:
@@ -46,17 +47,21 @@ def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> l
         parts += " in float32, weights again in bfloat16"
     is_native = recipe.engine.backend == "native"
     is_in_place = is_native and engine_device == "cpu" and recipe.engine.dtype == "float32"
-    own = (num_frozen + (0 if is_in_place else num_trained)) * number
-    cache = _cache_bytes(recipe, raw, is_used_only=engine_device == "cpu")
+    is_merged = recipe.lora.is_on and not is_native
+    own = num_parameters * number if is_merged else (num_frozen + (0 if is_in_place else num_trained)) * number
+    # vLLM reserves room for engine.cache_tokens on either device.
+    cache = _cache_bytes(recipe, raw, is_used_only=engine_device == "cpu" or not is_native)
     weights = f"{_size(own)} of weights and " if own else ""
+    merging = f"; {_size(2 * num_parameters * FLOAT32_BYTES)} more to merge the adapter" if is_merged else ""
+    whose = " of each worker on Ray" if recipe.runtime.backend == "ray" else ""
     # A vLLM server has one version at a time, and evaluates by holding back the next.
     evaluating = f"; while evaluating {_size(num_trained * number)} more, and up to as much cache again"
     return [
         *lines,
         f"memory: weights {_size(num_parameters * FLOAT32_BYTES)}; trainer about {_size(trainer)} ({parts}), two "
-        f"shared buffers {_size(2 * published)}",
+        f"shared buffers{whose} {_size(2 * published)}",
         *_rank_lines(recipe, raw, num_parameters=num_parameters, published=published, trainer=trainer),
-        f"memory: {weights}KV cache up to {_size(cache)} per rollout worker{evaluating if is_native else ''}",
+        f"memory: {weights}KV cache up to {_size(cache)} per rollout worker{evaluating if is_native else merging}",
     ]
 
 
@@ -88,13 +93,10 @@ def count_parameters(directory: Path) -> int:
 
 
 def _cache_bytes(recipe: Recipe, raw: dict[str, Any], *, is_used_only: bool) -> int:
-    num_heads = raw["num_attention_heads"]
-    head_size = raw.get("head_dim") or raw["hidden_size"] // num_heads
-    num_kv_heads = raw.get("num_key_value_heads") or num_heads
-    token_bytes = 2 * raw["num_hidden_layers"] * num_kv_heads * head_size * BYTES[recipe.engine.dtype]
-    slot_tokens = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
+    token_bytes = cached_numbers(raw) * BYTES[recipe.engine.dtype]
+    slot_tokens: int = min(recipe.max_sequence_tokens, raw["max_position_embeddings"], recipe.engine.cache_tokens)
     num_tokens = recipe.engine.num_slots * slot_tokens
-    return int(token_bytes * (min(recipe.engine.cache_tokens, num_tokens) if is_used_only else num_tokens))
+    return token_bytes * (min(recipe.engine.cache_tokens, num_tokens) if is_used_only else num_tokens)
 
 
 def _size(num_bytes: int) -> str:

@@ -162,6 +162,10 @@ class Published(_Message, frozen=True, kw_only=True):
     published: Publication
 
 
+class Saving(_Message, frozen=True, kw_only=True):
+    """More of a checkpoint is on the disk; says nothing of a step that goes on beside it."""
+
+
 class Saved(_Message, frozen=True, kw_only=True):
     directory: str
     error: str
@@ -169,8 +173,10 @@ class Saved(_Message, frozen=True, kw_only=True):
 
 
 class Progress(_Message, frozen=True, kw_only=True):
+    """Of a step or a supervised update; says nothing of a checkpoint that is being written beside it."""
+
     doing: str
 
 
 ToTrainer = StartTrainer | Supervise | TrainStep | Publish | Save
-FromTrainer = Rendezvous | TrainerReady | Supervised | StepDone | Published | Saved | Progress
+FromTrainer = Rendezvous | TrainerReady | Supervised | StepDone | Published | Saving | Saved | Progress

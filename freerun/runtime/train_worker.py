@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from freerun.errors import WorkerError
 from freerun.model.device import resolve_device
+from freerun.model.directory_growth import reported_growth
 from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
@@ -32,6 +33,7 @@ from freerun.runtime.messages import (
     Rendezvous,
     Save,
     Saved,
+    Saving,
     StartTrainer,
     StepDone,
     Supervise,
@@ -149,8 +151,9 @@ class TrainWorker:
         def write() -> None:
             error = ""
             try:
-                self._trained.save(weights, directory / MODEL_DIRECTORY, companions=self._companions)
-                save_file(optimizer, directory / OPTIMIZER_FILE)
+                with reported_growth(directory, lambda: self._parent.send(Saving())):
+                    self._trained.save(weights, directory / MODEL_DIRECTORY, companions=self._companions)
+                    save_file(optimizer, directory / OPTIMIZER_FILE)
             except Exception as problem:  # the thread's edge: the controller says so and stops
                 error = repr(problem)
             self._parent.send(Saved(directory=str(directory), error=error))
@@ -181,7 +184,14 @@ class TrainWorker:
             return
         directory = Path(self._reference_directory)
         if self._trainer.version == 0:
-            keep_reference(self._trained, directory, companions=self._companions, ranks=self._ranks)
+            keep_reference(
+                self._trained,
+                directory,
+                companions=self._companions,
+                ranks=self._ranks,
+                on_growth=lambda: self._progress("writing the reference policy"),
+            )
+        self._progress("reading the reference policy")
         self._trainer.reference = load_reference(
             directory, self._ranks, device=self._model.embedding.weight.device
         )

@@ -26,6 +26,7 @@ from freerun.runtime.messages import (
     Rendezvous,
     Save,
     Saved,
+    Saving,
     StartTrainer,
     StepDone,
     Supervise,
@@ -124,7 +125,7 @@ class TrainerClient:
         answer: asyncio.Future[FromTrainer] = asyncio.get_running_loop().create_future()
         assert answer_type not in self._answers, f"a second command is sent before its {answer_type.__name__}"
         self._answers[answer_type] = answer
-        self._last_progress[answer_type] = asyncio.get_running_loop().time()
+        self._reset_clocks(answer_type)
         return answer
 
     async def _received(self, answer: asyncio.Future[FromTrainer], answer_type: type[R]) -> R:
@@ -154,12 +155,16 @@ class TrainerClient:
         if isinstance(message, Rendezvous):
             self._start_others(message.address)
         elif isinstance(message, Progress):
-            # Of a step or a supervised update; a checkpoint that is being written has its own clock.
-            for answer_type in (StepDone, Supervised):
-                self._last_progress[answer_type] = asyncio.get_running_loop().time()
+            self._reset_clocks(StepDone, Supervised)
             self._on_progress(message.doing)
+        elif isinstance(message, Saving):
+            self._reset_clocks(Saved)
         elif (answer := self._answers.pop(type(message), None)) is not None and not answer.done():
             answer.set_result(message)
+
+    def _reset_clocks(self, *answer_types: type[Any]) -> None:
+        now = asyncio.get_running_loop().time()
+        self._last_progress.update(dict.fromkeys(answer_types, now))
 
     def _start_others(self, address: str) -> None:
         assert self._start_message is not None
@@ -178,11 +183,14 @@ class TrainerClient:
             for asked in [kind for kind in self._answers if self._last_progress[kind] < before]:
                 seconds = self._patience_seconds
                 reason = f"the trainer made no progress towards {asked.__name__} for {seconds:.0f} s"
-                self._give_up(reason, self._ranks[0])
+                # Whichever rank hangs, it is rank 0 that does not answer.
+                self._give_up(reason, *self._ranks)
 
-    def _give_up(self, reason: str, culprit: Link[FromTrainer]) -> None:
-        culprit.kill()
-        self._lose(f"{reason}; it was killed: {culprit.describe_end()}")
+    def _give_up(self, reason: str, *culprits: Link[FromTrainer]) -> None:
+        for culprit in culprits:
+            culprit.kill()
+        ends = "; ".join(culprit.describe_end() for culprit in culprits)
+        self._lose(f"{reason}; {'it was' if len(culprits) == 1 else 'all ranks were'} killed: {ends}")
 
     def _lose(self, reason: str) -> None:
         if not self._loss.done():

@@ -29,6 +29,7 @@ from freerun.backends.vllm_weights import MergedWeights, PublishedWeights, Reada
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import FreerunError, RequestError, WeightsError, WorkerError
 from freerun.model.adapter_directory import base_of, is_adapter, model_config
+from freerun.model.checkpoint import load_model
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.runtime.messages import (
@@ -111,6 +112,7 @@ class VllmWorker:
                 max_sequence_tokens=start.max_sequence_tokens,
                 loads_weights=needs_weights,
                 num_threads=parent.num_threads,
+                worker_index=start.worker_index,
             )
             self._server = VllmServer.start(settings)
         self._client = self._server.client
@@ -126,11 +128,15 @@ class VllmWorker:
         self._threads = ThreadPoolExecutor(self._engine.num_slots)
         self._num_loads = self._num_interrupts = self._num_recomputed = 0
         self._busy_seconds = self._load_seconds = 0.0
-        self._server.warm_up()
-        if not buffers and (self._server.is_joined or is_adapter(directory)):
-            self._swap(directory_weights(directory))
-        self._before = self._counters = self._client.counters()
-        """What a joined server had counted before it was joined is not ours."""
+        try:
+            self._server.warm_up()
+            if not buffers and (self._server.is_joined or is_adapter(directory)):
+                self._load_directory(directory)
+            self._before = self._counters = self._client.counters()
+            """What a joined server had counted before it was joined is not ours."""
+        except BaseException:
+            self._server.end()
+            raise
         self._next_report = self._last_report = time.monotonic()
         threading.Thread(target=self._forward_messages, daemon=True).start()
 
@@ -233,7 +239,7 @@ class VllmWorker:
         self._running.pop(sample.call_id, None)
         request_id = sample.request.request_id
         group = self._groups.get(request_id)
-        if group is None or group.request is not sample.request:
+        if group is None or not self._is_wanted(sample):
             if isinstance(result, WorkerError):
                 raise result
             return  # given up
@@ -250,6 +256,10 @@ class VllmWorker:
             del self._groups[request_id]
             completions = tuple(group.completions[index] for index in range(len(group.samples)))
             self._parent.send(Finished(request_id=request_id, completions=completions))
+
+    def _is_wanted(self, sample: _Sample) -> bool:
+        group = self._groups.get(sample.request.request_id)
+        return group is not None and group.request is sample.request
 
     def _abort(self, request_id: int) -> None:
         group = self._groups.pop(request_id, None)
@@ -277,6 +287,12 @@ class VllmWorker:
         self._parent.send(Loaded(published=published))
         self._next_report = 0.0
 
+    def _load_directory(self, directory: Path) -> None:
+        """Give the server a directory's weights, which it was not started with, and prove that it has them."""
+        model = load_model(directory)
+        self._swap(directory_weights(model))
+        require_agreement(self._client, model, self._engine.dtype)
+
     def _swap(self, weights: ReadableWeights) -> None:
         """Stop the server, have it read the weights, make sure that it did, and let it go on."""
         label = str(weights.version)
@@ -288,7 +304,12 @@ class VllmWorker:
             num_bytes=weights.num_bytes,
             tensors=weights.tensors,
         ):
-            if read.checksum != weights.checksum:
+            if read.missing:
+                raise WeightsError(
+                    f"the vLLM server at {self._client.address} has a model with {read.missing}, which the "
+                    "weights of this run do not have; start it with the run's model"
+                )
+            if (read.version, read.checksum) != (weights.version, weights.checksum):
                 raise WeightsError(
                     f"weights of version {label} arrived damaged in the vLLM server: checksum {read.checksum}, "
                     f"published was {weights.checksum}"
@@ -330,6 +351,9 @@ class VllmWorker:
         if self._groups:
             self._busy_seconds += now - self._last_report
         self._last_report = now
+        # An abort that overtook its own request was for an id that the server did not know yet.
+        if ghosts := [sample.call_id for sample in self._running.values() if not self._is_wanted(sample)]:
+            self._client.abort(ghosts)
         before, self._counters = self._counters, self._client.counters()
         if not self._groups or self._counters.num_tokens != before.num_tokens:
             self._parent.send(Report(stats=self._stats(self._counters)))

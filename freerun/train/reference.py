@@ -6,23 +6,30 @@ A new run and a resumed one both read the directory, so that they measure agains
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
+from freerun.model.directory_growth import reported_growth
 from freerun.model.new_directory import new_directory
 from freerun.model.trained import TrainedModel
 from freerun.train.ranks import Ranks, snapshot
 
 
-def keep_reference(trained: TrainedModel, directory: Path, *, companions: Path, ranks: Ranks) -> None:
-    """Write the weights of version 0 as a model directory; one of a start that led nowhere is replaced."""
+def keep_reference(
+    trained: TrainedModel, directory: Path, *, companions: Path, ranks: Ranks, on_growth: Callable[[], None]
+) -> None:
+    """Write the weights of version 0 as a model directory; one of a start that led nowhere is replaced.
+
+    `on_growth` is called, from a thread, as long as the writing makes progress.
+    """
     weights = snapshot(ranks, trained.state())
     if ranks.rank == 0:
         shutil.rmtree(directory, ignore_errors=True)
-        with new_directory(directory) as temporary:
+        with new_directory(directory) as temporary, reported_growth(temporary, on_growth):
             trained.save(weights, temporary, companions=companions)
     ranks.barrier()
 

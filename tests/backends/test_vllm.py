@@ -1,6 +1,7 @@
 """vLLM as a generator: the same completions, logprobs and versions that the embedded engine promises."""
 
 import asyncio
+import json
 import os
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -234,6 +235,37 @@ def test_a_load_interrupts_completions_without_losing_any(
         elif len(completion.spans) > 1:
             # Under keep the prefix was computed by older weights: neither version's full forward.
             assert np.abs(completion.logprobs - whole).max() > 1e-2
+
+
+def test_a_joined_server_gets_the_weights_of_the_directory_that_is_evaluated(
+    tmp_path: Path, model: Path, address: str
+) -> None:
+    async def evaluate() -> None:
+        async with rig_of(model, tmp_path, address, has_weights=False) as rig:
+            [completion] = await rig.pool.generate(request_of(40, max_completion_tokens=20))
+            assert [span.version for span in completion.spans] == [0]
+
+    asyncio.run(within(evaluate()))
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "epsilon", "reason"),
+    [(1, 1e-5, "has a model with model.layers.1"), (2, 1.0, "does not compute with the weights it was given")],
+    ids=["fewer layers", "another epsilon"],
+)
+def test_an_evaluation_refuses_to_join_a_server_of_another_model(
+    tmp_path: Path, address: str, num_layers: int, epsilon: float, reason: str
+) -> None:
+    other = make_model(tmp_path / "other", num_layers=num_layers)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rms_norm_eps": epsilon}))
+
+    async def evaluate() -> None:
+        with pytest.raises(WorkerError, match=reason):
+            async with rig_of(other, tmp_path, address, has_weights=False):
+                pass
+
+    asyncio.run(within(evaluate()))
 
 
 def test_weights_that_are_not_the_published_ones_are_refused(tmp_path: Path, model: Path, address: str) -> None:

@@ -41,8 +41,8 @@ MAX_TOKENS = 2048
 SIZES = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1, "intermediate_size": 48}
 
 
-def make_model(directory: Path) -> Path:
-    make_tiny(directory, alphabet=alphabet_of("euclid"), seed=5, **SIZES)
+def make_model(directory: Path, **sizes: int) -> Path:
+    make_tiny(directory, alphabet=alphabet_of("euclid"), seed=5, **SIZES | sizes)
     return directory
 
 
@@ -114,7 +114,10 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig_of(model: Path, logs: Path, *addresses: str, kv_on_load: str = "recompute") -> AsyncIterator[Rig]:
+async def rig_of(
+    model: Path, logs: Path, *addresses: str, kv_on_load: str = "recompute", has_weights: bool = True
+) -> AsyncIterator[Rig]:
+    """Without weights the worker takes those of the model's directory, as for `freerun eval`."""
     engine = EngineConfig(
         backend="vllm",
         num_slots=8,
@@ -128,7 +131,7 @@ async def rig_of(model: Path, logs: Path, *addresses: str, kv_on_load: str = "re
     launcher = LocalLauncher(logs, {}, weight_buffers=buffers)
     pool = RolloutPool(
         spawn=lambda index: launcher.launch(
-            Job(f"rollout-{index}", "rollout", "freerun.runtime.vllm_worker", has_weights=True), FromRollout
+            Job(f"rollout-{index}", "rollout", "freerun.runtime.vllm_worker", has_weights=has_weights), FromRollout
         ),
         start_message=StartEngine(
             model_directory=str(model),

@@ -14,8 +14,9 @@ import json
 import math
 import mmap
 import os
+import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -32,16 +33,19 @@ class WeightReader:
     ) -> dict[str, Any]:
         """Load the tensors, (name, dtype, shape, offset) each, that lie in the file at `path`.
 
-        The checksum is computed here, over the bytes that are loaded; if it is another, nothing is loaded.
+        The checksum is computed here, over the bytes that are loaded; if it is another, nothing is loaded. Neither
+        is it if the model has layers without tensors: vLLM would leave them as they are.
         """
         with open(path, "rb") as file:
             # Private, hence writable for torch; nobody writes, so that no page is ever copied.
             memory = mmap.mmap(file.fileno(), num_bytes, flags=mmap.MAP_PRIVATE)
         actual = str(xxhash.xxh3_64(memory, seed=version).hexdigest())
-        if actual == checksum:
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]
+        without = _layers(name for name, _ in model.named_parameters()) - _layers(name for name, *_ in tensors)
+        if actual == checksum and not without:
             self.reload_weights(weights_iterator=_views(memory, tensors))  # type: ignore[attr-defined]
-            _repack_head(self.model_runner.get_model())  # type: ignore[attr-defined]
-        return {"version": version, "checksum": actual}
+            _repack_head(model)
+        return {"version": version, "checksum": actual, "missing": min(without, default="")}
 
     def freerun_remove_rendezvous(self) -> None:
         """Remove the file through which the server's processes met; a killed server would leave it."""
@@ -55,6 +59,10 @@ def _views(memory: mmap.mmap, tensors: list[Any]) -> Iterator[tuple[str, torch.T
     for name, dtype, shape, offset in tensors:
         flat = torch.frombuffer(memory, dtype=getattr(torch, dtype), count=math.prod(shape), offset=offset)
         yield name, flat.view(shape)
+
+
+def _layers(names: Iterable[str]) -> set[str]:
+    return {found.group() for name in names if (found := re.match(r"model\.layers\.\d+", name))}
 
 
 def _repack_head(model: torch.nn.Module) -> None:

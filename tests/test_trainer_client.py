@@ -1,0 +1,123 @@
+"""The clocks of the trainer: a step and a checkpoint beside it have one each, and neither hides a stall."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_time import run_in_virtual_time
+
+from freerun.config.runtime import RuntimeConfig
+from freerun.errors import WorkerError
+from freerun.model import directory_growth
+from freerun.model.directory_growth import reported_growth
+from freerun.runtime.messages import FromTrainer, Progress, Saved, Saving
+from freerun.runtime.trainer_client import TrainerClient
+
+STALL_SECONDS = 30.0
+
+
+class FakeRank:
+    """A process of the trainer that says what the test puts into its inbox."""
+
+    is_placed = True
+    seconds_silent = 0.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_alive = True
+        self.inbox: asyncio.Queue[FromTrainer | None] = asyncio.Queue()
+
+    def send(self, message: Any) -> None:
+        pass
+
+    async def receive(self) -> FromTrainer | None:
+        return await self.inbox.get()
+
+    def kill(self) -> None:
+        if self.is_alive:
+            self.is_alive = False
+            self.inbox.put_nowait(None)
+
+    async def wait(self, timeout_seconds: float) -> object:
+        return None
+
+    def describe_end(self) -> str:
+        return f"{self.name} was killed"
+
+
+def with_trainer(act: Callable[[TrainerClient, FakeRank], Awaitable[None]], *, num_ranks: int = 1) -> None:
+    async def main() -> None:
+        ranks = [FakeRank(f"trainer-{rank}") for rank in range(num_ranks)]
+        config = RuntimeConfig(stall_seconds=STALL_SECONDS, start_seconds=STALL_SECONDS)
+        trainer = TrainerClient(ranks, config=config, on_progress=lambda doing: None)
+        try:
+            await act(trainer, ranks[0])
+        finally:
+            await trainer.close()
+
+    run_in_virtual_time(main())
+
+
+async def say(rank: FakeRank, message: FromTrainer) -> None:
+    """Ten times, over more than three times the patience."""
+    for _ in range(10):
+        await asyncio.sleep(STALL_SECONDS / 3)
+        rank.inbox.put_nowait(message)
+
+
+def test_a_checkpoint_may_take_long_as_long_as_it_grows() -> None:
+    async def act(trainer: TrainerClient, rank: FakeRank) -> None:
+        saving = asyncio.ensure_future(trainer.save("checkpoint", version=1))
+        await say(rank, Saving())
+        rank.inbox.put_nowait(Saved(directory="checkpoint", error=""))
+        await saving
+
+    with_trainer(act)
+
+
+@pytest.mark.parametrize(
+    ("message", "stalled"), [(Progress(doing="updating"), "Saved"), (Saving(), "StepDone")], ids=["save", "step"]
+)
+def test_progress_of_one_thing_does_not_hide_the_stall_of_another(message: FromTrainer, stalled: str) -> None:
+    async def act(trainer: TrainerClient, rank: FakeRank) -> None:
+        under_way = [asyncio.ensure_future(trainer.save("checkpoint", version=1))]
+        under_way.append(asyncio.ensure_future(trainer.step([])))
+        await say(rank, message)
+        for error in await asyncio.gather(*under_way, return_exceptions=True):
+            assert f"made no progress towards {stalled} for 30 s; it was killed" in str(error)
+
+    with_trainer(act)
+
+
+def test_a_stall_of_several_ranks_tells_of_all() -> None:
+    async def act(trainer: TrainerClient, rank: FakeRank) -> None:
+        with pytest.raises(WorkerError, match="all ranks were killed: trainer-0 was killed; trainer-1 was killed"):
+            await trainer.step([])
+
+    with_trainer(act, num_ranks=2)
+
+
+def test_growth_is_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_growth, "LOOK_SECONDS", 0.01)
+    reports: asyncio.Queue[None] = asyncio.Queue()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with reported_growth(tmp_path, lambda: loop.call_soon_threadsafe(reports.put_nowait, None)):
+            path = tmp_path / "model" / "weights"
+            path.parent.mkdir()
+            with path.open("wb") as file:
+                file.truncate(1 << 20)
+                await asyncio.sleep(0.1)
+                while not reports.empty():
+                    reports.get_nowait()  # the new directory itself
+                await asyncio.sleep(0.1)
+                assert reports.empty(), "a length is no progress"
+                file.write(b"1" * (1 << 19))
+                file.flush()
+                async with asyncio.timeout(20):
+                    await reports.get()
+
+    asyncio.run(main())
