@@ -172,7 +172,7 @@ def test_a_pinned_version_is_sampled_whole_and_a_load_waits_for_it(runner: async
         )
         rollout = asyncio.create_task(rig.pool.generate(request_of(11, num_samples=3, max_completion_tokens=LONG)))
         await rig.until_sampled(50)
-        assert rig.stats.num_evaluating == 3
+        await rig.until(lambda: rig.stats.num_evaluating == 3, "a report of the evaluation")
         load = asyncio.create_task(rig.publish(2))
         completions = await evaluation
         assert not load.done()

@@ -92,6 +92,7 @@ class Rig:
     shared: SharedWeights
     model: Path
     deaths: list[str]
+    address: str
 
     async def publish(self, version: int) -> None:
         self.shared.write(version, random_weights(version, read_config(self.model)))
@@ -108,9 +109,10 @@ class Rig:
             await asyncio.sleep(0.02)
 
     async def until_sampled(self, num_tokens: int) -> None:
-        """Until that many more tokens have been sampled."""
-        goal = self.stats.num_tokens + num_tokens
-        await self.until(lambda: self.stats.num_tokens >= goal, f"{num_tokens} tokens")
+        """Until that many more tokens have been sampled; asks the server, since a report may be a second old."""
+        client = VllmClient(self.address, token=os.environ[TOKEN_VARIABLE])
+        goal = client.counters().num_tokens + num_tokens
+        await self.until(lambda: client.counters().num_tokens >= goal, f"{num_tokens} tokens")
 
 
 @asynccontextmanager
@@ -148,7 +150,7 @@ async def rig_of(
     )
     try:
         await pool.start()
-        yield Rig(pool, SharedWeights(buffers, layout), model, deaths)
+        yield Rig(pool, SharedWeights(buffers, layout), model, deaths, *addresses)
     finally:
         await pool.close()
         await launcher.close()
