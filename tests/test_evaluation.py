@@ -69,7 +69,9 @@ def evaluate_checkpoint(recipe: Recipe, version: int) -> list[tuple[float, float
 def test_an_evaluation_in_training_is_what_its_checkpoint_gives_afterwards(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     path = make_run(tmp_path)
-    overrides = ("--eval.every_steps", "2", "--eval.num_prompts", "6")
+    # Slowly, so that a checkpoint is written before the next is due.
+    slowly = ("--reward.grader", "tests.lively_grader:slow_score")
+    overrides = ("--eval.every_steps", "2", "--eval.num_prompts", "6", *slowly)
     run = Run(path, *overrides, "--checkpoint.every_steps", "1", "--checkpoint.keep", "100")
     assert run.wait() == 0, run.output
     recipe = recipe_of(path, *overrides)

@@ -79,7 +79,7 @@ def test_dry_run_and_run_refuse_a_missing_vllm(
     assert main([*arguments, "--dry-run"]) != 0
     assert "needs vLLM" in capsys.readouterr().err
     assert main(arguments) != 0
-    assert "needs vLLM" in capsys.readouterr().out
+    assert "needs vLLM" in capsys.readouterr().err
 
 
 def test_an_interpreter_by_a_relative_path_is_found_from_the_users_directory(
