@@ -204,6 +204,7 @@ def test_a_load_interrupts_completions_without_losing_any(
     async def interrupt() -> tuple[int, Request, tuple[Completion, ...]]:
         async with rig_of(model, tmp_path, address, kv_on_load=kv_on_load) as rig:
             # A tiny model may be done before the weights are there: then once more, under later versions.
+            sampled: list[Completion] = []
             for first in range(3, 45, 3):
                 await rig.publish(first)
                 request = request_of(20, num_samples=4, max_completion_tokens=LONG, prompt_length=70)
@@ -212,12 +213,16 @@ def test_a_load_interrupts_completions_without_losing_any(
                 await rig.publish(first + 1)
                 await rig.publish(first + 2)
                 completions = await generating
+                sampled += completions
                 if all(len(completion.spans) > 1 for completion in completions):
                     break
             # The cached prompt of the first version must not be used for a request that begins under the last.
             fresh = request_of(20, num_samples=2, max_completion_tokens=40, prompt_length=70)
             completions = (*completions, *await rig.pool.generate(fresh))
             assert not rig.deaths
+            num_interrupts = sum(len(completion.spans) - 1 for completion in sampled)
+            await rig.until(lambda: rig.stats.num_interrupts == num_interrupts, "a report of all interrupts")
+            assert rig.stats.num_loads == first  # three for every attempt
             return first, request, completions
 
     first, request, completions = asyncio.run(within(interrupt()))
