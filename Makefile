@@ -38,8 +38,7 @@ $(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
 backends: $(BACKENDS)/.installed
 
 test-backends: $(BACKENDS)/.installed
-	# What failed is tried once more: the tests kill servers and nodes in the middle, on a machine others may use.
-	$(BACKENDS)/bin/pytest tests/backends || $(BACKENDS)/bin/pytest tests/backends --last-failed
+	$(BACKENDS)/bin/pytest tests/backends
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
