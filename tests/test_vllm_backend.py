@@ -20,7 +20,7 @@ from freerun.backends import vllm_client, vllm_server
 from freerun.backends.vllm_client import Sampled, VersionSpan, VllmClient, _Logprobs, _TokenLogprob
 from freerun.backends.vllm_samples import sample_seed, sampling_parameters, to_completion
 from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, VllmServer, require_vllm
-from freerun.backends.vllm_weights import WeightSource, merged
+from freerun.backends.vllm_weights import WeightSource
 from freerun.cli.main import main
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
@@ -29,7 +29,7 @@ from freerun.errors import ConfigError, WorkerError
 from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import to_hugging_face
 from freerun.model.decoder import Decoder
-from freerun.model.lora import add_adapter, trained_parameters
+from freerun.model.lora import add_adapter, merged_state, trained_parameters
 from freerun.runtime.build import check_model
 from freerun.types import Span
 from freerun.weights.buffers import create_buffers
@@ -278,7 +278,7 @@ def test_an_adapter_merged_for_vllm_computes_what_it_computes_beside_its_base() 
     for parameter in trained_parameters(model).values():
         parameter.data = torch.randn(parameter.shape, generator=generator) * 0.1
     plain = Decoder(TINY)
-    plain.load_state_dict(merged(model))
+    plain.load_state_dict(merged_state(model))
     tokens = [1, 5, 2, 8, 8, 3]
     with torch.no_grad():
         torch.testing.assert_close(full_forward_logits(plain, tokens), full_forward_logits(model, tokens))

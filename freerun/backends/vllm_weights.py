@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from freerun.config.lora import LoraConfig
-from freerun.model.checkpoint import load_model, read_config
+from freerun.model.checkpoint import empty_model, load_model
 from freerun.model.decoder import Decoder, DecoderConfig
-from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, trained_parameters
+from freerun.model.lora import add_adapter, frozen_checksum, merged_state, trained_parameters
 from freerun.model.tensor_names import stacked_parts
 from freerun.types import Publication
 from freerun.weights.buffers import NUM_BUFFERS
@@ -79,7 +79,7 @@ class PublishedWeights:
     """All weights as the trainer publishes them."""
 
     def __init__(self, descriptors: Sequence[int], directory: Path) -> None:
-        self._source = WeightSource(descriptors, _empty_model(directory))
+        self._source = WeightSource(descriptors, empty_model(directory))
 
     def readable(self, published: Publication) -> ReadableWeights:
         self._source.shared.fetch(published.version, published.checksum)
@@ -98,13 +98,13 @@ class MergedWeights:
         add_adapter(self._model, lora, seed=0)  # its matrices arrive by publication
         layout = WeightLayout(self._model)
         self._adapter = SharedWeights(descriptors, layout, frozen=frozen_checksum(self._model))
-        self._source = WeightSource(_own_buffer(), _empty_model(base))
+        self._source = WeightSource(_own_buffer(), empty_model(base))
 
     def readable(self, published: Publication) -> ReadableWeights:
         adapter = self._adapter.fetch(published.version, published.checksum)
         for name, parameter in trained_parameters(self._model).items():
             parameter.data = adapter[name]
-        return self._source.written(published.version, merged(self._model))
+        return self._source.written(published.version, merged_state(self._model))
 
     def model(self, published: Publication) -> Decoder:
         """Our own decoder with the base and the adapter that was read last."""
@@ -130,25 +130,6 @@ def named_places(layout: WeightLayout, config: DecoderConfig) -> list[NamedPlace
     return named
 
 
-@torch.no_grad()
-def merged(model: Decoder) -> dict[str, Tensor]:
-    """The weights of a plain decoder that computes what this one does with its adapter."""
-    state = {name: p.data for name, p in model.named_parameters() if not name.endswith((".lora_A", ".lora_B"))}
-    for name, layer in model.named_modules():
-        if isinstance(layer, LoraLinear):
-            weight = layer.weight.clone()
-            for projection, A, B in layer.matrices(layer.lora_A, layer.lora_B):
-                weight[projection.begin : projection.end] += layer.scale * (B @ A)
-            state[f"{name}.weight"] = weight
-    return state
-
-
 def _own_buffer() -> tuple[int, ...]:
     # One for all versions: the server has copied what it read when it answers, and nobody else reads it.
     return (os.memfd_create("freerun-merged"),) * NUM_BUFFERS
-
-
-def _empty_model(directory: Path) -> Decoder:
-    """The shapes of a model, without its weights."""
-    with torch.device("meta"):
-        return Decoder(read_config(directory))

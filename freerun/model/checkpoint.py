@@ -76,15 +76,20 @@ def to_hugging_face(state: Mapping[str, Tensor], config: DecoderConfig) -> dict[
     return tensors
 
 
+def empty_model(directory: Path) -> Decoder:
+    """A decoder of the directory's shape, whose parameters hold no memory."""
+    with torch.device("meta"):
+        return Decoder(read_config(directory))
+
+
 def load_model(directory: Path) -> Decoder:
     """A decoder in float32 with the directory's weights; an adapter's are merged into those of its base."""
     if is_adapter(directory):
         model = load_model(base_of(directory))
         merge_adapter(model, directory)
         return model
-    config = read_config(directory)
-    with torch.device("meta"):
-        model = Decoder(config)
+    model = empty_model(directory)
+    config = model.config
     tensors = _read_tensors(directory)
     state: dict[str, Tensor] = {}
     for ours, parts in stacked_parts(config):

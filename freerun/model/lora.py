@@ -65,6 +65,20 @@ class LoraLinear(nn.Linear):
         return zip(self.projections, lora_A.split(self.rank), Bs, strict=True)
 
 
+@torch.no_grad()
+def merged_state(model: Decoder) -> dict[str, Tensor]:
+    """The weights of a plain decoder that computes what this one does with its adapter."""
+    adapter = trained_parameters(model)
+    state = {name: parameter.data for name, parameter in model.named_parameters() if name not in adapter}
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLinear):
+            weight = layer.weight.clone()
+            for projection, A, B in layer.matrices(layer.lora_A, layer.lora_B):
+                weight[projection.begin : projection.end] += layer.scale * (B @ A)
+            state[f"{name}.weight"] = weight
+    return state
+
+
 def projections_of(config: DecoderConfig) -> Iterator[tuple[str, list[Projection]]]:
     """Our linear layers by name, each with the projections that it stacks."""
     for ours, parts in stacked_parts(config):

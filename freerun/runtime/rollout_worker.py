@@ -16,8 +16,7 @@ from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
 from freerun.errors import RequestError, WorkerError
-from freerun.model.checkpoint import load_model, read_config
-from freerun.model.decoder import Decoder
+from freerun.model.checkpoint import empty_model, load_model
 from freerun.model.device import resolve_device, resolve_dtype
 from freerun.model.lora import add_adapter, frozen_checksum
 from freerun.processes.parent import Parent, run_worker
@@ -58,8 +57,7 @@ class RolloutWorker:
             self._shared = SharedWeights(buffers, WeightLayout(model), frozen=frozen_checksum(model))
         elif buffers:
             # The weights arrive by `Load`; until then the parameters hold no memory worth the name.
-            with torch.device("meta"):
-                model = Decoder(read_config(directory))
+            model = empty_model(directory)
             self._shared = SharedWeights(buffers, WeightLayout(model))
             model.to(dtype).to_empty(device=device)
         else:
