@@ -23,11 +23,14 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
 
+from freerun.errors import WorkerError
 from freerun.processes.frames import Alive, FrameReader, to_frame
 
 M = TypeVar("M")
+F = TypeVar("F")
 PR_SET_PDEATHSIG = 1
 HEARTBEAT_SECONDS = 1.0
+FIRST_MESSAGE_SECONDS = 60.0
 
 
 def _die_with_parent(parent_pid: int) -> None:
@@ -73,6 +76,15 @@ class Parent(Generic[M]):
             return self._inbox.get(timeout=timeout_seconds) if timeout_seconds else self._inbox.get_nowait()
         except queue.Empty:
             return None
+
+    def receive_first(self, kind: type[F]) -> F:
+        """The message that a worker is started with."""
+        first = self.receive(FIRST_MESSAGE_SECONDS)
+        if not isinstance(first, kind):
+            raise WorkerError(
+                f"a worker waits {FIRST_MESSAGE_SECONDS:.0f} s for {kind.__name__}, got {type(first).__name__}"
+            )
+        return first
 
     def finish(self) -> None:
         """Return when everything sent so far has left the process."""

@@ -127,10 +127,7 @@ class RolloutWorker:
 
 
 def serve(parent: Parent[ToRollout]) -> None:
-    start = parent.receive(timeout_seconds=60)
-    if not isinstance(start, StartEngine):
-        raise WorkerError(f"a rollout worker waits 60 s for StartEngine, got {type(start).__name__}")
-    RolloutWorker(parent, start).serve()
+    RolloutWorker(parent, parent.receive_first(StartEngine)).serve()
 
 
 if __name__ == "__main__":

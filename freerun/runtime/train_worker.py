@@ -221,10 +221,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 def serve(parent: Parent[ToTrainer]) -> None:
-    start = parent.receive(timeout_seconds=60)
-    if not isinstance(start, StartTrainer):
-        raise WorkerError(f"the trainer waits 60 s for StartTrainer, got {type(start).__name__}")
-    TrainWorker(parent, start).serve()
+    TrainWorker(parent, parent.receive_first(StartTrainer)).serve()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from freerun.backends.vllm_agreement import require_agreement
 from freerun.backends.vllm_client import Counters, Sampled
 from freerun.backends.vllm_samples import sampling_parameters, to_completion
 from freerun.backends.vllm_server import ServerSettings, VllmServer
-from freerun.backends.vllm_weights import MergedWeights, PublishedWeights, ReadableWeights, directory_weights
+from freerun.backends.vllm_swap import swap_weights
+from freerun.backends.vllm_weights import MergedWeights, PublishedWeights, directory_weights
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import FreerunError, RequestError, WeightsError, WorkerError
 from freerun.model.adapter_directory import base_of, is_adapter, model_config
@@ -278,7 +279,7 @@ class VllmWorker:
         assert self._weights is not None
         readable = self._weights.readable(published)
         begin = time.perf_counter()
-        self._swap(readable)
+        swap_weights(self._client, readable, keeps_cache=self._keeps_cache)
         if self._num_loads == 0:
             require_agreement(self._client, self._weights.model(published), self._engine.dtype)
         self._load_seconds += time.perf_counter() - begin
@@ -287,37 +288,15 @@ class VllmWorker:
         self._parent.send(Loaded(published=published))
         self._next_report = 0.0
 
+    @property
+    def _keeps_cache(self) -> bool:
+        return self._engine.kv_on_load == "keep"
+
     def _load_directory(self, directory: Path) -> None:
         """Give the server a directory's weights, which it was not started with, and prove that it has them."""
         model = load_model(directory)
-        self._swap(directory_weights(model))
+        swap_weights(self._client, directory_weights(model), keeps_cache=self._keeps_cache)
         require_agreement(self._client, model, self._engine.dtype)
-
-    def _swap(self, weights: ReadableWeights) -> None:
-        """Stop the server, have it read the weights, make sure that it did, and let it go on."""
-        label = str(weights.version)
-        self._client.pause(keeps_cache=self._engine.kv_on_load == "keep")
-        for read in self._client.read_weights(
-            path=weights.path,
-            version=weights.version,
-            checksum=weights.checksum,
-            num_bytes=weights.num_bytes,
-            tensors=weights.tensors,
-        ):
-            if read.missing:
-                raise WeightsError(
-                    f"the vLLM server at {self._client.address} has a model with {read.missing}, which the "
-                    "weights of this run do not have; start it with the run's model"
-                )
-            if (read.version, read.checksum) != (weights.version, weights.checksum):
-                raise WeightsError(
-                    f"weights of version {label} arrived damaged in the vLLM server: checksum {read.checksum}, "
-                    f"published was {weights.checksum}"
-                )
-        self._client.set_version(label)
-        if (held := self._client.version()) != label:
-            raise WeightsError(f'the vLLM server says that it holds version "{held}" after loading {label}')
-        self._client.resume()
 
     def _pin(self, version: int) -> None:
         if self._version != version:
@@ -340,7 +319,7 @@ class VllmWorker:
         for before in completion.spans[:-1]:
             num_before += before.num_tokens
             self._num_interrupts += 1
-            self._num_recomputed += num_before if self._engine.kv_on_load == "recompute" else 0
+            self._num_recomputed += 0 if self._keeps_cache else num_before
 
     def _report(self) -> None:
         """Say how far the server is; while it has work and samples nothing, say nothing: that is a stall."""
@@ -383,10 +362,7 @@ class VllmWorker:
 
 
 def serve(parent: Parent[ToRollout]) -> None:
-    start = parent.receive(timeout_seconds=60)
-    if not isinstance(start, StartEngine):
-        raise WorkerError(f"a rollout worker waits 60 s for StartEngine, got {type(start).__name__}")
-    VllmWorker(parent, start).serve()
+    VllmWorker(parent, parent.receive_first(StartEngine)).serve()
 
 
 if __name__ == "__main__":
