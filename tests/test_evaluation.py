@@ -120,7 +120,7 @@ class Engines:
         return asyncio.create_task(pinned.generate(request))
 
     def child(self, index: int) -> Link[FromRollout]:
-        return self.pool._workers[index].child
+        return self.pool._workers[index].link
 
     def stop(self, index: int) -> None:
         """Let a worker be busy for as long as it takes: it cannot answer before it is killed."""

@@ -35,7 +35,7 @@ from freerun.backends.ray_host import Host
 from freerun.backends.ray_link import PublishedWeights, RayLink, Site
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError, WorkerError
-from freerun.processes.link import Job
+from freerun.processes.link import WorkerJob
 
 CONNECT_SECONDS = 10.0
 PROBE_SECONDS = 60.0
@@ -64,7 +64,7 @@ class RayLauncher:
             weights=PublishedWeights(),
         )
 
-    async def launch(self, job: Job, receives: Any) -> RayLink[Any]:
+    async def launch(self, job: WorkerJob, receives: Any) -> RayLink[Any]:
         group = self._groups[job.name]
         place, on_end = self._place(job, group)
         host = self._make_host(
@@ -76,7 +76,7 @@ class RayLauncher:
         ).remote()
         return RayLink(job, host, receives, demand=group.demand, site=self._site, on_end=on_end)
 
-    def _place(self, job: Job, group: Group) -> tuple[PlacementGroup, Callable[[], None]]:
+    def _place(self, job: WorkerJob, group: Group) -> tuple[PlacementGroup, Callable[[], None]]:
         """The placement group to start the worker in, and what is to be done with it when the worker is gone."""
         if job.role == "rollout":
             own = _place_together(group)

@@ -23,7 +23,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 from freerun.backends.ray_demand import Demand
 from freerun.errors import WorkerError
 from freerun.processes.frames import Alive, MessageDecoder, to_frame
-from freerun.processes.link import Job
+from freerun.processes.link import WorkerJob
 from freerun.processes.worker_process import log_tail
 from freerun.types import Publication
 
@@ -73,7 +73,7 @@ class RayLink(Generic[M]):
     """Implements `link.Link`."""
 
     def __init__(
-        self, job: Job, host: Any, receives: Any, *, demand: Demand, site: Site, on_end: Callable[[], None]
+        self, job: WorkerJob, host: Any, receives: Any, *, demand: Demand, site: Site, on_end: Callable[[], None]
     ) -> None:
         self.name = job.name
         self._job = job

@@ -15,7 +15,7 @@ Role = Literal["rollout", "trainer", "grader"]
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """A worker to be started."""
 
     name: str
@@ -77,7 +77,7 @@ class Link(Protocol[M_co]):
 class Launcher(Protocol):
     """Gives workers a process and cores of their own."""
 
-    async def launch(self, job: Job, receives: Any) -> Link[Any]:
+    async def launch(self, job: WorkerJob, receives: Any) -> Link[Any]:
         """Start a worker; `receives` is the union of its messages to us. The same job again is its successor."""
         ...
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.processes.child import Child
-from freerun.processes.link import Job
+from freerun.processes.link import WorkerJob
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LocalLauncher:
         self._weight_buffers = tuple(weight_buffers)
         """Descriptors of shared memory, inherited by workers that have weights; ours to close."""
 
-    async def launch(self, job: Job, receives: Any) -> Child[Any]:
+    async def launch(self, job: WorkerJob, receives: Any) -> Child[Any]:
         seat = self._seats.get(job.name, Seat())
         return await Child.start(
             job.name,

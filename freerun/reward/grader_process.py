@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
-from freerun.processes.link import Job as Worker
-from freerun.processes.link import Launcher, Link
+from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.reward.messages import Begin, FromWorker, Job, Ready, Refused
 from freerun.types import Grade, GradeFailed, Reward
 
@@ -50,7 +49,7 @@ class GraderProcess:
 
     async def start(self) -> None:
         """Start the process; a grader it refuses is a `ConfigError`, one that does not come up a `WorkerError`."""
-        worker = Worker(self.name, "grader", "freerun.reward.worker")
+        worker = WorkerJob(self.name, "grader", "freerun.reward.worker")
         child: Link[FromWorker] = await self._launcher.launch(worker, FromWorker)
         self._child = child
         child.send(Begin(self._config))

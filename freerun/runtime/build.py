@@ -22,7 +22,7 @@ from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import model_config
 from freerun.model.config_file import head_size
-from freerun.processes.link import Job, Launcher, Link
+from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.processes.local import LocalLauncher
 from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.protocols import Workflow
@@ -169,7 +169,7 @@ def make_rollout_pool(
     names, module = rollout_names(recipe), ROLLOUT_MODULES[recipe.engine.backend]
 
     async def spawn(index: int) -> Link[FromRollout]:
-        job = Job(names[index], "rollout", module, has_weights=has_weights)
+        job = WorkerJob(names[index], "rollout", module, has_weights=has_weights)
         return await launcher.launch(job, FromRollout)
 
     return RolloutPool(
@@ -195,7 +195,7 @@ async def make_trainer(recipe: Recipe, launcher: Launcher, *, on_progress: Calla
     try:
         for rank, name in enumerate(trainer_names(recipe)):
             # Rank 0 publishes for all.
-            job = Job(name, "trainer", "freerun.runtime.train_worker", has_weights=rank == 0)
+            job = WorkerJob(name, "trainer", "freerun.runtime.train_worker", has_weights=rank == 0)
             ranks.append(await launcher.launch(job, FromTrainer))
     except BaseException:
         for link in ranks:

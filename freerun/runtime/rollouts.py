@@ -46,9 +46,9 @@ WATCH_SECONDS = 1.0
 class _Worker:
     """One rollout worker as the pool knows it; outlives the process when that is replaced."""
 
-    def __init__(self, index: int, child: Link[FromRollout]) -> None:
+    def __init__(self, index: int, link: Link[FromRollout]) -> None:
         self.index = index
-        self.child = child
+        self.link = link
         self.is_ready = False
         self.loaded_version = -1
         self.pinned_version = -1
@@ -113,17 +113,17 @@ class RolloutPool:
         await asyncio.shield(self._failure)
 
     def _is_started(self) -> bool:
-        return self.num_ready > 0 and all(w.is_ready or not w.child.is_placed for w in self._workers)
+        return self.num_ready > 0 and all(w.is_ready or not w.link.is_placed for w in self._workers)
 
     @property
     def num_ready(self) -> int:
         return sum(worker.is_ready for worker in self._workers)
 
     def missing(self) -> str:
-        if self.num_ready or all(worker.child.is_placed for worker in self._workers):
+        if self.num_ready or all(worker.link.is_placed for worker in self._workers):
             return ""
-        waiting = next(worker for worker in self._workers if not worker.child.is_placed)
-        return f"no rollout worker has a place in the cluster: {waiting.child.describe_end()}"
+        waiting = next(worker for worker in self._workers if not worker.link.is_placed)
+        return f"no rollout worker has a place in the cluster: {waiting.link.describe_end()}"
 
     def stats(self) -> Sequence[EngineStats]:
         return [worker.stats for worker in self._workers]
@@ -139,7 +139,7 @@ class RolloutPool:
             self._waiting.pop(request.request_id, None)
             for worker in self._workers:
                 if worker.requests.pop(request.request_id, None) is not None:
-                    worker.child.send(Abort(request_ids=(request.request_id,)))
+                    worker.link.send(Abort(request_ids=(request.request_id,)))
 
     async def load(self, published: Publication) -> None:
         """Send the weights to every worker and wait until each has confirmed version and checksum.
@@ -152,7 +152,7 @@ class RolloutPool:
         self._published = published
         for worker in self._workers:
             if worker.is_ready:
-                worker.child.send(Load(published=published))
+                worker.link.send(Load(published=published))
         self._relieve_unplaced()  # of requests for a version that they will now never have
 
         def is_loaded() -> bool:
@@ -185,16 +185,16 @@ class RolloutPool:
         for worker in self._workers:
             if worker.pinned_version >= 0:
                 worker.pinned_version = -1
-                worker.child.send(Unpin())
+                worker.link.send(Unpin())
 
     async def close(self) -> None:
         """End all workers; returns when no process is left."""
         for task in self._tasks:
             task.cancel()
         for worker in self._workers:
-            worker.child.kill()
+            worker.link.kill()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(worker.child.wait(timeout_seconds=10) for worker in self._workers))
+        await asyncio.gather(*(worker.link.wait(timeout_seconds=10) for worker in self._workers))
         if self._failure.done():
             self._failure.exception()  # seen, or asyncio complains about it at exit
 
@@ -203,7 +203,7 @@ class RolloutPool:
         if not able:
             self._fail(request.request_id, _pin_lost(request))
             return
-        worker = min(able, key=lambda w: (not w.is_ready, not w.child.is_placed, w.num_samples, w.index))
+        worker = min(able, key=lambda w: (not w.is_ready, not w.link.is_placed, w.num_samples, w.index))
         worker.requests[request.request_id] = request
         if worker.is_ready:
             if not worker.unsent:
@@ -222,24 +222,24 @@ class RolloutPool:
             waiting.set_exception(error)
 
     def _send_start(self, worker: _Worker) -> None:
-        worker.child.send(msgspec.structs.replace(self._start_message, worker_index=worker.index))
+        worker.link.send(msgspec.structs.replace(self._start_message, worker_index=worker.index))
 
     def _send_pin(self, worker: _Worker) -> None:
         worker.pinned_version = self._pinned_version
-        worker.child.send(Pin(version=self._pinned_version))
+        worker.link.send(Pin(version=self._pinned_version))
 
     def _send(self, worker: _Worker) -> None:
         """Send the requests of this turn of the event loop in one message."""
         requests = tuple(request for request in worker.unsent if request.request_id in worker.requests)
         worker.unsent = []
         if requests and worker.is_ready:
-            worker.child.send(Generate(requests=requests))
+            worker.link.send(Generate(requests=requests))
 
     async def _serve(self, worker: _Worker) -> None:
         """Take in one worker's messages for as long as it can be kept alive."""
         try:
             while True:
-                message = await worker.child.receive()
+                message = await worker.link.receive()
                 if message is None:
                     await self._replace(worker)
                 else:
@@ -271,32 +271,32 @@ class RolloutPool:
         """Give a new process the newest weights, then the requests that are its own."""
         worker.is_ready = True
         if self._published is not None:
-            worker.child.send(Load(published=self._published))
+            worker.link.send(Load(published=self._published))
             if self._published.version == self._pinned_version:
                 self._send_pin(worker)
         for request in [r for r in worker.requests.values() if not self._can_serve(worker, r)]:
             del worker.requests[request.request_id]
             self._dispatch(request)
         if worker.requests:
-            worker.child.send(Generate(requests=tuple(worker.requests.values())))
+            worker.link.send(Generate(requests=tuple(worker.requests.values())))
         self._relieve_unplaced()
         self._changed.set()
 
     def _relieve_unplaced(self) -> None:
         """Send on the requests that workers without a place hold since there was nobody else to take them."""
         for worker in self._workers:
-            if worker.requests and not worker.child.is_placed:
+            if worker.requests and not worker.link.is_placed:
                 held, worker.requests = list(worker.requests.values()), {}
                 for request in held:
                     self._dispatch(request)
 
     async def _replace(self, worker: _Worker) -> None:
         """Start another process in place of one that is gone, and send its requests again."""
-        worker.child.kill()
-        await worker.child.wait(timeout_seconds=5)
-        reason = worker.child.describe_end()
+        worker.link.kill()
+        await worker.link.wait(timeout_seconds=5)
+        reason = worker.link.describe_end()
         # One that ends by itself before it is ready would do so again; one whose machine was lost would not.
-        could_start = worker.is_ready or worker.child.was_taken_away
+        could_start = worker.is_ready or worker.link.was_taken_away
         is_restarted = self._num_restarts_left > 0 and could_start
         self._on_death(worker.name, reason, is_restarted)
         if not is_restarted:
@@ -306,7 +306,7 @@ class RolloutPool:
         orphans = list(worker.requests.values())
         worker.is_ready, worker.loaded_version, worker.pinned_version = False, -1, -1
         worker.requests, worker.unsent = {}, []
-        worker.child = await self._spawn(worker.index)
+        worker.link = await self._spawn(worker.index)
         self._send_start(worker)
         worker.last_progress = asyncio.get_running_loop().time()
         for request in orphans:
@@ -319,22 +319,22 @@ class RolloutPool:
             await asyncio.sleep(WATCH_SECONDS)
             now = asyncio.get_running_loop().time()
             for worker in self._workers:
-                if not worker.child.is_placed:
+                if not worker.link.is_placed:
                     worker.last_progress = now  # its time to start begins when it has a place
                     is_lost = False
                 elif not worker.is_ready:
                     is_lost = now - worker.last_progress > self._config.start_seconds
                 else:
                     is_stalled = bool(worker.requests) and now - worker.last_progress > self._config.stall_seconds
-                    is_lost = is_stalled or worker.child.seconds_silent > self._config.silence_seconds
+                    is_lost = is_stalled or worker.link.seconds_silent > self._config.silence_seconds
                 if is_lost:
-                    worker.child.kill()
+                    worker.link.kill()
             self._require_a_place(now)
             self._changed.set()  # places are found, and lost, without a message
 
     def _require_a_place(self, now: float) -> None:
         """Give up when for long no worker has had a place while there was something to do."""
-        if any(worker.child.is_placed for worker in self._workers) or (self._has_started and not self._waiting):
+        if any(worker.link.is_placed for worker in self._workers) or (self._has_started and not self._waiting):
             self._last_placed = now
         patience = self._config.stall_seconds if self._has_started else self._config.start_seconds
         if now - self._last_placed > patience and not self._failure.done():

@@ -51,7 +51,7 @@ class TrainerClient:
         config: RuntimeConfig,
         on_progress: Callable[[str], None],
     ) -> None:
-        self._ranks = tuple(ranks)
+        self._links = tuple(ranks)
         self._start_message: StartTrainer | None = None
         self._config = config
         self._on_progress = on_progress
@@ -60,7 +60,7 @@ class TrainerClient:
         """Commands under way, by the kind of their answer: there is at most one of each."""
         self._last_progress: dict[type[FromTrainer], float] = {}
         self._loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._tasks = [asyncio.create_task(self._serve(rank)) for rank in range(len(self._ranks))]
+        self._tasks = [asyncio.create_task(self._serve(link)) for link in self._links]
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def wait_for_loss(self) -> None:
@@ -74,7 +74,7 @@ class TrainerClient:
         """
         self._start_message = message
         answer = self._expect(TrainerReady)
-        self._ranks[0].send(message)
+        self._links[0].send(message)
         ready = await self._received(answer, TrainerReady)
         self._patience_seconds = self._config.stall_seconds
         return ready
@@ -110,15 +110,15 @@ class TrainerClient:
             task.cancel()
         self._kill()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(rank.wait(timeout_seconds=10) for rank in self._ranks))
+        await asyncio.gather(*(link.wait(timeout_seconds=10) for link in self._links))
         if self._loss.done():
             self._loss.exception()  # seen, or asyncio complains about it at exit
 
     def _send(self, message: ToTrainer, answer_type: type[Any]) -> asyncio.Future[FromTrainer]:
         """Send a command to every rank; the answer of rank 0 is the future's result."""
         answer = self._expect(answer_type)
-        for rank in self._ranks:
-            rank.send(message)
+        for link in self._links:
+            link.send(message)
         return answer
 
     def _expect(self, answer_type: type[Any]) -> asyncio.Future[FromTrainer]:
@@ -137,9 +137,8 @@ class TrainerClient:
         assert isinstance(received, answer_type)
         return received
 
-    async def _serve(self, rank: int) -> None:
+    async def _serve(self, link: Link[FromTrainer]) -> None:
         """Take in one rank's messages until it is gone; only rank 0 says anything but that it is alive."""
-        link = self._ranks[rank]
         try:
             while (message := await link.receive()) is not None:
                 self._take_in(message)
@@ -148,7 +147,7 @@ class TrainerClient:
             return
         await link.wait(timeout_seconds=5)
         # A rank that lost another one ends too, and may be heard of first: name all that have ended.
-        ended = [link, *(other for other in self._ranks if other is not link and not other.is_alive)]
+        ended = [link, *(other for other in self._links if other is not link and not other.is_alive)]
         self._lose(f"the trainer is gone: {'; '.join(other.describe_end() for other in ended)}")
 
     def _take_in(self, message: FromTrainer) -> None:
@@ -168,7 +167,7 @@ class TrainerClient:
 
     def _start_others(self, address: str) -> None:
         assert self._start_message is not None
-        for rank, link in enumerate(self._ranks[1:], start=1):
+        for rank, link in enumerate(self._links[1:], start=1):
             link.send(msgspec.structs.replace(self._start_message, rank=rank, rendezvous=address))
 
     async def _watch(self) -> None:
@@ -176,7 +175,7 @@ class TrainerClient:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             has_started = TrainerReady not in self._answers
-            for link in self._ranks if has_started else ():
+            for link in self._links if has_started else ():
                 if link.seconds_silent > self._config.silence_seconds:
                     self._give_up(f"the trainer fell silent for {self._config.silence_seconds:.0f} s", link)
             before = asyncio.get_running_loop().time() - self._patience_seconds
@@ -184,7 +183,7 @@ class TrainerClient:
                 seconds = self._patience_seconds
                 reason = f"the trainer made no progress towards {asked.__name__} for {seconds:.0f} s"
                 # Whichever rank hangs, it is rank 0 that does not answer.
-                self._give_up(reason, *self._ranks)
+                self._give_up(reason, *self._links)
 
     def _give_up(self, reason: str, *culprits: Link[FromTrainer]) -> None:
         for culprit in culprits:
@@ -198,5 +197,5 @@ class TrainerClient:
         self._kill()
 
     def _kill(self) -> None:
-        for rank in self._ranks:
-            rank.kill()
+        for link in self._links:
+            link.kill()

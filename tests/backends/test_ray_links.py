@@ -12,7 +12,7 @@ from weight_worker import FromWorker, Load, Loaded, Make, Published, Say
 
 from freerun.backends.ray_cluster import RayLauncher
 from freerun.config.load import make_recipe
-from freerun.processes.link import Job
+from freerun.processes.link import WorkerJob
 
 NUM_BYTES = 30_000_001
 Cluster = object
@@ -36,7 +36,7 @@ class Workers:
     async def start(self, *names: str) -> list[object]:
         links = []
         for name in names:
-            job = Job(name, "trainer" if name == "trainer" else "rollout", "weight_worker", has_weights=True)
+            job = WorkerJob(name, "trainer" if name == "trainer" else "rollout", "weight_worker", has_weights=True)
             links.append(await self.launcher.launch(job, FromWorker))
         return links
 

@@ -27,7 +27,7 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import read_config
 from freerun.model.decoder import Decoder
 from freerun.model.tiny import make_tiny
-from freerun.processes.link import Job
+from freerun.processes.link import WorkerJob
 from freerun.processes.local import LocalLauncher
 from freerun.runtime.messages import FromRollout, StartEngine
 from freerun.runtime.rollouts import RolloutPool
@@ -133,7 +133,8 @@ async def rig_of(
     launcher = LocalLauncher(logs, {}, weight_buffers=buffers)
     pool = RolloutPool(
         spawn=lambda index: launcher.launch(
-            Job(f"rollout-{index}", "rollout", "freerun.runtime.vllm_worker", has_weights=has_weights), FromRollout
+            WorkerJob(f"rollout-{index}", "rollout", "freerun.runtime.vllm_worker", has_weights=has_weights),
+            FromRollout,
         ),
         start_message=StartEngine(
             model_directory=str(model),
