@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from freerun.backends.ray_access import prepare_environment
+from freerun.backends.ray_access import check_access, prepare_environment
 from freerun.backends.vllm_server import CPU_HEAD_SIZES, require_vllm
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
@@ -30,7 +31,7 @@ from freerun.reward.answers import check_answers
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
 from freerun.runtime.checkpoint import Checkpoint
-from freerun.runtime.devices import has_cpu_servers
+from freerun.runtime.devices import check_devices, has_cpu_servers
 from freerun.runtime.messages import FromRollout, FromTrainer, StartEngine
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.trainer_client import TrainerClient
@@ -130,6 +131,15 @@ ROLLOUT_MODULES = {"native": "freerun.runtime.rollout_worker", "vllm": "freerun.
 """What runs in a rollout worker, by `engine.backend`."""
 
 
+def check_backends(recipe: Recipe, *, trains: bool = True) -> None:
+    """Refuse what the machine or its packages cannot do, before there is a run."""
+    check_access(recipe.runtime)
+    require_vllm(recipe.engine)
+    if not trains:  # then nobody asks for the trainer's devices
+        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, device="cpu"))
+    check_devices(recipe)
+
+
 def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
     """What starts the run's workers; weights travel only in a run that trains."""
     if recipe.runtime.backend == "ray":
@@ -165,7 +175,6 @@ def make_rollout_pool(
     on_death: Callable[[str, str, bool], None],
 ) -> RolloutPool:
     """Rollout workers; those that get no weights by publication read them from the model directory."""
-    require_vllm(recipe.engine)
     names, module = rollout_names(recipe), ROLLOUT_MODULES[recipe.engine.backend]
 
     async def spawn(index: int) -> Link[FromRollout]:

@@ -14,8 +14,6 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from freerun.backends.ray_access import check_access
-from freerun.backends.vllm_server import require_vllm
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.events.events import RunFinished
@@ -24,6 +22,7 @@ from freerun.protocols import Generator
 from freerun.reward.answers import check_answers
 from freerun.runtime.background import Background
 from freerun.runtime.build import (
+    check_backends,
     check_model,
     make_grader,
     make_launcher,
@@ -31,7 +30,6 @@ from freerun.runtime.build import (
     make_source,
     make_workflow,
 )
-from freerun.runtime.devices import check_devices
 from freerun.runtime.eval_job import EvalJob, Split, save_job
 from freerun.runtime.evaluation import Evaluation, evaluate
 from freerun.types import Completion, Prompt, Request
@@ -51,10 +49,7 @@ class Greedy:
 def run_eval(job: EvalJob, directory: Path) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
     began = time.monotonic()
-    check_access(job.recipe.runtime)
-    require_vllm(job.recipe.engine)
-    # Nothing trains, so what a trainer would need is not asked for.
-    check_devices(dataclasses.replace(job.recipe, train=dataclasses.replace(job.recipe.train, device="cpu")))
+    check_backends(job.recipe, trains=False)
     directory.mkdir(parents=True, exist_ok=True)
     try:
         result, num_available = asyncio.run(_evaluate(job, directory / "logs"))

@@ -12,9 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from freerun.backends.ray_access import check_access
 from freerun.backends.ray_demand import groups_of
-from freerun.backends.vllm_server import require_vllm
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
 from freerun.data.mixture import parts_of
@@ -25,16 +23,15 @@ from freerun.model.projections import check_rank
 from freerun.processes.local import LocalLauncher, Seat
 from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.reward.graders import check_graders
-from freerun.runtime.build import check_model, check_prompts, make_grader, make_source
+from freerun.runtime.build import check_backends, check_model, check_prompts, make_grader, make_source
 from freerun.runtime.devices import planned_devices
 from freerun.runtime.memory import describe_memory
 
 
 def describe_plan(recipe: Recipe) -> str:
     """Reads model files and data, checks what can be checked, and says who does what on which core and device."""
-    check_access(recipe.runtime)
+    check_backends(recipe)
     check_graders(recipe.reward)
-    require_vllm(recipe.engine)
     directory = Path(recipe.model.path)
     tokenizer = Tokenizer.load(directory)
     check_model(recipe, tokenizer, directory)

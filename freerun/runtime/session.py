@@ -16,8 +16,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from freerun.backends.ray_access import check_access
-from freerun.backends.vllm_server import require_vllm
 from freerun.config.recipe import Recipe
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import FreerunError
@@ -37,6 +35,7 @@ from freerun.model.adapter_directory import model_config
 from freerun.model.projections import check_rank
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
+    check_backends,
     check_model,
     check_prompts,
     make_curriculum,
@@ -50,7 +49,6 @@ from freerun.runtime.build import (
 )
 from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState
 from freerun.runtime.controller import Controller, Stages
-from freerun.runtime.devices import check_devices
 from freerun.runtime.messages import StartTrainer
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.run_directory import RunDirectory, open_run
@@ -66,9 +64,7 @@ EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1
 
 def run_training(recipe: Recipe, *, resume: bool) -> int:
     """Train by the recipe and return the exit code; the summary says where the model is."""
-    check_access(recipe.runtime)
-    require_vllm(recipe.engine)
-    check_devices(recipe)
+    check_backends(recipe)
     run, checkpoint = open_run(recipe, resume=resume)
     console = Console()
     view = make_view(console)
