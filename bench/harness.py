@@ -1,0 +1,161 @@
+"""How a claim is measured: two sides, the same work, in turns, in one run; the figure is the ratio, with its spread.
+
+    claim.py ─► Side (a process in its own environment) ─┐
+             ─► Side                                     ├─► in_turns ─► Result ─► docs/results/speed/<claim>.json
+                                                         ┘
+A turn is one measurement of each side, one right after the other, and gives one ratio: a slow spell of the machine
+hits both. What is reported is the median ratio and the range over the turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs/results/speed"
+SIDES = Path(__file__).parent / "sides"
+
+
+class Side:
+    """One side of a comparison: a process that waits to be asked."""
+
+    def __init__(
+        self,
+        script: str,
+        *arguments: str,
+        python: Path | str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        cores: tuple[int, ...] = (),
+    ) -> None:
+        pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+        self._process = subprocess.Popen(
+            [*pinned, str(python), str(SIDES / script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+        )
+        self._read()
+
+    def ask(self, **work: Any) -> dict[str, Any]:
+        """Have it work, and wait for its figures."""
+        assert self._process.stdin is not None
+        print(json.dumps(work), file=self._process.stdin, flush=True)
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self._process.args} ended with status {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class Result:
+    """One row of the table."""
+
+    claim: str
+    peer: str
+    at_least: float
+    aim: float
+    unit: str
+    ours: list[float]
+    theirs: list[float]
+    """Of each turn; empty where the claim is not a ratio: then `ours` is the figure itself."""
+    lower_is_better: bool = False
+    """Whether `ours` should be less than `at_least` (memory, time lost) or, with a peer, the ratio is theirs / ours."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        if not self.theirs:
+            return self.ours
+        return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
+
+    @property
+    def is_met(self) -> bool:
+        median = statistics.median(self.ratios)
+        return median <= self.at_least if self.lower_is_better else median >= self.at_least
+
+
+def in_turns(
+    ours: Callable[[], float], theirs: Callable[[], float], *, turns: int
+) -> tuple[list[float], list[float]]:
+    """Measure both sides once in each turn, after one turn that warms them up; who begins changes every turn."""
+    our_figures: list[float] = []
+    their_figures: list[float] = []
+    for turn in range(-1, turns):
+        if turn % 2:
+            their_figure, our_figure = theirs(), ours()
+        else:
+            our_figure, their_figure = ours(), theirs()
+        show(f"  turn {turn + 1}: {our_figure:.4g} against {their_figure:.4g}")
+        if turn >= 0:
+            our_figures.append(our_figure)
+            their_figures.append(their_figure)
+    return our_figures, their_figures
+
+
+def record(name: str, *results: Result) -> None:
+    """Keep the results of one claim file, with where and of what they were measured."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            **asdict(result),
+            "median": statistics.median(result.ratios),
+            "range": [min(result.ratios), max(result.ratios)],
+            "is_met": result.is_met,
+        }
+        for result in results
+    ]
+    document = {"command": f"python -m bench {name}", "machine": machine(), "results": rows}
+    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    for result, row in zip(results, rows, strict=True):
+        low, high = row["range"]
+        verdict = "met" if result.is_met else "NOT MET"
+        show(f"{result.claim}, {result.peer}: {row['median']:.3g} ({low:.3g}-{high:.3g}); {verdict}")
+
+
+def machine() -> dict[str, Any]:
+    """What a figure was measured on."""
+    with open("/proc/cpuinfo") as cpuinfo:
+        models = [line.split(":")[1].strip() for line in cpuinfo if line.startswith("model name")]
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return {
+        "processor": models[0] if models else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
+    }
+
+
+def show(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,39 @@
+"""A side's end of its pipe: work as a line of JSON in, figures as a line of JSON out. Standard library only.
+
+A side is a script that any environment can run: it sets itself up once, then works when it is asked and sleeps while
+the other side has the machine.
+
+    from asked import answer                   # a script's own directory is on its path
+
+    def work(num_sequences: int) -> dict[str, float]:
+        ...
+        return {"tokens_per_second": num_tokens / seconds}
+
+    answer(work)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+# What libraries print must not get between the answers.
+_answers = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)
+
+
+def answer(work: Callable[..., dict[str, Any]]) -> None:
+    """Say that the side is ready, then do the work of each line until there are no more."""
+    print("{}", file=_answers)
+    for line in sys.stdin:
+        print(json.dumps(work(**json.loads(line))), file=_answers)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had, as the kernel counts it."""
+    with open("/proc/self/status") as status:
+        (line,) = [line for line in status if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
