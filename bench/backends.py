@@ -1,7 +1,7 @@
 """The demo recipe on every backend, one after the other: does each reach the accuracy of the embedded engine?
 
-    .venv-backends/bin/python bench/backends.py                     # all of them, about 25 minutes
-    .venv-backends/bin/python bench/backends.py --only vllm ray     # some
+    .venv-backends/bin/python -m bench.backends                     # all of them, about 25 minutes
+    .venv-backends/bin/python -m bench.backends --only vllm ray     # some
 
 Held-out accuracy, largest staleness and interrupts are read from the runs' own stores. It is no measurement of
 speed: two ranks and an engine share two cores here, and vLLM takes half a minute or more to start.
@@ -13,11 +13,10 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+from bench.runs import train
 from freerun.events.metrics import RunState
 from freerun.events.reader import RunReader
 
@@ -27,14 +26,6 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "2 ranks": ("--train.num_ranks", "2"),
     "ray": ("--runtime.backend", "ray"),
 }
-
-
-def train(recipe: Path, runs: Path, name: str, overrides: tuple[str, ...]) -> RunReader:
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe)]
-    command += ["--run.directory", str(runs), "--run.name", name, *overrides]
-    print("$ freerun " + " ".join(command[3:]), flush=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return RunReader(runs / name)
 
 
 def measure(reader: RunReader) -> dict[str, float]:
@@ -63,7 +54,7 @@ def main() -> None:
     rows = []
     for backend in args.only:
         name = f"{backend.replace(' ', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-        figures = measure(train(args.recipe, args.runs, name, BACKENDS[backend]))
+        figures = measure(train(args.recipe, args.runs, name, *BACKENDS[backend]))
         rows.append({"backend": backend, **figures})
         print("  " + "  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     machine = {"cores": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}

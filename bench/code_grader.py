@@ -1,7 +1,7 @@
 """The canonical solutions of HumanEval and MBPP through the code grader: how many pass, and what one costs.
 
-    python bench/code_grader.py               # all 591, about 10 seconds
-    FREERUN_DATA=DIR python bench/code_grader.py
+    python -m bench.code_grader               # all 591, about 10 seconds
+    FREERUN_DATA=DIR python -m bench.code_grader
 
 One execution is everything between the completion's text and the verdict: finding the program, two forks,
 both jails, the program, its tests, and clearing up. Exits with 1 if fewer than 590 pass.

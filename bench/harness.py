@@ -1,4 +1,4 @@
-"""How a claim is measured: two sides, the same work, in turns, in one run; the figure is the ratio, with its spread.
+"""How a claim is measured: two sides, the same work, in turns, in one run; the figure is the ratio and its spread.
 
     claim.py ─► Side (a process in its own environment) ─┐
              ─► Side                                     ├─► in_turns ─► Result ─► docs/results/speed/<claim>.json
@@ -86,7 +86,7 @@ class Result:
     theirs: list[float]
     """Of each turn; empty where the claim is not a ratio: then `ours` is the figure itself."""
     lower_is_better: bool = False
-    """Whether `ours` should be less than `at_least` (memory, time lost) or, with a peer, the ratio is theirs / ours."""
+    """Memory, time lost: the figure must be at most `at_least`."""
     settings: dict[str, Any] = field(default_factory=dict)
     note: str = ""
 

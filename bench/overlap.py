@@ -1,6 +1,6 @@
 """How much of the time engine and trainer work: asynchronous against `max_staleness = 0`, side by side.
 
-    python bench/overlap.py                       # the Euclid recipe, 3 repeats, about 10 minutes
+    python -m bench.overlap                       # the Euclid recipe, 3 repeats, about 10 minutes
 
 Both sides start from the same warm-started model and train on the same number of trajectories; they take
 turns, so that a slow spell of the machine hits both. Everything is read from the runs' own stores. The
@@ -16,23 +16,14 @@ import os
 import platform
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from bench.runs import train
 from freerun.events.metrics import RunState
 from freerun.events.reader import RunReader
 
 SIDES = {"asynchronous": 4, "synchronous": 0}
-
-
-def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe)]
-    command += ["--run.directory", str(runs), "--run.name", name, *overrides]
-    print("$ freerun " + " ".join(command[3:]), flush=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return RunReader(runs / name)
 
 
 def measure(reader: RunReader) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """A side's end of its pipe: work as a line of JSON in, figures as a line of JSON out. Standard library only.
 
-A side is a script that any environment can run: it sets itself up once, then works when it is asked and sleeps while
-the other side has the machine.
+A side is a script that any environment can run: it sets itself up once, then works when it is asked, and sleeps
+while the other side has the machine.
 
     from asked import answer                   # a script's own directory is on its path
 

@@ -1,0 +1,18 @@
+"""Runs of freerun as a user starts them, and what their stores say of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from freerun.events.reader import RunReader
+
+
+def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
+    """Train by the recipe in a process of its own; returns when the run has ended well."""
+    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe)]
+    command += ["--run.directory", str(runs), "--run.name", name, *overrides]
+    print("$ freerun " + " ".join(command[3:]), flush=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return RunReader(runs / name)
