@@ -7,6 +7,7 @@ happens, each prompt is trained on once or still owed, and no staleness exceeds 
 import asyncio
 import dataclasses
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ def test_whatever_happens_each_prompt_is_trained_on_once_and_none_too_late(seed:
         buffer=BufferConfig(
             max_staleness=rng.choice([0, 1, 2, 4]),
             policy=rng.choice(["wait", "wait", "drop", "requeue"]),
+            whole_batches=seed % 4 == 3,
         ),
         objective=ObjectiveConfig(dynamic_sampling=group_size > 1 and rng.random() < 0.5),
         data=rng.choice([TIMES_TABLES, TIMES_TABLES, banded(0.4, 0.6)]),
@@ -101,6 +103,33 @@ def test_generation_goes_on_while_the_trainer_trains_and_checkpoints_are_written
         if any(step.seconds - step.step_seconds < seconds < step.seconds for seconds in finished)
     ]
     assert len(overlapping) > len(steps) / 2
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 3])
+def test_whole_batches_start_together_when_nothing_runs_and_overlap_with_training(max_staleness: int) -> None:
+    world = small_world(buffer=BufferConfig(max_staleness=max_staleness, whole_batches=True))
+    spans: dict[int, tuple[float, float]] = {}
+    workflow = world.workflow
+
+    async def timed(prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        begin = asyncio.get_running_loop().time()
+        try:
+            return await workflow(prompt, generator, grader)
+        finally:
+            spans[prompt.ordinal] = begin, asyncio.get_running_loop().time()
+
+    world.workflow = timed  # type: ignore[method-assign]
+    assert run_in_virtual_time(world.session("end")) == 12
+    batches = [(spans[ordinal], spans[ordinal + 1]) for ordinal in range(0, 24, 2)]
+    for one, other in batches:
+        assert one[0] == other[0]
+    for batch, following in pairwise(batches):
+        assert max(end for _, end in batch) <= following[0][0]
+    steps = [event for event in world.events if isinstance(event, StepFinished)]
+    assert [[group.ordinal for group in step.groups] for step in steps] == [[2 * v, 2 * v + 1] for v in range(12)]
+    starts = {batch[0][0] for batch in batches}
+    overlapping = [s for s in steps if any(s.seconds - s.step_seconds <= start < s.seconds for start in starts)]
+    assert bool(overlapping) == (max_staleness > 0)
 
 
 def test_evaluations_are_pinned_while_training_goes_on() -> None:

@@ -78,9 +78,16 @@ class BufferConfig:
     """Largest staleness a trajectory may have when it is trained on (the paper's eta); 0 is synchronous."""
     policy: Literal["wait", "drop", "requeue"] = "wait"
     """Trajectories that would become too old are waited for, dropped, or generated again."""
+    whole_batches: bool = False
+    """Start rollouts a batch at a time, when none is running; with max_staleness = 1, one batch ahead."""
 
     def __post_init__(self) -> None:
         require(self.max_staleness >= 0, f"buffer.max_staleness = {self.max_staleness} must be 0 or more")
+
+    @property
+    def starts_whole_batches(self) -> bool:
+        """A synchronous run has no choice: what it may start is the batch that it trains on next."""
+        return self.whole_batches or self.max_staleness == 0
 
 
 @dataclass(frozen=True)

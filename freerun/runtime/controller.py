@@ -12,6 +12,7 @@ under virtual time can stand in for them.
 from __future__ import annotations
 
 import asyncio
+import math
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -176,17 +177,32 @@ class Controller:
     def _admit(self) -> list[Prompt]:
         """The prompts that may start now: first those that are owed from before, then new ones."""
         gate, buffer, group_size = self._stages.gate, self._stages.buffer, self._recipe.sampling.group_size
-        # A synchronous run starts what it needs at once, and more (for filtered groups) only when all of it
-        # has finished: what an engine batches together then depends on nothing but the seed.
-        if self.is_synchronous and buffer.counts.running:
-            return []
+        starts_whole_batches = self._recipe.buffer.starts_whole_batches
+        num_wanted = self._num_missing() if starts_whole_batches else self._num_decodable()
         prompts: list[Prompt] = []
-        while gate.capacity >= group_size and (self.is_synchronous or self._has_idle_slots()):
+        while len(prompts) < num_wanted and gate.capacity >= group_size:
             prompt = self._next_prompt()
             gate.start(group_size)
             buffer.start(prompt.ordinal, gate.version)
             prompts.append(prompt)
         return prompts
+
+    def _num_missing(self) -> int:
+        """Groups that make the next whole batch; none while any is running.
+
+        What failed or was filtered is replaced only when the rest of its batch has finished: what an engine of a
+        synchronous run batches together then depends on nothing but the seed.
+        """
+        counts, groups_per_batch = self._stages.buffer.counts, self._recipe.train.prompts_per_step
+        return 0 if counts.running else groups_per_batch - counts.ready % groups_per_batch
+
+    def _num_decodable(self) -> int:
+        """Groups that would be decoded at once: one that only waits in a queue would age there for nothing."""
+        num_slots, group_size = self._recipe.engine.num_slots, self._recipe.sampling.group_size
+        # Never none: what runs is what brings us back here when there are more engines.
+        num_engines = max(1, self._stages.generator.num_ready)
+        num_at_once = math.ceil(num_engines * max(num_slots, group_size) / group_size)
+        return num_at_once - self._stages.buffer.counts.running
 
     def _next_prompt(self) -> Prompt:
         """What is owed from before, then the stream, but for the problems that rest."""
@@ -197,14 +213,6 @@ class Controller:
             buffer.pass_over(prompt.ordinal)
             self._emit(GroupFinished(seconds=self.seconds, ordinal=prompt.ordinal, outcome="passed_over"))
         return prompt
-
-    def _has_idle_slots(self) -> bool:
-        """Whether a group more can be decoded: one that only waits in a queue would age there for nothing."""
-        engine = self._recipe.engine
-        group_size = self._recipe.sampling.group_size
-        running = self._stages.buffer.counts.running * group_size
-        # Never none: what runs is what brings us back here when there are more engines.
-        return running < max(1, self._stages.generator.num_ready) * max(engine.num_slots, group_size)
 
     async def _run_group(self, prompt: Prompt, start_version: int) -> None:
         """One prompt to one group in the buffer; whatever the workflow raises becomes a counted failure."""
