@@ -225,3 +225,8 @@ def test_every_kind_of_field_can_be_loaded() -> None:
         stage: Any = getattr(recipe, section.name)
         for field in dataclasses.fields(stage):
             assert isinstance(getattr(stage, field.name), str | int | float | tuple)
+
+
+def test_a_vllm_server_cannot_be_asked_to_drain(demo: Path) -> None:
+    overrides = ("--engine.backend", "vllm", "--engine.kv_on_load", "drain")
+    assert 'engine.kv_on_load = "drain", but engine.backend = "vllm"' in error_of(demo, *overrides)

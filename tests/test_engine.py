@@ -124,6 +124,37 @@ def test_interrupted_sequences_continue_under_the_new_weights(load_at: dict[int,
     assert engine.stats().num_recomputed_tokens > 0
 
 
+@pytest.mark.parametrize("cache_tokens", [400, 120])
+def test_a_drained_engine_finishes_what_has_begun_under_its_version_and_begins_nothing(cache_tokens: int) -> None:
+    engine = make_engine(kv_on_load="drain", num_slots=4, cache_tokens=cache_tokens)
+    for request in MIX:
+        engine.submit(request)
+    finished: Finished = {}
+    wanted = 0
+    for step in range(2000):
+        wanted += step in (5, 40)
+        if engine.version < wanted and engine.drain():
+            engine.load(wanted, WEIGHTS[wanted])
+        if engine.has_work:
+            finished |= {request.request_id: (request, completions) for request, completions in engine.step()}
+    assert finished.keys() == {request.request_id for request in MIX}
+    assert_matches_full_forward(finished)
+    assert engine.stats().num_interrupts == engine.stats().num_recomputed_tokens == 0
+    assert (engine.stats().num_preemptions > 0) == (cache_tokens == 120)
+    completions = [completion for _, group in finished.values() for completion in group]
+    assert all(len(completion.spans) == 1 for completion in completions)
+    # Had anything begun meanwhile, there would have been no end of it before all was finished.
+    assert {completion.oldest_version for completion in completions} == {0, 1, 2}
+
+
+def test_an_idle_engine_is_drained_at_once() -> None:
+    engine = make_engine(kv_on_load="drain")
+    assert engine.drain()
+    engine.load(1, WEIGHTS[1])
+    [(_, (completion,))] = run(engine, [make_request(1, num_samples=1)]).values()
+    assert completion.oldest_version == 1
+
+
 def test_the_version_label_names_the_weights_that_made_the_logits() -> None:
     finished = run(make_engine(), MIX, {7: 1, 15: 2})
     num_checked = 0

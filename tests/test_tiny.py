@@ -55,3 +55,12 @@ def test_an_asynchronous_run_learns_stays_within_its_bound_and_leaves_a_model(tm
         torch.testing.assert_close(
             theirs, full_forward_logits(load_model(directory), tokens), atol=1e-4, rtol=1e-4
         )
+
+
+def test_a_draining_run_trains_on_completions_of_one_version_each(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), "--train.num_steps", "8", "--engine.kv_on_load", "drain")
+    assert run.wait() == 0, run.output
+    assert_exactly_once(run, num_steps=8)
+    trajectories = [t for version in range(1, 9) for t in run.reader().trajectories(version)]
+    assert all(len(trajectory.spans) == 1 for trajectory in trajectories)
+    assert len({trajectory.spans[0].version for trajectory in trajectories}) > 1

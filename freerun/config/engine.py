@@ -28,8 +28,9 @@ class EngineConfig:
     """Tokens the KV cache may hold over all sequences; when it is full the youngest sequence is preempted."""
     prefill_chunk_tokens: int = 512
     """Prompt and recomputed tokens processed in one step beside decoding."""
-    kv_on_load: Literal["recompute", "keep"] = "recompute"
-    """When new weights arrive: recompute the KV cache under them (the paper), or keep it (PipelineRL)."""
+    kv_on_load: Literal["recompute", "keep", "drain"] = "recompute"
+    """When new weights arrive: recompute the KV cache under them (the paper), keep it (PipelineRL), or (drain)
+    load them only when all running sequences are finished, and start none meanwhile."""
     device: Device = "auto"
     """Where engines compute; auto takes CUDA if the machine has it."""
     dtype: Dtype = "float32"
@@ -53,6 +54,11 @@ class EngineConfig:
             prefill_chunk_tokens=self.prefill_chunk_tokens,
         )
         require(self.num_threads >= 0, f"engine.num_threads = {self.num_threads} must be 0 (divide) or more")
+        require(
+            self.kv_on_load != "drain" or self.backend == "native",
+            f'engine.kv_on_load = "drain", but engine.backend = "{self.backend}" interrupts its sequences; set '
+            '"recompute" or "keep"',
+        )
         if self.backend != "vllm":
             for name in ("addresses", "vllm_python", "vllm_arguments"):
                 require(

@@ -5,7 +5,8 @@
 
 Invariants: a forward pass runs whole under one version, and each token is labelled with the version of
 the pass that computed its logits. After a load the cache is recomputed under the new weights
-(`recompute`, AReaL) or kept (`keep`, PipelineRL); nothing is sent back to the client in either case.
+(`recompute`, AReaL) or kept (`keep`, PipelineRL); nothing is sent back to the client in either case. With `drain`
+no sequence is interrupted: a load waits until those that have begun are finished, and no other begins meanwhile.
 
 It computes where and in what dtype the model's parameters are when it is made; logits are sampled in float32.
 
@@ -103,6 +104,11 @@ class Engine:
             if sequence.finish_reason is None:
                 self._scheduler.remove(sequence)
 
+    def drain(self) -> bool:
+        """Begin no sequence until the next load; returns whether all that have begun are finished."""
+        self._scheduler.is_draining = True
+        return not self._scheduler.has_begun
+
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Generate with `weights` from the next step on.
 
@@ -121,6 +127,7 @@ class Engine:
             else:
                 parameter.copy_(weight)
         self.version = version
+        self._scheduler.is_draining = False
         self._counts["loads"] += 1
         self._counts["interrupts"] += sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)
         if self.config.kv_on_load == "recompute":

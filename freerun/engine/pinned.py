@@ -43,6 +43,10 @@ class PinnableEngine:
         if self._pinned is not None:
             self._pinned.abort(request_id)
 
+    def drain(self) -> bool:
+        """Let the live engine finish what it has begun; see `Engine.drain`."""
+        return self._live.drain()
+
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """New weights for the live engine; what is pinned stays."""
         self._live.load(version, weights)

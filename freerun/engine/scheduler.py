@@ -36,11 +36,18 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+        self.is_draining = False
+        """Nothing begins; what was preempted goes on."""
 
     @property
     def cache_tokens_used(self) -> int:
         """Positions reserved: every token of a running sequence has or will shortly have its place."""
         return sum(len(sequence.tokens) for sequence in self.running)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a sequence is running, or was preempted and has tokens of the version it began with."""
+        return bool(self.running) or any(sequence.num_sampled > 0 for sequence in self.waiting)
 
     def add(self, group: SequenceGroup) -> None:
         self.waiting.extend(group.sequences)
@@ -119,6 +126,9 @@ class Scheduler:
     def _admit(self) -> None:
         used = self.cache_tokens_used
         while self.waiting and len(self.running) < self.num_slots:
+            # Whatever waits before a preempted sequence has been running too: it came earlier.
+            if self.is_draining and not any(sequence.num_sampled > 0 for sequence in self.waiting):
+                break
             needed = len(self.waiting[0].tokens)
             # Room for one more token each, or the newcomer would be preempted in the next step.
             if self.running and used + needed + len(self.running) + 1 > self.cache_tokens:

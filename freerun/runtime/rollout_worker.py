@@ -71,6 +71,9 @@ class RolloutWorker:
             seed=start.seed,
         )
         self._engine = PinnableEngine(engine)
+        self._drains = start.engine.kv_on_load == "drain"
+        self._deferred: Publication | None = None
+        """A load that waits for what has begun to finish."""
         if not buffers:
             self._engine.load(0, {name: parameter.data for name, parameter in model.named_parameters()})
         self._next_report = 0.0
@@ -79,6 +82,8 @@ class RolloutWorker:
         self._parent.send(EngineReady())
         while True:
             self._take_in_messages()
+            if self._deferred is not None:
+                self._load(self._deferred)
             if self._engine.has_work:
                 for request, completions in self._engine.step():
                     self._parent.send(Finished(request_id=request.request_id, completions=completions))
@@ -112,6 +117,10 @@ class RolloutWorker:
 
     def _load(self, published: Publication) -> None:
         assert self._shared is not None
+        if self._drains and not self._engine.drain():
+            self._deferred = published
+            return
+        self._deferred = None
         begin = time.perf_counter()
         weights = self._shared.fetch(published.version, published.checksum)
         self._engine.add_load_seconds(time.perf_counter() - begin)
