@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from freerun.config.checks import require, require_positive
@@ -88,7 +89,7 @@ class RewardConfig:
                 "that is too slow is a failure",
             )
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The terms of `grader`, in order."""
         return tuple(self._part(term) for term in _PLUS.split(self.grader))
