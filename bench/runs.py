@@ -16,3 +16,9 @@ def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
     print("$ freerun " + " ".join(command[3:]), flush=True)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return RunReader(runs / name)
+
+
+def warm_started(recipe: Path, runs: Path) -> Path:
+    """The model that the recipe's warm start makes."""
+    train(recipe, runs, "warm-start", "--train.num_steps", "1", "--eval.every_steps", "100000")
+    return runs / "warm-start/checkpoints/step-1/model"

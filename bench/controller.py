@@ -1,0 +1,115 @@
+"""What the controller can drive, and what it costs.
+
+Two figures, each for itself: trajectories per second of a run whose workers answer at once, so that nothing but
+the controller's process can be the limit; and the CPU time of that process in real runs, between their first and
+their last step.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from bench.harness import ROOT, Result, record, show
+from bench.runs import warm_started
+from bench.sides.simulated import COMPLETION_TOKENS
+from freerun.events.reader import RunReader
+
+SIMULATED_STEPS = 60
+FIRST_STEPS = 5
+"""Left out: the workers come up, the buffer fills."""
+NUM_GRADERS = 4
+"""A grader process judges one completion at a time, so one of them waits for messages more than it grades."""
+REAL_RUNS = {"euclid": 20, "times-tables": 8}
+"""Recipes and how many steps of them."""
+QUIET = ["--warm_start.num_steps", "0", "--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
+
+
+def measure(turns: int, euclid: Path | None = None) -> None:
+    """`euclid` is a model that was warm-started before, to save the time."""
+    with tempfile.TemporaryDirectory(prefix="freerun-controller-") as scratch:
+        rates = [_rate(Path(scratch), turn) for turn in range(turns)]
+        models = {
+            "euclid": euclid or warm_started(Path("recipes/euclid.toml"), Path(scratch)),
+            "times-tables": Path("models/smollm2"),
+        }
+        shares = {name: _cpu_percent(name, models[name], Path(scratch)) for name in REAL_RUNS}
+    settings = {"group_size": 8, "completion_tokens": COMPLETION_TOKENS, "graders": NUM_GRADERS}
+    record(
+        "controller",
+        Result(
+            claim="controller, rollouts driven with simulated workers",
+            peer="",
+            at_least=2000,
+            aim=5000,
+            unit="/s",
+            ours=rates,
+            theirs=[],
+            settings=settings,
+            note="Controller, store, sockets and processes are real; engine, trainer and graders answer at once.",
+        ),
+        *(
+            Result(
+                claim=f"controller, CPU share of a real run of {name}",
+                peer="",
+                at_least=5,
+                aim=0,
+                unit=" %",
+                ours=[share],
+                theirs=[],
+                lower_is_better=True,
+                settings={"recipe": f"recipes/{name}.toml", "steps": REAL_RUNS[name]},
+                note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core.",
+            )
+            for name, share in shares.items()
+        ),
+    )
+
+
+def _rate(scratch: Path, turn: int) -> float:
+    """Trajectories per second between the first steps and the last."""
+    name = f"simulated-{turn}"
+    overrides = ["--run.directory", str(scratch), "--run.name", name, "--train.num_steps", str(SIMULATED_STEPS)]
+    overrides += [*QUIET, "--reward.num_workers", str(NUM_GRADERS)]
+    command = [sys.executable, "-m", "bench.simulated_run", "recipes/euclid.toml", *overrides]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    with RunReader(scratch / name) as reader:
+        steps = reader.steps()
+    num_trajectories = sum(sum(step.staleness_counts.values()) for step in steps[FIRST_STEPS:])
+    rate = num_trajectories / (steps[-1].seconds - steps[FIRST_STEPS - 1].seconds)
+    show(f"  turn {turn + 1}: {rate:,.0f} rollouts/s")
+    return rate
+
+
+def _cpu_percent(name: str, model: Path, scratch: Path) -> float:
+    """CPU time of the controller's own process between the first and the last step, over the time between them."""
+    command = [
+        sys.executable,
+        "-m",
+        "freerun.cli.main",
+        "train",
+        f"recipes/{name}.toml",
+        "--model.path",
+        str(model),
+    ]
+    command += ["--run.directory", str(scratch), "--train.num_steps", str(REAL_RUNS[name]), *QUIET]
+    clocks = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
+        process = psutil.Process(run.pid)
+        assert run.stdout is not None
+        for line in run.stdout:
+            if re.match(r"step \d+/", line):
+                times = process.cpu_times()
+                clocks.append((time.monotonic(), times.user + times.system))
+    if run.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {run.returncode}")
+    (begin, cpu_before), (end, cpu_after) = clocks[0], clocks[-1]
+    percent = 100 * (cpu_after - cpu_before) / (end - begin)
+    show(f"  {name}: {percent:.2f} % of {end - begin:.1f} s")
+    return percent

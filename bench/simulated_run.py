@@ -1,0 +1,53 @@
+"""`freerun train` with workers that answer at once: the controller, its store and its sockets are real.
+
+    python -m bench.simulated_run recipes/euclid.toml --train.num_steps 100 --run.directory /tmp/runs
+
+The controller has a core to itself, and the workers share another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import freerun.runtime.session
+from freerun.config.load import load_recipe
+from freerun.config.recipe import Recipe
+from freerun.processes.child import Child
+from freerun.processes.link import Launcher, WorkerJob
+from freerun.processes.local import LocalLauncher, Seat
+from freerun.processes.placement import rollout_names, trainer_names
+
+
+class SimulatingLauncher:
+    """Starts a simulated worker in the place of every one that is asked for."""
+
+    def __init__(self, launcher: LocalLauncher) -> None:
+        self._launcher = launcher
+
+    async def launch(self, job: WorkerJob, receives: Any) -> Child[Any]:
+        return await self._launcher.launch(dataclasses.replace(job, module="bench.sides.simulated"), receives)
+
+    async def close(self) -> None:
+        await self._launcher.close()
+
+
+def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
+    controllers, *others = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {controllers})
+    graders = [f"grader-{index}" for index in range(recipe.reward.num_workers)]
+    names = [*rollout_names(recipe), *trainer_names(recipe), *graders]
+    return SimulatingLauncher(LocalLauncher(logs, dict.fromkeys(names, Seat(1, tuple(others[:1])))))
+
+
+def main() -> None:
+    freerun.runtime.session.make_launcher = make_launcher
+    recipe = load_recipe(Path(sys.argv[1]), sys.argv[2:])
+    sys.exit(freerun.runtime.session.run_training(recipe, resume=False))
+
+
+if __name__ == "__main__":
+    main()
