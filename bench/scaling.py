@@ -160,7 +160,8 @@ def _draw(points: Sequence[Point], path: Path) -> None:
     names = list(dict.fromkeys(point.model for point in points))
     with rc_context(STYLE | {"svg.hashsalt": "scaling"}):
         figure = Figure(figsize=(9.6, 7), layout="constrained")
-        for panel, (stage, varied, title, x_label) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        panels = figure.subplots(2, 2, sharey=True).flat
+        for panel, (stage, varied, title, x_label) in zip(panels, PANELS, strict=True):
             for index, name in enumerate(names):
                 curve = [p for p in points if (p.stage, p.varied, p.model) == (stage, varied, name)]
                 xs, ys = [p.value for p in curve], [p.tokens_per_second for p in curve]
@@ -169,6 +170,7 @@ def _draw(points: Sequence[Point], path: Path) -> None:
             panel.set(title=title, xlabel=x_label, ylabel="tokens per second", xscale="log", yscale="log")
             panel.set_xticks(ticks := sorted({p.value for p in points if (p.stage, p.varied) == (stage, varied)}))
             panel.set_xticklabels([str(tick) for tick in ticks])
+            panel.yaxis.set_major_formatter(lambda speed, position: f"{speed:,.0f}")
             panel.minorticks_off()
         handles, labels = panel.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
