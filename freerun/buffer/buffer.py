@@ -47,10 +47,9 @@ most the groups live at the first are discarded. But a long answer may be overta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from freerun.buffer.groups import Batch, BufferState, Counts, Ledger, Outcome, Policy, has_zero_variance
+from freerun.buffer.groups import Ages, Batch, BufferState, Counts, Ledger, Outcome, Policy, has_zero_variance
 from freerun.errors import CheckpointError
 from freerun.types import Group
 
@@ -82,7 +81,9 @@ class TrajectoryBuffer:
         self._filter_zero_variance = filter_zero_variance
         self._version = 0
         self._running: dict[int, int] = {}
+        """Start versions by ordinal."""
         self._ready: dict[int, _Ready] = {}
+        self._running_ages, self._ready_ages = Ages(), Ages()
         self._to_restart: set[int] = set()
         self._done = Ledger()
         self._totals: Counter[str] = Counter()
@@ -109,6 +110,7 @@ class TrajectoryBuffer:
             self._require_room(start_version)
         self._to_restart.discard(ordinal)
         self._running[ordinal] = start_version
+        self._running_ages.add(start_version)
 
     def pass_over(self, ordinal: int) -> None:
         """Settle an ordinal that is not to be started, so that the ledger has no hole."""
@@ -131,6 +133,7 @@ class TrajectoryBuffer:
         if self._policy != "wait" and self._is_too_old(oldest_version):
             return self._discard(group.ordinal)
         self._ready[group.ordinal] = _Ready(oldest_version, group.ordinal, group)
+        self._ready_ages.add(oldest_version)
         return "buffered"
 
     def fail(self, ordinal: int) -> None:
@@ -149,7 +152,7 @@ class TrajectoryBuffer:
         chosen = sorted(self._ready.values())[: self._groups_per_batch]
         self._require_fresh(chosen)
         for ready in chosen:
-            del self._ready[ready.ordinal]
+            self._remove_ready(ready.ordinal)
             self._settle(ready.ordinal, "trained")
         self._version += 1
         return Batch(version=version, groups=tuple(r.group for r in chosen), discarded=self._expire())
@@ -182,24 +185,22 @@ class TrajectoryBuffer:
         self._version = state.version
         self._running = {}
         self._ready = {g.ordinal: _Ready(g.oldest_version, g.ordinal, g) for g in state.ready}
+        self._running_ages, self._ready_ages = Ages(), Ages(g.oldest_version for g in state.ready)
         self._to_restart = set(state.to_restart)
         self._done = Ledger(state.done.mark, state.done.above)
         self._totals = Counter(state.totals)
         self._expire()
-        if self._policy == "wait" and self._first_late(self._ages(), self._version) is not None:
+        if self._policy == "wait" and self._first_late(self._ready_ages, self._version) is not None:
             raise CheckpointError(
                 f"checkpoint: its {len(self._ready)} buffered groups cannot all be trained on within "
                 f"buffer.max_staleness = {self._max_staleness} in batches of {self._groups_per_batch}; resume "
                 'with the values it was saved with, or with buffer.policy = "drop"'
             )
 
-    def _ages(self) -> list[int]:
-        """Ages of all live groups."""
-        return [*self._running.values(), *(ready.oldest_version for ready in self._ready.values())]
-
-    def _first_late(self, ages: Iterable[int], version: int) -> int | None:
+    def _first_late(self, ages: Ages, version: int) -> int | None:
         """Age of the first in line that would be too old if the line is taken from batch `version` on: (1)."""
-        for place, age in enumerate(sorted(ages)):
+        # Of groups of one age the last in line is the one that would be.
+        for age, place in ages.in_line():
             if version + place // self._groups_per_batch - age > self._max_staleness:
                 return age
         return None
@@ -208,16 +209,18 @@ class TrajectoryBuffer:
         """Age up to which running groups have to be waited for, if any have, before a batch is taken."""
         if self._policy != "wait":
             return None
-        return self._first_late(self._running.values(), self._version + 1)
+        return self._first_late(self._running_ages, self._version + 1)
 
     def _is_too_old(self, oldest_version: int) -> bool:
         return self._version - oldest_version > self._max_staleness
 
     def _require_room(self, start_version: int) -> None:
         # The gate never admits such a start. One that slipped past it would make `take` wait for ever.
-        if self._first_late([*self._ages(), start_version], self._version) is not None:
+        live = self._running_ages + self._ready_ages
+        live.add(start_version)
+        if self._first_late(live, self._version) is not None:
             raise ValueError(
-                f"buffer: no room for a group started at version {start_version}: with {len(self._ages())} live "
+                f"buffer: no room for a group started at version {start_version}: with {len(live) - 1} live "
                 f"groups at version {self._version} one would exceed max_staleness = {self._max_staleness}; "
                 "ask the gate before starting"
             )
@@ -234,7 +237,12 @@ class TrajectoryBuffer:
         """Take a group off the running ones; returns its start version."""
         if ordinal not in self._running:
             raise ValueError(f"buffer: group {ordinal} is not running; start it first, finish it once")
-        return self._running.pop(ordinal)
+        start_version = self._running.pop(ordinal)
+        self._running_ages.remove(start_version)
+        return start_version
+
+    def _remove_ready(self, ordinal: int) -> None:
+        self._ready_ages.remove(self._ready.pop(ordinal).oldest_version)
 
     def _settle(self, ordinal: int, fate: str) -> None:
         self._totals[fate] += 1
@@ -255,15 +263,16 @@ class TrajectoryBuffer:
             return ()
         expired = sorted(o for o, ready in self._ready.items() if self._is_too_old(ready.oldest_version))
         for ordinal in expired:
-            del self._ready[ordinal]
+            self._remove_ready(ordinal)
             self._discard(ordinal)
         return tuple(expired)
 
     def _describe_oldest_running(self) -> str:
         if not self._running:
             return "no rollout is running"
-        oldest = min(self._running, key=lambda ordinal: (self._running[ordinal], ordinal))
-        return f"oldest {_describe({oldest: self._running[oldest]})}"
+        age, _ = next(self._running_ages.in_line())
+        oldest = min(ordinal for ordinal, start_version in self._running.items() if start_version == age)
+        return f"oldest {_describe({oldest: age})}"
 
 
 def _describe(running: dict[int, int]) -> str:

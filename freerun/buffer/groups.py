@@ -1,4 +1,4 @@
-"""What the buffer says about groups: the batch it forms, what it counts, what it saves, which are done.
+"""What the buffer says about groups: the batch it forms, what it counts, what it saves, which are done, how old.
 
 Records only; `buffer.py` decides. The ledger makes "trained exactly once" checkable at a bounded cost:
 prompts start in the order of their ordinals, so all but the youngest are done, and one mark stands for them.
@@ -6,7 +6,8 @@ prompts start in the order of their ordinals, so all but the youngest are done, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -80,6 +81,36 @@ class Ledger:
 
     def state(self) -> LedgerState:
         return LedgerState(mark=self._mark, above=tuple(sorted(self._above)))
+
+
+class Ages:
+    """How many groups there are of each age; ages are versions, so there are few however many groups there are."""
+
+    def __init__(self, ages: Iterable[int] = ()) -> None:
+        self._counts = Counter(ages)
+
+    def add(self, age: int) -> None:
+        self._counts[age] += 1
+
+    def remove(self, age: int) -> None:
+        self._counts[age] -= 1
+        if not self._counts[age]:
+            del self._counts[age]
+
+    def __add__(self, other: Ages) -> Ages:
+        both = Ages()
+        both._counts = self._counts + other._counts
+        return both
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+    def in_line(self) -> Iterator[tuple[int, int]]:
+        """Each age, oldest first, with the place in line, from 0, of the last group of that age."""
+        place = -1
+        for age in sorted(self._counts):
+            place += self._counts[age]
+            yield age, place
 
 
 def has_zero_variance(group: Group) -> bool:
