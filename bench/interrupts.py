@@ -23,7 +23,7 @@ from freerun.events.metrics import RunState
 from freerun.events.reader import RunReader
 
 RECIPE = Path("recipes/euclid.toml")
-NUM_STEPS = 30
+NUM_STEPS = 12
 INTERRUPTIBLE, WAITING = "recompute", "drain"
 
 
