@@ -115,7 +115,11 @@ def _generation(state: RunState) -> Row:
 
 
 def _training(state: RunState) -> Row:
-    return "training", _pace(state.trained_tokens_per_second, state.recent_train_share, "busy")
+    text = _pace(state.trained_tokens_per_second, state.recent_train_share, "busy")
+    if state.cores is not None:
+        borrowed = f", {state.cores.num_borrowed} borrowed" if state.cores.num_borrowed else ""
+        text.append(f" · {len(state.cores.cores)} cores{borrowed}", "dim")
+    return "training", text
 
 
 def _pace(rate: float | None, share: float | None, word: str) -> Text:
