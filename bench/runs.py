@@ -16,3 +16,10 @@ def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
     print("$ freerun " + " ".join(command[3:]), flush=True)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return RunReader(runs / name)
+
+
+def make_tiny_model(directory: Path, *, task: str) -> None:
+    """The model of recipes/euclid.toml: 0.6 million random parameters."""
+    sizes = "--hidden-size 128 --num-layers 3 --num-heads 4 --num-kv-heads 4 --intermediate-size 384"
+    command = [sys.executable, "-m", "freerun.cli.main", "model", "tiny", str(directory), "--task", task]
+    subprocess.run([*command, *sizes.split()], check=True, stdout=subprocess.DEVNULL)
