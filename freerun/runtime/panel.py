@@ -117,8 +117,9 @@ def _generation(state: RunState) -> Row:
 def _training(state: RunState) -> Row:
     text = _pace(state.trained_tokens_per_second, state.recent_train_share, "busy")
     if state.cores is not None:
-        borrowed = f", {state.cores.num_borrowed} borrowed" if state.cores.num_borrowed else ""
-        text.append(f" · {len(state.cores.cores)} cores{borrowed}", "dim")
+        num_borrowed = state.cores.num_borrowed
+        num_own = len(state.cores.cores) - num_borrowed
+        text.append(f" · cores {num_own}" + (f" + {num_borrowed} lent" if num_borrowed else ""), "dim")
     return "training", text
 
 
