@@ -22,3 +22,10 @@ def warm_started(recipe: Path, runs: Path) -> Path:
     """The model that the recipe's warm start makes."""
     train(recipe, runs, "warm-start", "--train.num_steps", "1", "--eval.every_steps", "100000")
     return runs / "warm-start/checkpoints/step-1/model"
+
+
+def make_tiny_model(directory: Path, *, task: str) -> None:
+    """The model of recipes/euclid.toml: 0.6 million random parameters."""
+    sizes = "--hidden-size 128 --num-layers 3 --num-heads 4 --num-kv-heads 4 --intermediate-size 384"
+    command = [sys.executable, "-m", "freerun.cli.main", "model", "tiny", str(directory), "--task", task]
+    subprocess.run([*command, *sizes.split()], check=True, stdout=subprocess.DEVNULL)

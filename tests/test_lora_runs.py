@@ -16,7 +16,7 @@ from freerun.model.checkpoint import load_model
 
 LORA = ("--lora.rank", "4", "--lora.alpha", "8", "--train.lr", "3e-2")
 WARM_START = ("--warm_start.num_steps", "8", "--warm_start.batch_size", "16", "--warm_start.lr", "0.03")
-SYNCHRONOUS = (*LORA, "--eval.every_steps", "100", "--buffer.max_staleness", "0")
+SYNCHRONOUS = (*LORA, "--eval.every_steps", "100", "--buffer.max_staleness", "0", "--train.num_threads", "1")
 
 
 def freerun(*arguments: str) -> str:

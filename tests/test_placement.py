@@ -32,7 +32,15 @@ def test_what_is_not_asked_for_is_divided_among_the_others() -> None:
     assert sorted(core for seat in seats.values() for core in seat.cores) == list(range(4, 12))
 
 
-def test_more_threads_than_cores_pin_nothing() -> None:
-    placement = place(recipe_of("--engine.num_workers", "8"))
+def test_rollout_workers_beyond_the_free_cores_sit_with_the_trainer() -> None:
+    placement = place(recipe_of("--engine.num_workers", "8", "--train.num_ranks", "2"))
+    assert not placement.is_crowded
+    assert [placement.seats[f"rollout-{i}"].cores for i in range(8)] == [(core,) for core in range(4, 12)]
+    assert [placement.seats[f"trainer-{i}"].cores for i in range(2)] == [(10,), (11,)]
+
+
+@pytest.mark.parametrize("overrides", [("--engine.num_workers", "9"), ("--engine.num_threads", "8")])
+def test_more_threads_than_cores_pin_nothing(overrides: tuple[str, ...]) -> None:
+    placement = place(recipe_of(*overrides))
     assert placement.is_crowded
-    assert {(seat.num_threads, seat.cores) for seat in placement.seats.values()} == {(1, ())}
+    assert {seat.cores for seat in placement.seats.values()} == {()}

@@ -81,6 +81,7 @@ class Cluster:
     def __init__(self, *placed: bool) -> None:
         self.links: list[FakeLink] = []
         self.deaths: list[bool] = []
+        self.busy: list[tuple[str, bool]] = []
         self.has_room = False
         self._placed = placed
         self.pool = RolloutPool(
@@ -97,6 +98,7 @@ class Cluster:
             config=RuntimeConfig(start_seconds=100, stall_seconds=200),
             on_report=lambda worker, stats: None,
             on_death=lambda worker, reason, is_restarted: self.deaths.append(is_restarted),
+            on_busy=lambda worker, is_busy: self.busy.append((worker, is_busy)),
         )
 
     async def _spawn(self, index: int) -> FakeLink:
@@ -135,6 +137,17 @@ def test_the_run_begins_with_the_workers_that_have_a_place() -> None:
         assert cluster.links[1].kinds == ["StartEngine"]
 
     with_cluster(act, True, False)
+
+
+def test_a_worker_is_busy_from_its_first_request_to_its_last_answer() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        assert cluster.busy == [("rollout-0", False)]
+        await asyncio.gather(*(cluster.pool.generate(make_request(index)) for index in range(3)))
+        assert cluster.busy == [("rollout-0", False), ("rollout-0", True), ("rollout-0", False)]
+
+    with_cluster(act, True)
 
 
 def test_a_worker_that_finds_a_place_later_gets_the_newest_weights_and_then_work() -> None:

@@ -22,7 +22,7 @@ from freerun.model.checkpoint import load_model
 from freerun.train.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Request, Reward, Sampling, Trajectory
 
-SYNCHRONOUS = ("--buffer.max_staleness", "0")
+SYNCHRONOUS = ("--buffer.max_staleness", "0", "--train.num_threads", "1")
 
 
 class PlainLoop:

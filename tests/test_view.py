@@ -15,6 +15,7 @@ from freerun.events.events import (
     Activity,
     AnyEvent,
     CheckpointSaved,
+    CoresMoved,
     EngineReport,
     EvalFinished,
     GroupFinished,
@@ -265,6 +266,15 @@ def test_the_live_view_draws_by_itself_while_events_come() -> None:
             view(event)
         time.sleep(0.6)
     assert "step 12/60" in console.export_text()
+
+
+def test_the_view_and_the_summary_tell_of_borrowed_cores() -> None:
+    borrowed = CoresMoved(seconds=20.0, cores=(0, 1), num_borrowed=1)
+    returned = CoresMoved(seconds=24.0, cores=(1,), num_borrowed=0)
+    assert "cores 1 + 1 lent" in picture([*a_run(), borrowed])
+    assert "cores 1  " in picture([*a_run(), borrowed, returned])
+    summary = describe(state_of([*a_run(), borrowed, returned, an_end()]))
+    assert "the trainer had cores of idle rollout workers for 4.0 s" in summary
 
 
 def test_a_broken_bound_is_shouted_in_view_and_summary() -> None:

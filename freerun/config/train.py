@@ -38,7 +38,8 @@ class TrainConfig:
     num_ranks: int = 1
     """Trainer processes; more than one shard weights, gradients and moments among them (FSDP2)."""
     num_threads: int = 0
-    """Torch threads and cores of each rank; 0 divides the cores evenly among workers and trainer ranks."""
+    """Torch threads and cores of each rank; 0 divides the cores evenly among workers and trainer ranks, and lends
+    the trainer those of idle rollout workers. Only with a fixed number are synchronous runs bitwise repeatable."""
     device: Device = "auto"
     """Where the trainer computes; auto takes CUDA if the machine has it."""
     dtype: Dtype = "float32"

@@ -37,6 +37,14 @@ class Activity(Event, frozen=True, kw_only=True, tag="activity"):
     """`generating`, `training`, `waiting for rollouts 12, 14`, `starting` ..."""
 
 
+class CoresMoved(Event, frozen=True, kw_only=True, tag="cores_moved"):
+    """The trainer computes on these cores from now on."""
+
+    cores: tuple[int, ...]
+    num_borrowed: int
+    """Those among them that are a rollout worker's."""
+
+
 class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     """A group left the rollout stage: into the buffer, or out of the run."""
 
@@ -139,6 +147,7 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
 AnyEvent = (
     RunStarted
     | Activity
+    | CoresMoved
     | GroupFinished
     | StepFinished
     | WarmStartProgress

@@ -15,6 +15,7 @@ from freerun.events.events import (
     Activity,
     AnyEvent,
     CheckpointSaved,
+    CoresMoved,
     EngineReport,
     EvalFinished,
     EvalSkipped,
@@ -127,6 +128,10 @@ class RunState:
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     first_step: Step | None = None
     train_seconds: float = 0.0
+    cores: CoresMoved | None = None
+    """Where the trainer computes, if it has moved."""
+    borrowed_seconds: float = 0.0
+    """Time for which the trainer had cores of rollout workers, up to when it last moved."""
     num_trained: int = 0
     """Trajectories trained on."""
     staleness_counts: Counter[int] = field(default_factory=Counter)
@@ -149,6 +154,8 @@ class RunState:
                 self.activities[event.worker] = event
             case EngineReport():
                 self.engines.setdefault(event.worker, EngineTrack()).report(event.seconds, event.stats)
+            case CoresMoved():
+                self._move(event)
             case GroupFinished():
                 self.groups[event.outcome] += 1
                 self.last_failure = event.reason or self.last_failure
@@ -238,6 +245,11 @@ class RunState:
         pace = (self.steps[-1].seconds - self.steps[0].begin) / len(self.steps)
         since_last = min(now - self.steps[-1].seconds, pace)
         return max(0.0, pace * (self.num_steps - self.version) - since_last)
+
+    def _move(self, event: CoresMoved) -> None:
+        if self.cores is not None and self.cores.num_borrowed:
+            self.borrowed_seconds += event.seconds - self.cores.seconds
+        self.cores = event
 
     def _start(self, event: RunStarted) -> None:
         self.name, self.directory = event.name, event.directory

@@ -2,6 +2,11 @@
 
 Two torch processes on the same cores collapse (OpenMP teams spin), so rollout workers and trainer ranks are pinned
 to disjoint cores. Graders and the controller are light and float.
+
+Workers of one thread have no team that could spin. Where there are cores enough for all of one role, but not for
+both, rollout workers and trainer ranks meet on a core: one computes while the other waits.
+
+    2 cores, 2 rollout workers, 1 trainer     core 0: rollout-0     core 1: rollout-1, trainer
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ class Placement:
 
     seats: dict[str, Seat]
     is_crowded: bool
-    """More threads than cores: nothing is pinned, and processes share."""
+    """More threads than cores, and no way to share them: nothing is pinned."""
 
 
 def rollout_names(recipe: Recipe) -> list[str]:
@@ -33,7 +38,7 @@ def trainer_names(recipe: Recipe) -> list[str]:
 
 
 def place(recipe: Recipe) -> Placement:
-    """Rollout workers from the first core on, the trainer's ranks after them."""
+    """Rollout workers from the first core on, the trainer's ranks on the last ones."""
     cores = sorted(os.sched_getaffinity(0))
     wanted = dict.fromkeys(rollout_names(recipe), recipe.engine.num_threads)
     wanted |= dict.fromkeys(trainer_names(recipe), recipe.train.num_threads)
@@ -41,7 +46,11 @@ def place(recipe: Recipe) -> Placement:
     share = max(1, (len(cores) - sum(wanted.values())) // max(1, num_undecided))
     threads = {name: num_threads or share for name, num_threads in wanted.items()}
     if sum(threads.values()) > len(cores):
-        return Placement({name: Seat(n) for name, n in threads.items()}, is_crowded=True)
+        rollouts, trainers = rollout_names(recipe), trainer_names(recipe)
+        if any(n > 1 for n in threads.values()) or max(len(rollouts), len(trainers)) > len(cores):
+            return Placement({name: Seat(n) for name, n in threads.items()}, is_crowded=True)
+        seated = [*zip(rollouts, cores, strict=False), *zip(trainers, cores[-len(trainers) :], strict=True)]
+        return Placement({name: Seat(1, (core,)) for name, core in seated}, is_crowded=False)
     free = iter(cores)
     return Placement(
         {name: Seat(n, tuple(next(free) for _ in range(n))) for name, n in threads.items()}, is_crowded=False

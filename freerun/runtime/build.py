@@ -31,7 +31,8 @@ from freerun.reward.answers import check_answers
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
 from freerun.runtime.checkpoint import Checkpoint
-from freerun.runtime.devices import check_devices, has_cpu_servers
+from freerun.runtime.core_lending import CoreLending
+from freerun.runtime.devices import check_devices, has_cpu_servers, planned_devices
 from freerun.runtime.messages import FromRollout, FromTrainer, StartEngine
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.trainer_client import TrainerClient
@@ -173,6 +174,7 @@ def make_rollout_pool(
     has_weights: bool,
     on_report: Callable[[str, EngineStats], None],
     on_death: Callable[[str, str, bool], None],
+    on_busy: Callable[[str, bool], None] = lambda worker, is_busy: None,
 ) -> RolloutPool:
     """Rollout workers; those that get no weights by publication read them from the model directory."""
     names, module = rollout_names(recipe), ROLLOUT_MODULES[recipe.engine.backend]
@@ -195,10 +197,17 @@ def make_rollout_pool(
         config=recipe.runtime,
         on_report=on_report,
         on_death=on_death,
+        on_busy=on_busy,
     )
 
 
-async def make_trainer(recipe: Recipe, launcher: Launcher, *, on_progress: Callable[[str], None]) -> TrainerClient:
+async def make_trainer(
+    recipe: Recipe,
+    launcher: Launcher,
+    *,
+    on_progress: Callable[[str], None],
+    on_cores: Callable[[tuple[int, ...]], None],
+) -> TrainerClient:
     """The trainer's processes, one for each rank, their model not yet loaded."""
     ranks: list[Link[FromTrainer]] = []
     try:
@@ -210,4 +219,23 @@ async def make_trainer(recipe: Recipe, launcher: Launcher, *, on_progress: Calla
         for link in ranks:
             link.kill()
         raise
-    return TrainerClient(ranks, config=recipe.runtime, on_progress=on_progress)
+    return TrainerClient(ranks, config=recipe.runtime, on_progress=on_progress, on_cores=on_cores)
+
+
+def lends_cores(recipe: Recipe) -> bool:
+    """Whether the trainer gets the cores of rollout workers while they are idle."""
+    if recipe.runtime.backend != "local" or recipe.train.num_ranks > 1 or recipe.train.num_threads:
+        return False
+    return not place(recipe).is_crowded and planned_devices(recipe)["trainer"] == "cpu"
+
+
+def make_core_lending(recipe: Recipe, offer: Callable[[tuple[int, ...]], None]) -> CoreLending | None:
+    """Who lends cores to the trainer; None where the cores of each worker are fixed."""
+    if not lends_cores(recipe):
+        return None
+    seats = place(recipe).seats
+    return CoreLending(
+        trainer_cores=seats["trainer"].cores,
+        rollout_cores={name: seats[name].cores for name in rollout_names(recipe)},
+        offer=offer,
+    )

@@ -122,6 +122,12 @@ class Supervise(_Message, frozen=True, kw_only=True):
     lr: float
 
 
+class UseCores(_Message, frozen=True, kw_only=True):
+    """Compute on these cores, one thread on each, from the next block of the model on."""
+
+    cores: tuple[int, ...]
+
+
 class TrainStep(_Message, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
 
@@ -162,6 +168,12 @@ class Published(_Message, frozen=True, kw_only=True):
     published: Publication
 
 
+class CoresInUse(_Message, frozen=True, kw_only=True):
+    """The trainer has moved to these cores."""
+
+    cores: tuple[int, ...]
+
+
 class Saving(_Message, frozen=True, kw_only=True):
     """More of a checkpoint is on the disk; says nothing of a step that goes on beside it."""
 
@@ -178,5 +190,7 @@ class Progress(_Message, frozen=True, kw_only=True):
     doing: str
 
 
-ToTrainer = StartTrainer | Supervise | TrainStep | Publish | Save
-FromTrainer = Rendezvous | TrainerReady | Supervised | StepDone | Published | Saving | Saved | Progress
+ToTrainer = StartTrainer | Supervise | UseCores | TrainStep | Publish | Save
+FromTrainer = (
+    Rendezvous | TrainerReady | Supervised | StepDone | Published | Saving | Saved | Progress | CoresInUse
+)

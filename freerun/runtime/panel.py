@@ -115,7 +115,12 @@ def _generation(state: RunState) -> Row:
 
 
 def _training(state: RunState) -> Row:
-    return "training", _pace(state.trained_tokens_per_second, state.recent_train_share, "busy")
+    text = _pace(state.trained_tokens_per_second, state.recent_train_share, "busy")
+    if state.cores is not None:
+        num_borrowed = state.cores.num_borrowed
+        num_own = len(state.cores.cores) - num_borrowed
+        text.append(f" · cores {num_own}" + (f" + {num_borrowed} lent" if num_borrowed else ""), "dim")
+    return "training", text
 
 
 def _pace(rate: float | None, share: float | None, word: str) -> Text:

@@ -23,7 +23,7 @@ from freerun.model.projections import check_rank
 from freerun.processes.local import LocalLauncher, Seat
 from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.reward.graders import check_graders
-from freerun.runtime.build import check_backends, check_model, check_prompts, make_grader, make_source
+from freerun.runtime.build import check_backends, check_model, check_prompts, lends_cores, make_grader, make_source
 from freerun.runtime.devices import planned_devices
 from freerun.runtime.memory import describe_memory
 
@@ -92,7 +92,11 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
         f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
         f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates"
     )
-    lines += [f"{name}: {recipe.train.dtype} on {devices[name]}, {where[name]}" for name in trainer_names(recipe)]
+    borrows = ", and on those of idle rollout workers" if lends_cores(recipe) else ""
+    lines += [
+        f"{name}: {recipe.train.dtype} on {devices[name]}, {where[name]}{borrows}"
+        for name in trainer_names(recipe)
+    ]
     lines.append(f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})")
     lines.append(
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories started ahead of the "

@@ -50,6 +50,8 @@ class _Worker:
         self.index = index
         self.link = link
         self.is_ready = False
+        self.is_busy = True
+        """As it was last told to `on_busy`: reading its model keeps it busy too."""
         self.loaded_version = -1
         self.pinned_version = -1
         self.last_progress = asyncio.get_running_loop().time()
@@ -78,6 +80,7 @@ class RolloutPool:
         config: RuntimeConfig,
         on_report: Callable[[str, EngineStats], None],
         on_death: Callable[[str, str, bool], None],
+        on_busy: Callable[[str, bool], None] = lambda worker, is_busy: None,
     ) -> None:
         self._spawn = spawn
         self._start_message = start_message
@@ -86,6 +89,8 @@ class RolloutPool:
         self._num_restarts_left = config.max_worker_restarts
         self._on_report = on_report
         self._on_death = on_death
+        self._on_busy = on_busy
+        """Told when a worker gets its first request, and when it has answered its last."""
         self._workers: list[_Worker] = []
         self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
         self._published: Publication | None = None
@@ -140,6 +145,7 @@ class RolloutPool:
             for worker in self._workers:
                 if worker.requests.pop(request.request_id, None) is not None:
                     worker.link.send(Abort(request_ids=(request.request_id,)))
+                    self._note_load(worker)
 
     async def load(self, published: Publication) -> None:
         """Send the weights to every worker and wait until each has confirmed version and checksum.
@@ -205,6 +211,7 @@ class RolloutPool:
             return
         worker = min(able, key=lambda w: (not w.is_ready, not w.link.is_placed, w.num_samples, w.index))
         worker.requests[request.request_id] = request
+        self._note_load(worker)
         if worker.is_ready:
             if not worker.unsent:
                 asyncio.get_running_loop().call_soon(self._send, worker)
@@ -266,6 +273,13 @@ class RolloutPool:
                 self._on_report(worker.name, stats)
             case EngineReady():
                 self._welcome(worker)
+        self._note_load(worker)
+
+    def _note_load(self, worker: _Worker) -> None:
+        is_busy = bool(worker.requests) or not worker.is_ready
+        if is_busy != worker.is_busy:
+            worker.is_busy = is_busy
+            self._on_busy(worker.name, is_busy)
 
     def _welcome(self, worker: _Worker) -> None:
         """Give a new process the newest weights, then the requests that are its own."""
@@ -306,6 +320,7 @@ class RolloutPool:
         orphans = list(worker.requests.values())
         worker.is_ready, worker.loaded_version, worker.pinned_version = False, -1, -1
         worker.requests, worker.unsent = {}, []
+        self._note_load(worker)
         worker.link = await self._spawn(worker.index)
         self._send_start(worker)
         worker.last_progress = asyncio.get_running_loop().time()

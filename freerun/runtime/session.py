@@ -23,6 +23,7 @@ from freerun.events.events import (
     Activity,
     AnyEvent,
     CheckpointSaved,
+    CoresMoved,
     EngineReport,
     RunFinished,
     RunStarted,
@@ -33,11 +34,13 @@ from freerun.events.events import (
 from freerun.events.store import Store
 from freerun.model.adapter_directory import model_config
 from freerun.model.projections import check_rank
+from freerun.processes.placement import place
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
     check_backends,
     check_model,
     check_prompts,
+    make_core_lending,
     make_curriculum,
     make_gate_and_buffer,
     make_grader,
@@ -49,6 +52,7 @@ from freerun.runtime.build import (
 )
 from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState
 from freerun.runtime.controller import Controller, Stages
+from freerun.runtime.core_lending import CoreLending
 from freerun.runtime.messages import StartTrainer
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.run_directory import RunDirectory, open_run
@@ -101,6 +105,7 @@ class Session:
         self._saved_model = str(checkpoint.model_directory) if checkpoint else ""
         self._controller: Controller | None = None
         self._grader: GraderPool | None = None
+        self._lending: CoreLending | None = None
         self._is_stopping = False
         self._doing: dict[str, str] = {}
         self._main = asyncio.current_task()
@@ -145,8 +150,15 @@ class Session:
             has_weights=True,
             on_report=self._on_engine_report,
             on_death=self._on_worker_death,
+            on_busy=self._on_rollout_busy,
         )
-        trainer = await make_trainer(recipe, launcher, on_progress=lambda doing: self._act("trainer", doing))
+        trainer = await make_trainer(
+            recipe,
+            launcher,
+            on_progress=lambda doing: self._act("trainer", doing),
+            on_cores=self._on_trainer_cores,
+        )
+        self._lending = make_core_lending(recipe, trainer.use_cores)
         try:
             await self._start_workers(trainer, pool, grader)
             if recipe.warm_start.num_steps and self._checkpoint is None:
@@ -273,6 +285,14 @@ class Session:
         self._act(worker, ", ".join(parts) or "waiting for the gate to admit a rollout")
         for name, doing in self._grader.activities().items() if self._grader else ():
             self._act(name, doing)
+
+    def _on_rollout_busy(self, worker: str, is_busy: bool) -> None:
+        if self._lending is not None:
+            self._lending.note(worker, is_busy=is_busy)
+
+    def _on_trainer_cores(self, cores: tuple[int, ...]) -> None:
+        num_borrowed = len(cores) - len(place(self._recipe).seats["trainer"].cores)
+        self._emit(CoresMoved(seconds=self._seconds(), cores=cores, num_borrowed=num_borrowed))
 
     def _on_worker_death(self, worker: str, reason: str, is_restarted: bool) -> None:
         self._emit(WorkerDied(seconds=self._seconds(), worker=worker, reason=reason, is_restarted=is_restarted))

@@ -20,6 +20,7 @@ def describe(state: RunState) -> str:
         ("generated", _generated(state)),
         ("interrupts", _interrupts(state)),
         ("busy", _busy(state)),
+        ("borrowed", _borrowed(state)),
         ("deaths", _deaths(state)),
         ("model", _model(state)),
         ("next", _next_command(state)),
@@ -92,6 +93,12 @@ def _busy(state: RunState) -> str:
     shares = {name: engine.busy_share for name, engine in sorted(state.engines.items())}
     shares["trainer"] = state.train_share
     return ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share is not None)
+
+
+def _borrowed(state: RunState) -> str:
+    if not state.borrowed_seconds:
+        return ""
+    return f"the trainer had cores of idle rollout workers for {duration(state.borrowed_seconds)}"
 
 
 def _deaths(state: RunState) -> str:

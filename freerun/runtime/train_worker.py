@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -26,6 +26,7 @@ from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.runtime.messages import (
+    CoresInUse,
     FromTrainer,
     Progress,
     Publish,
@@ -41,7 +42,9 @@ from freerun.runtime.messages import (
     ToTrainer,
     TrainerReady,
     TrainStep,
+    UseCores,
 )
+from freerun.runtime.trainer_cores import TrainerCores
 from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
 from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
@@ -92,17 +95,27 @@ class TrainWorker:
             self._trainer.load_optimizer_state(load_file(start.optimizer_file))
         self._reference_directory = start.reference_directory
         self._supervised: SupervisedTrainer | None = None
-        self._cores = os.sched_getaffinity(0)
+        self._waiting: deque[ToTrainer] = deque()
+        """Messages that arrived during a step, to be served after it."""
+        self._cores = TrainerCores(
+            sorted(os.sched_getaffinity(0)),
+            poll=self._take_in_offers,
+            on_change=lambda cores: self._answer(CoresInUse(cores=cores)),
+        )
+        if self._ranks.num_ranks == 1:  # ranks are as fast as the slowest: to lend one of them cores is no use
+            self._cores.watch(self._model.blocks)
 
     def serve(self) -> None:
         trained = self._trained
         self._ranks.barrier()
         self._answer(TrainerReady(num_parameters=trained.num_parameters, num_trained=trained.num_trained))
         while True:
-            message = self._parent.receive(timeout_seconds=60)
+            message = self._waiting.popleft() if self._waiting else self._parent.receive(timeout_seconds=60)
             match message:
+                case UseCores(cores=cores):
+                    self._cores.offer(cores)
                 case TrainStep(groups=groups):
-                    self._end_warm_start()
+                    self._supervised = None  # the warm start is over
                     self._need_reference()
                     self._answer(StepDone(result=self._trainer.step(groups)))
                 case Publish():
@@ -117,6 +130,14 @@ class TrainWorker:
                     raise WorkerError("the trainer is started once")
                 case None:
                     pass  # nothing to do for a minute is not an error: rollouts may be long
+
+    def _take_in_offers(self) -> None:
+        """In the middle of a step: cores may come and go, everything else waits for its end."""
+        while (message := self._parent.receive(0)) is not None:
+            if isinstance(message, UseCores):
+                self._cores.offer(message.cores)
+            else:
+                self._waiting.append(message)
 
     def _answer(self, message: FromTrainer) -> None:
         """Rank 0 speaks for all."""
@@ -162,21 +183,10 @@ class TrainWorker:
 
     def _supervise(self, message: Supervise) -> float:
         if self._supervised is None:
-            # Nothing generates yet, so every core of the machine is the trainer's for the warm start.
-            # Several ranks would be in each other's way.
-            if self._ranks.num_ranks == 1:
-                os.sched_setaffinity(0, range(psutil.cpu_count() or 1))
-                torch.set_num_threads(len(os.sched_getaffinity(0)))
             self._supervised = SupervisedTrainer(
                 self._model, self._train, on_progress=self._progress, ranks=self._ranks
             )
         return self._supervised.step(message.demonstrations, message.lr)
-
-    def _end_warm_start(self) -> None:
-        if self._supervised is not None:
-            self._supervised = None
-            os.sched_setaffinity(0, self._cores)
-            torch.set_num_threads(self._parent.num_threads)
 
     def _need_reference(self) -> None:
         """Before the first step: version 0, whether it is what was loaded or what the warm start made of it."""

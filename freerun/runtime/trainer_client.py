@@ -19,6 +19,7 @@ from freerun.config.runtime import RuntimeConfig
 from freerun.errors import CheckpointError, WorkerError
 from freerun.processes.link import Link
 from freerun.runtime.messages import (
+    CoresInUse,
     FromTrainer,
     Progress,
     Publish,
@@ -34,6 +35,7 @@ from freerun.runtime.messages import (
     ToTrainer,
     TrainerReady,
     TrainStep,
+    UseCores,
 )
 from freerun.types import Demonstration, Group, Publication, StepResult
 
@@ -50,11 +52,13 @@ class TrainerClient:
         *,
         config: RuntimeConfig,
         on_progress: Callable[[str], None],
+        on_cores: Callable[[tuple[int, ...]], None] = lambda cores: None,
     ) -> None:
         self._links = tuple(ranks)
         self._start_message: StartTrainer | None = None
         self._config = config
         self._on_progress = on_progress
+        self._on_cores = on_cores
         self._patience_seconds = config.start_seconds
         self._answers: dict[type[FromTrainer], asyncio.Future[FromTrainer]] = {}
         """Commands under way, by the kind of their answer: there is at most one of each."""
@@ -87,6 +91,11 @@ class TrainerClient:
         """One warm-start update; returns the loss before it."""
         answer = self._send(Supervise(demonstrations=tuple(demonstrations), lr=lr), Supervised)
         return (await self._received(answer, Supervised)).loss
+
+    def use_cores(self, cores: tuple[int, ...]) -> None:
+        """Offer these cores, which include its own; it says when it has moved."""
+        for link in self._links:
+            link.send(UseCores(cores=cores))
 
     # The next two are no coroutines: the command is sent by the call, and so before any later step.
 
@@ -156,6 +165,8 @@ class TrainerClient:
         elif isinstance(message, Progress):
             self._reset_clocks(StepDone, Supervised)
             self._on_progress(message.doing)
+        elif isinstance(message, CoresInUse):
+            self._on_cores(message.cores)
         elif isinstance(message, Saving):
             self._reset_clocks(Saved)
         elif (answer := self._answers.pop(type(message), None)) is not None and not answer.done():

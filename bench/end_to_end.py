@@ -1,0 +1,114 @@
+"""Whole runs against each other: how long the same number of trajectories takes, and whether they teach as much.
+
+A side is a way to use the same two cores. Every side trains the same number of steps on the same prompts, from the
+same model; its figure is trained trajectories per second, from the moment the first weights are in an engine to
+the end of the last step. Filling the pipeline is part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.harness import ROOT, show
+from bench.runs import train
+from freerun.events.metrics import RunState
+from freerun.events.reader import RunReader
+
+QUIET = ("--eval.every_steps", "100000", "--eval.num_prompts", "1", "--checkpoint.every_steps", "100000")
+
+Overrides = tuple[str, ...]
+
+SYNCHRONOUS: dict[str, Overrides] = {
+    "two engines, one trainer with the cores of both": ("--engine.num_workers", "2"),
+    "one engine and one trainer of two threads": ("--engine.num_threads", "2", "--train.num_threads", "2"),
+    "two engines, two trainer ranks": ("--engine.num_workers", "2", "--train.num_ranks", "2"),
+}
+"""Ways to give both cores to each phase of a synchronous run; the fastest is what we are measured against."""
+
+ASYNCHRONOUS: dict[str, Overrides] = {
+    "one engine, which lends its core when it is idle": (),
+    "two engines, one of them on the trainer's core": ("--engine.num_workers", "2"),
+}
+
+
+@dataclass
+class Figures:
+    """What one side's runs have shown, one entry for each."""
+
+    trajectories_per_second: list[float] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[Path] = field(default_factory=list)
+
+
+class EndToEnd:
+    """Runs of one recipe in a scratch directory."""
+
+    def __init__(self, recipe: Path, runs: Path, *, num_steps: int, overrides: Sequence[str] = ()) -> None:
+        self._recipe = recipe
+        self._runs = runs
+        self._start = [*overrides, *QUIET, "--train.num_steps", str(num_steps)]
+        self._num_runs = 0
+
+    def run(self, overrides: Overrides, *, seed: int, figures: Figures) -> float:
+        """One run; returns trained trajectories per second."""
+        self._num_runs += 1
+        name = f"run-{self._num_runs}"
+        with train(self._recipe, self._runs, name, *self._start, *overrides, "--run.seed", str(seed)) as reader:
+            details = describe(reader)
+        figures.trajectories_per_second.append(details["trajectories_per_second"])
+        figures.details.append(details)
+        figures.runs.append(self._runs / name)
+        speed: float = details["trajectories_per_second"]
+        show(f"  {speed:.4g} trajectories/s, {details['tokens_per_second']:.4g} tokens/s")
+        return speed
+
+    def fastest(self, ways: Mapping[str, Overrides], *always: str) -> tuple[str, dict[str, float]]:
+        """The way that took least time in one run each, and what each reached."""
+        tried = {}
+        for name, overrides in ways.items():
+            show(f"{name}:")
+            tried[name] = self.run((*overrides, *always), seed=1000, figures=Figures())
+        return max(tried, key=lambda name: tried[name]), tried
+
+    def in_turns(self, sides: Mapping[str, Overrides], *, turns: int) -> dict[str, Figures]:
+        """Every side once a turn, with the turn's seed; who begins changes."""
+        figures = {side: Figures() for side in sides}
+        for turn in range(turns):
+            order = list(sides) if turn % 2 == 0 else list(sides)[::-1]
+            for side in order:
+                show(f"turn {turn + 1}, {side}:")
+                self.run(sides[side], seed=turn, figures=figures[side])
+        return figures
+
+
+def describe(reader: RunReader) -> dict[str, Any]:
+    """Speed, and who was busy for how much of the time."""
+    steps = reader.steps()
+    state = RunState()
+    for event in reader.events():
+        if event.seconds <= steps[-1].seconds:  # not the last evaluation, which has the machine to itself
+            state(event)
+    seconds = steps[-1].seconds - min(event.seconds for event in reader.events("weights_loaded"))
+    return {
+        "trajectories_per_second": sum(sum(step.staleness_counts.values()) for step in steps) / seconds,
+        "tokens_per_second": sum(step.metrics["num_tokens"] for step in steps) / seconds,
+        "seconds": seconds,
+        "engines_busy": {name: engine.total("busy_seconds") / seconds for name, engine in state.engines.items()},
+        "trainer_busy": sum(step.step_seconds for step in steps) / seconds,
+        "borrowed": state.borrowed_seconds / seconds,
+        "max_staleness": max(max(step.staleness_counts) for step in steps),
+        "mean_length": steps[-1].metrics["completion_length"],
+    }
+
+
+def held_out_accuracy(run: Path, *overrides: str) -> float:
+    """Of the model that a run ended with."""
+    command = [sys.executable, "-m", "freerun.cli.main", "eval", str(run), "--json", "--k", "1", *overrides]
+    shown = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+    return float(json.loads(shown)["pass_at"]["1"]["value"])

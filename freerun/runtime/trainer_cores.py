@@ -1,0 +1,114 @@
+"""The cores that a trainer computes on, which may change between two blocks of its model.
+
+A step of a large model takes a CPU minutes, one block a fraction of a second: so cores that are offered are taken
+up, and cores that are asked back are left, at the next block of the forward or the backward pass.
+
+More threads are not always faster: on tiny models OpenMP costs more than a second core brings. So the time that a
+token takes in a block is measured for each number of threads, and an offer that did not make it shorter is
+declined until it is time to try again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+GAIN = 1.05
+"""What more threads must bring."""
+NUM_TRIALS = 30
+"""Blocks measured with a number of threads before it is judged."""
+NUM_DECLINED = 3000
+"""Blocks after which a number of threads that was too slow is tried again."""
+SMOOTHING = 0.1
+
+
+class ThreadRates:
+    """Seconds that a token takes in a block, by the number of threads; decides whether more are worth it."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._num_measured: dict[int, int] = {}
+        self._num_declined = 0
+
+    def measure(self, num_threads: int, seconds_per_token: float) -> None:
+        known = self._seconds.get(num_threads, seconds_per_token)
+        self._seconds[num_threads] = known + SMOOTHING * (seconds_per_token - known)
+        self._num_measured[num_threads] = self._num_measured.get(num_threads, 0) + 1
+
+    def choose(self, fewer: int, more: int) -> int:
+        """How many threads to compute the next block with."""
+        if not self._is_known(more):
+            return more
+        if not self._is_known(fewer):
+            return fewer
+        if self._seconds[more] * GAIN <= self._seconds[fewer]:
+            return more
+        self._num_declined += 1
+        if self._num_declined >= NUM_DECLINED:
+            self._num_declined = 0
+            self._num_measured[more] = 0  # the batches of now may be larger than those of then
+        return fewer
+
+    def _is_known(self, num_threads: int) -> bool:
+        return self._num_measured.get(num_threads, 0) >= NUM_TRIALS
+
+
+class TrainerCores:
+    """Moves the calling thread, and the threads it computes with, to the cores that it may use now."""
+
+    def __init__(
+        self, own: Sequence[int], *, poll: Callable[[], None], on_change: Callable[[tuple[int, ...]], None]
+    ) -> None:
+        self._own = tuple(own)
+        self._offered = self._own
+        self._in_use = self._own
+        self._poll = poll
+        """Called between blocks; may call `offer`."""
+        self._on_change = on_change
+        self._rates = ThreadRates()
+        self._last_block: tuple[float, int] | None = None
+        """When the block under way began, and with how many threads."""
+
+    def offer(self, cores: tuple[int, ...]) -> None:
+        """Use these from the next block on, as far as that helps; they include the trainer's own."""
+        self._offered = cores
+
+    def watch(self, blocks: Iterable[nn.Module]) -> None:
+        """Move between these blocks, forward and backward."""
+        for block in blocks:
+            block.register_forward_pre_hook(self._before_forward)
+            block.register_forward_hook(self._after_forward)
+
+    def _before_forward(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.move()
+        self._last_block = time.perf_counter(), len(self._in_use)
+
+    def _after_forward(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert self._last_block is not None
+        begin, num_threads = self._last_block
+        self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
+        if output.requires_grad:
+            output.register_hook(self._before_backward)
+
+    def _before_backward(self, _: Tensor) -> None:
+        self.move()
+
+    def move(self) -> None:
+        """Take up what is offered, or leave what is no longer, if that is not what is in use already."""
+        self._poll()
+        cores = self._own if self._declines() else self._offered
+        if cores == self._in_use:
+            return
+        self._in_use = cores
+        os.sched_setaffinity(0, cores)
+        # Threads that the team now lacks are made anew, and begin on the cores of the thread that makes them.
+        torch.set_num_threads(len(cores))
+        self._on_change(cores)
+
+    def _declines(self) -> bool:
+        fewer, more = len(self._own), len(self._offered)
+        return more > fewer and self._rates.choose(fewer, more) == fewer
