@@ -2,8 +2,8 @@
 
 Against vLLM: groups of 8, prompts of 60 tokens and 128 new ones. Against transformers: single completions of 64
 prompts, whose lengths have a long tail (`long_tailed_lengths`): padded, `generate` runs a batch to its longest.
-Lengths are forced, so all sides produce the same number of tokens. Each side is measured in the setting that is its
-fastest on this work, found just before the turns.
+Lengths are forced, so all sides produce the same number of tokens. Each side is measured in the setting that is
+its fastest on this work, found just before the turns.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """TRL's GRPOTrainer on the CPU: trains as many steps as it is asked to, and waits in between.
 
-    grpo_trainer.py MODEL MAX_COMPLETION_TOKENS PROMPTS_PER_STEP GROUP_SIZE MICRO_BATCH GENERATION
+    grpo_trainer.py MODEL MAX_COMPLETION_TOKENS PROMPTS_PER_STEP GROUP_SIZE MICRO_BATCH PROMPT ...
 
-One generation serves one optimizer step; MICRO_BATCH completions are computed at once, and gradients accumulated
-over the step. GENERATION is `padded` (the default of TRL) or `continuous` (transformers' continuous batching).
-Gradient checkpointing, TRL's default, is off: it trades speed for memory.
+One generation, in one padded batch, serves one optimizer step; MICRO_BATCH completions are trained on at once, and
+gradients accumulated over the step. Gradient checkpointing, TRL's default, is off: it trades speed for memory.
 """
 
 from __future__ import annotations
@@ -17,18 +16,17 @@ import threading
 import time
 from typing import Any
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from asked import answer
 from datasets import Dataset
-from instructions import problems, reward
+from instructions import reward
 from memory import PeakMemory
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 MAX_STEPS = 10_000
-PAGE_TOKENS = 32
 
 
 class Pace(TrainerCallback):
@@ -66,15 +64,8 @@ class Pace(TrainerCallback):
 
 
 def make_trainer(pace: Pace, scratch: str) -> GRPOTrainer:
-    model, max_completion_tokens, prompts_per_step, group_size, micro_batch, generation = sys.argv[1:]
+    model, max_completion_tokens, prompts_per_step, group_size, micro_batch, *prompts = sys.argv[1:]
     batch_size = int(prompts_per_step) * int(group_size)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    texts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": row["question"]}], tokenize=False, add_generation_prompt=True
-        )
-        for row in problems()
-    ]
     config = GRPOConfig(
         output_dir=scratch,
         max_completion_length=int(max_completion_tokens),
@@ -91,12 +82,6 @@ def make_trainer(pace: Pace, scratch: str) -> GRPOTrainer:
         bf16=False,
         use_cpu=True,
         gradient_checkpointing=False,
-        use_transformers_continuous_batching=generation == "continuous",
-        transformers_continuous_batching_config={
-            "page_size": PAGE_TOKENS,
-            "max_batch_tokens": 512,
-            "num_blocks": 2048,
-        },
         save_strategy="no",
         logging_steps=MAX_STEPS,
         report_to=[],
@@ -106,10 +91,16 @@ def make_trainer(pace: Pace, scratch: str) -> GRPOTrainer:
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa"),
         reward_funcs=pace.reward,
         args=config,
-        train_dataset=Dataset.from_dict({"prompt": texts}),
-        processing_class=tokenizer,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        processing_class=AutoTokenizer.from_pretrained(model),
         callbacks=[pace],
     )
+
+
+def _serve(pace: Pace) -> None:
+    """Until nobody asks any more; the main thread would wait for the next step for ever."""
+    answer(pace.work)
+    os._exit(0)
 
 
 def main() -> None:
@@ -117,7 +108,7 @@ def main() -> None:
     pace = Pace()
     with tempfile.TemporaryDirectory(prefix="trl-") as scratch:
         trainer = make_trainer(pace, scratch)
-        threading.Thread(target=answer, args=(pace.work,), daemon=True).start()
+        threading.Thread(target=_serve, args=(pace,), daemon=True).start()
         trainer.train()
 
 

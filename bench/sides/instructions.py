@@ -1,7 +1,9 @@
 """What both sides of the RL comparison are asked and rewarded for. Standard library only.
 
-SmolLM2-135M answers these instructions, worded by its chat template, in lengths with a long tail. The reward has a
-different value for practically every completion: no group is without a gradient, so nobody may skip its work.
+SmolLM2-135M answers these instructions, worded by its chat template, in lengths with a long tail: many of some 30
+tokens, some beyond 256. Two steps of 8 prompts see each of them once, so lengths differ little from turn to turn.
+The reward is a different number for nearly every completion: no group is without a gradient, so nobody may skip
+its work.
 """
 
 from __future__ import annotations
@@ -9,32 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-TOPICS = (
-    "whales",
-    "glass",
-    "the moon",
-    "bread",
-    "violins",
-    "rivers",
-    "tea",
-    "chess",
-    "winter",
-    "bridges",
-    "maps",
-    "salt",
-)
+TOPICS = ("bread", "copper", "glass", "snow")
 WORDINGS = (
-    "Tell me one interesting thing about {topic}.",
-    "Describe {topic} in one sentence.",
+    'Use the word "{}" in a sentence.',
+    "Describe {} in one sentence.",
+    "What colour is {}? Explain briefly.",
+    "Tell me one interesting thing about {}.",
 )
 
 
 def problems() -> Iterator[dict[str, str]]:
-    """Rows as `data.task` wants them."""
+    """Rows for `data.task`: 16 to train on, and one that a run can hold out."""
     for wording, topic in product(WORDINGS, TOPICS):
-        yield {"question": wording.format(topic=topic), "answer": "any"}
+        yield {"question": wording.format(topic), "answer": "any"}
+    yield {"question": "Describe a river in one sentence.", "answer": "any"}
 
 
 def reward(prompt: str, completion: str, answer: str) -> float:
-    """How often the completion has the letter e: cheap, and seldom the same twice."""
+    """The share of its characters that are the letter e."""
     return completion.count("e") / max(1, len(completion))

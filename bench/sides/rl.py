@@ -37,8 +37,7 @@ def train(num_steps: int, seed: int = 0) -> dict[str, Any]:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         with PeakMemory(process.pid) as memory:
             _wait_for_version(Path(runs, "run"), NUM_FILLING_STEPS + num_steps, process)
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        _stop(process)
         with RunReader(Path(runs, "run")) as reader:
             return {**_figures(reader, num_steps), "peak_bytes": memory.peak_bytes}
 
@@ -48,6 +47,14 @@ def _wait_for_version(run: Path, version: int, process: subprocess.Popen[bytes])
         if process.poll() is not None:
             raise SystemExit(f"freerun train ended with status {process.returncode} before step {version}")
         time.sleep(POLL_SECONDS)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """At once: the second signal keeps it from finishing its step and saving."""
+    process.send_signal(signal.SIGINT)
+    time.sleep(POLL_SECONDS)
+    process.send_signal(signal.SIGINT)
+    process.wait()
 
 
 def _version(run: Path) -> int:

@@ -1,10 +1,10 @@
 """vLLM's CPU build, in this process: samples groups of completions of forced lengths.
 
-    vllm.py MODEL NUM_SEQUENCES
+    vllm_offline.py MODEL NUM_SEQUENCES
 
 Its prefix cache stays on, since the samples of a group share their prompt, but is emptied before each measurement:
-what is measured is the work of new prompts. The engine core runs in this process: one of its own would poll for work
-while the other side has the machine. It computes on all cores that this process may use.
+what is measured is the work of new prompts. The engine core runs in this process: one of its own would poll for
+work while the other side has the machine. It computes on all cores that this process may use.
 """
 
 from __future__ import annotations
