@@ -24,7 +24,7 @@ NO_END = -1
 class Transformers:
     def __init__(self, directory: str) -> None:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
-        self._model = AutoModelForCausalLM.from_pretrained(
+        self._model: Any = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, attn_implementation="sdpa"
         )
         self._model.eval()
@@ -63,7 +63,9 @@ class Transformers:
             max_requests_per_batch=len(prompts),
             seed=seed,
         )
-        with self._model.continuous_batching_context_manager(_sampling(max(lengths)), config) as manager:
+        with self._model.continuous_batching_context_manager(
+            generation_config=_sampling(max(lengths)), continuous_batching_config=config
+        ) as manager:
             start = time.perf_counter()
             for prompt, length in zip(prompts, lengths, strict=True):
                 manager.add_request(prompt, max_new_tokens=length, eos_token_id=NO_END)
