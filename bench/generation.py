@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -51,8 +53,8 @@ def measure(turns: int) -> None:
     results = []
     with ExitStack() as sides:
         ours = our_settings(sides, num_cores)
-        with Side("vllm_offline.py", MODEL, str(NUM_LONG_TAILED), python=vllm()) as peer:
-            theirs = {"one process, all cores": lambda groups, seed: peer.ask(groups=groups)}
+        with ExitStack() as peers:
+            theirs = vllm_settings(peers)
             for num_sequences in (32, 64):
                 groups = groups_of([NEW_TOKENS] * (num_sequences // GROUP_SIZE), GROUP_SIZE)
                 claim = f"generation, tokens/s, {num_sequences} sequences of {PROMPT_TOKENS} + {NEW_TOKENS} tokens"
@@ -76,6 +78,34 @@ def our_settings(sides: ExitStack, num_cores: int) -> dict[str, Setting]:
         ),
         f"{num_cores} processes, 1 thread": lambda groups, seed: many.ask(groups=groups, num_threads=1, seed=seed),
     }
+
+
+def vllm_settings(peers: ExitStack) -> dict[str, Setting]:
+    """One process on all cores, or one on each."""
+
+    def start(*cores: int) -> Side:
+        return peers.enter_context(
+            Side("vllm_offline.py", MODEL, str(NUM_LONG_TAILED), python=vllm(), cores=cores)
+        )
+
+    cores = sorted(os.sched_getaffinity(0))
+    return {
+        f"1 process, {len(cores)} threads": together([start(*cores)]),
+        f"{len(cores)} processes, 1 thread": together([start(core) for core in cores]),
+    }
+
+
+def together(sides: list[Side]) -> Setting:
+    """Deal the groups among processes; the last one to finish ends the measurement."""
+
+    def ask(groups: Groups, seed: int) -> dict[str, Any]:
+        shares = [groups[index :: len(sides)] for index in range(len(sides))]
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(len(sides)) as pool:
+            figures = list(pool.map(lambda side, share: side.ask(groups=share), sides, shares))
+        return {"tokens": sum(each["tokens"] for each in figures), "seconds": time.perf_counter() - begin}
+
+    return ask
 
 
 def transformers_settings(peer: Side) -> tuple[dict[str, Setting], dict[str, Setting]]:
@@ -124,6 +154,9 @@ def fastest(settings: dict[str, Setting], groups: Groups) -> str:
     """The name of the setting that is fastest on this work; a single one is not tried."""
     if len(settings) == 1:
         return next(iter(settings))
+    first_tokens = [{**group, "max_tokens": min(8, group["max_tokens"])} for group in groups]
+    for setting in settings.values():
+        setting(first_tokens, 0)  # to warm it up
     speeds = {name: speed(setting, groups, seed=0) for name, setting in settings.items()}
     show("  " + ", ".join(f"{name}: {figure:.4g}" for name, figure in speeds.items()))
     return max(speeds, key=lambda name: speeds[name])
