@@ -103,12 +103,12 @@ class Result:
 
 
 def in_turns(
-    ours: Callable[[], float], theirs: Callable[[], float], *, turns: int
+    ours: Callable[[], float], theirs: Callable[[], float], *, turns: int, warms_up: bool = True
 ) -> tuple[list[float], list[float]]:
     """Measure both sides once in each turn, after one turn that warms them up; who begins changes every turn."""
     our_figures: list[float] = []
     their_figures: list[float] = []
-    for turn in range(-1, turns):
+    for turn in range(-1 if warms_up else 0, turns):
         if turn % 2:
             their_figure, our_figure = theirs(), ours()
         else:

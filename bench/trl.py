@@ -1,0 +1,148 @@
+"""A whole RL step on SmolLM2, 8 prompts x 4 completions, against TRL: trained completion tokens/s, and memory.
+
+Ours is `freerun train` with its defaults, asynchronous, measured in its steady state (`sides/rl.py`); theirs is
+GRPOTrainer, generating and training in turns on both cores (`sides/grpo_trainer.py`). Same prompts, reward and
+batch, one update a step. Completions end where the model ends them, or at 64 tokens, or at 256, to which their
+lengths have a long tail. A token is one that the policy sampled and the step trained on; padding does not count.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.environments import trl
+from bench.harness import ROOT, Result, Side, in_turns, record, show
+from freerun.config.load import load_recipe
+from freerun.data.tokenizer import Tokenizer
+from freerun.runtime.build import make_source
+
+MODEL = str(ROOT / "models/smollm2")
+RECIPE = str(ROOT / "bench/recipes/instructions.toml")
+PROMPTS_PER_STEP, GROUP_SIZE = 8, 4
+PEER = "TRL 1.16.0 GRPOTrainer"
+MICRO_BATCHES = (4, 8, 16)
+"""Completions that TRL computes at once; the fastest is measured."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One comparison; the steps are those of one turn."""
+
+    max_tokens: int
+    our_steps: int
+    their_steps: int
+    max_turns: int
+    at_least: float
+    aim: float
+
+    @property
+    def name(self) -> str:
+        return f"RL step, {PROMPTS_PER_STEP} x {GROUP_SIZE} completions of at most {self.max_tokens} tokens"
+
+
+# TRL takes half a minute and minutes for a step of these; ours must be enough to show the steady state.
+SHORT = Work(max_tokens=64, our_steps=5, their_steps=2, max_turns=3, at_least=2.5, aim=3.0)
+TAILED = Work(max_tokens=256, our_steps=4, their_steps=2, max_turns=2, at_least=3.0, aim=5.0)
+
+
+@dataclass
+class Turns:
+    """What the turns of one side have shown beside their speed."""
+
+    lengths: list[int] = field(default_factory=list)
+    peaks: list[float] = field(default_factory=list)
+    figures: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, figures: dict[str, Any]) -> float:
+        """Keep them, and return the speed."""
+        self.lengths += figures.pop("lengths")
+        self.peaks.append(figures.pop("peak_bytes"))
+        self.figures.append(figures)
+        return speed(figures)
+
+    def describe(self) -> dict[str, Any]:
+        """Lengths in tokens, and each turn."""
+        return {
+            "num_completions": len(self.lengths),
+            "mean_length": statistics.mean(self.lengths),
+            "median_length": statistics.median(self.lengths),
+            "p90_length": statistics.quantiles(self.lengths, n=10)[-1],
+            "max_length": max(self.lengths),
+            "turns": self.figures,
+        }
+
+
+def measure(turns: int) -> None:
+    micro_batch, tried = fastest_micro_batch(SHORT)
+    results = [*compare(SHORT, micro_batch, tried, turns), compare(TAILED, micro_batch, tried, turns)[0]]
+    record("trl", *results)
+
+
+def fastest_micro_batch(work: Work) -> tuple[int, dict[int, dict[str, float]]]:
+    """TRL's best for this work by the second step of each, and what all of them took."""
+    tried = {}
+    for micro_batch in MICRO_BATCHES:
+        with their_side(work, micro_batch) as side:
+            side.ask(num_steps=1)
+            figures = side.ask(num_steps=1)
+        tried[micro_batch] = {"tokens_per_second": speed(figures), "peak_bytes": figures["peak_bytes"]}
+        show(f"  TRL, micro-batches of {micro_batch}: {speed(figures):.4g} tokens/s")
+    return max(tried, key=lambda size: tried[size]["tokens_per_second"]), tried
+
+
+def compare(work: Work, micro_batch: int, tried: dict[int, dict[str, float]], turns: int) -> tuple[Result, Result]:
+    """Speed and memory."""
+    show(work.name)
+    ours, theirs = Turns(), Turns()
+    seeds = iter(range(1_000))
+    with our_side(work) as our, their_side(work, micro_batch) as their:
+        their.ask(num_steps=1)  # the only one to warm up: ours is a run of its own each time
+        speeds = in_turns(
+            lambda: ours.add(our.ask(num_steps=work.our_steps, seed=next(seeds))),
+            lambda: theirs.add(their.ask(num_steps=work.their_steps)),
+            turns=min(turns, work.max_turns),
+            warms_up=False,
+        )
+    settings = {
+        "ours": ours.describe(),
+        "theirs": theirs.describe(),
+        "their_micro_batch": micro_batch,
+        "their_micro_batches_tried": tried,
+    }
+    return (
+        Result(f"{work.name}, trained tokens/s", PEER, work.at_least, work.aim, "x", *speeds, settings=settings),
+        Result(
+            f"{work.name}, peak memory of trainer and engine",
+            PEER,
+            at_least=0.6,
+            aim=0.0,
+            unit="x",
+            ours=ours.peaks,
+            theirs=theirs.peaks,
+            lower_is_better=True,
+            settings={key: settings[key] for key in ("their_micro_batch", "their_micro_batches_tried")},
+        ),
+    )
+
+
+def our_side(work: Work) -> Side:
+    return Side("rl.py", RECIPE, "--sampling.max_completion_tokens", str(work.max_tokens))
+
+
+def their_side(work: Work, micro_batch: int) -> Side:
+    sizes = (work.max_tokens, PROMPTS_PER_STEP, GROUP_SIZE, micro_batch)
+    return Side("grpo_trainer.py", MODEL, *map(str, sizes), *training_prompts(), python=trl())
+
+
+def training_prompts() -> list[str]:
+    """What our run is asked, as the model reads it."""
+    tokenizer = Tokenizer.load(Path(MODEL))
+    return [prompt.text for prompt in make_source(load_recipe(Path(RECIPE), []), tokenizer).training()]
+
+
+def speed(figures: dict[str, Any]) -> float:
+    """Completion tokens trained on per second."""
+    return float(figures["tokens"] / figures["seconds"])
