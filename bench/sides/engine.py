@@ -32,8 +32,12 @@ def write_weights(directory: Path, buffer: int) -> None:
     SharedWeights([buffer], WeightLayout(model)).write(0, dict(model.named_parameters()))
 
 
-def serve(pipe: Connection, directory: Path, buffer: int, num_slots: int, core: int | None) -> None:
-    """One engine: set it up, then generate for what comes through the pipe."""
+def serve(
+    pipe: Connection, inherited: list[Connection], directory: Path, buffer: int, num_slots: int, core: int | None
+) -> None:
+    """One engine: set it up, then generate for what comes through the pipe, until its other end is gone."""
+    for other_end in inherited:
+        other_end.close()
     if core is not None:
         os.sched_setaffinity(0, {core})
     import torch
@@ -54,7 +58,10 @@ def serve(pipe: Connection, directory: Path, buffer: int, num_slots: int, core: 
     engine.load(0, weights)
     pipe.send(None)
     while True:
-        num_threads, requests = pipe.recv()
+        try:
+            num_threads, requests = pipe.recv()
+        except EOFError:
+            return
         torch.set_num_threads(num_threads)
         for request in requests:
             engine.submit(request)
@@ -87,10 +94,10 @@ class Engines:
         self._pipes: list[Connection] = []
         for core in cores:
             ours, theirs = context.Pipe()
-            arguments = (theirs, directory, self._buffer, num_slots, core)
+            self._pipes.append(ours)
+            arguments = (theirs, self._pipes, directory, self._buffer, num_slots, core)
             context.Process(target=serve, args=arguments, daemon=True).start()
             theirs.close()
-            self._pipes.append(ours)
         for pipe in self._pipes:
             pipe.recv()
 

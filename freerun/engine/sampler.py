@@ -47,26 +47,33 @@ def counter_uniforms(
 
 def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor) -> tuple[list[int], list[float]]:
     """A token for each row, and the log-probability with which it was drawn."""
-    # In float32 whatever the model computes in: the logprobs are the trainer's behaviour logprobs.
-    logits_RV = _restrict(logits_RV.float() / _temperatures(samplings).to(logits_RV.device), samplings)
-    normalisers_R1 = logits_RV.logsumexp(dim=-1, keepdim=True)
-    if not torch.isfinite(normalisers_R1).all():
+    logits_RV = _scale(logits_RV, samplings)
+    # Shifted by its largest entry a row can be exponentiated once, for its normaliser and for its distribution.
+    logits_RV -= logits_RV.amax(dim=-1, keepdim=True)
+    cumulative_RV = logits_RV.exp().cumsum(dim=-1, dtype=torch.float64)
+    totals_R1 = cumulative_RV[:, -1:]
+    if not torch.isfinite(totals_R1).all():
         raise WorkerError("the model's logits are not finite; the weights are damaged or training has diverged")
-    cumulative_RV = (logits_RV - normalisers_R1).exp_().cumsum(dim=-1, dtype=torch.float64)
     # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
-    targets_R1 = uniforms_R.to(logits_RV.device)[:, None] * cumulative_RV[:, -1:]
+    targets_R1 = uniforms_R.to(logits_RV.device)[:, None] * totals_R1
     tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_(max=logits_RV.shape[1] - 1)
     greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0]
     if greedy:
         tokens_R1[greedy] = logits_RV[greedy].argmax(dim=-1, keepdim=True)
-    logprobs_R1 = logits_RV.gather(1, tokens_R1) - normalisers_R1
-    logprobs_R1[greedy] = 0.0
+    logprobs_R1 = logits_RV.gather(1, tokens_R1) - totals_R1.log().float()
+    if greedy:
+        logprobs_R1[greedy] = 0.0
     return tokens_R1[:, 0].tolist(), logprobs_R1[:, 0].tolist()
 
 
-def _temperatures(samplings: Sequence[Sampling]) -> Tensor:
+def _scale(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """What the samplings make of the logits; in float32 whatever the model computes in, as the trainer has them."""
+    logits_RV = logits_RV.float()
     # Temperature 0 means the likeliest token: a point mass, handled after the division.
-    return torch.tensor([[sampling.temperature or 1.0] for sampling in samplings])
+    temperatures = [sampling.temperature or 1.0 for sampling in samplings]
+    if any(temperature != 1 for temperature in temperatures):
+        logits_RV = logits_RV / torch.tensor(temperatures, device=logits_RV.device)[:, None]
+    return _restrict(logits_RV, samplings)
 
 
 def _restrict(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:

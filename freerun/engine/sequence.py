@@ -23,6 +23,8 @@ class Sequence:
         self.tokens: list[int] = group.request.prompt_token_ids.tolist()
         self.logprobs: list[float] = []
         self.versions: list[int] = []
+        self.slot = -1
+        """Its place in the cache; -1 while it has none."""
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
         self.prefix_version = -1

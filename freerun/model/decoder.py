@@ -87,9 +87,12 @@ def rotary_frequencies(config: DecoderConfig) -> Tensor:
 
 
 def rotate(x_THD: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
-    """Rotary position embedding, halves convention; computed in float32 whatever the model computes in."""
-    first, second = x_THD.chunk(2, dim=-1)
-    return (x_THD * cos_T1D + torch.cat((-second, first), dim=-1) * sin_T1D).to(x_THD.dtype)
+    """Rotary position embedding, halves convention; computed in float32 whatever the model computes in.
+
+    The first half of the sines comes negated, so that rolling the halves is all that is left to do.
+    """
+    rolled_THD = x_THD.roll(x_THD.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x_THD * cos_T1D, rolled_THD, sin_T1D).to(x_THD.dtype)
 
 
 class Block(nn.Module):
@@ -107,22 +110,25 @@ class Block(nn.Module):
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        if config.has_qk_norm:
-            self.q_norm: nn.Module = RMSNorm(config.head_size, config.norm_eps)
-            self.k_norm: nn.Module = RMSNorm(config.head_size, config.norm_eps)
-        else:
-            self.q_norm = self.k_norm = nn.Identity()
+        self.q_norm = RMSNorm(config.head_size, config.norm_eps) if config.has_qk_norm else None
+        self.k_norm = RMSNorm(config.head_size, config.norm_eps) if config.has_qk_norm else None
 
     def forward(self, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, attend: Attention) -> Tensor:
         qkv = self.qkv(self.attention_norm(x_TC)).view(x_TC.shape[0], -1, self.head_size)
-        q_THD, k_TKD, v_TKD = qkv.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        q_THD = rotate(self.q_norm(q_THD), cos_T1D, sin_T1D)
-        k_TKD = rotate(self.k_norm(k_TKD), cos_T1D, sin_T1D)
+        qk, v_TKD = qkv.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
+        q_THD, k_TKD = rotate(self._normed(qk), cos_T1D, sin_T1D).split([self.num_heads, self.num_kv_heads], dim=1)
         attended_THD = attend(self.layer, q_THD, k_TKD, v_TKD)
         x_TC = x_TC + self.attention_out(attended_THD.reshape(x_TC.shape[0], -1))
         gate, up = self.gate_up(self.feed_forward_norm(x_TC)).chunk(2, dim=-1)
         out_TC: Tensor = x_TC + self.down(F.silu(gate) * up)
         return out_TC
+
+    def _normed(self, qk: Tensor) -> Tensor:
+        """Queries and keys, which lie together, with their norms if the model has them."""
+        if self.q_norm is None or self.k_norm is None:
+            return qk
+        q_THD, k_TKD = qk.split([self.num_heads, self.num_kv_heads], dim=1)
+        return torch.cat((self.q_norm(q_THD), self.k_norm(k_TKD)), dim=1)
 
 
 class Decoder(nn.Module):
@@ -136,12 +142,11 @@ class Decoder(nn.Module):
         self.final_norm = RMSNorm(config.hidden_size, config.norm_eps)
         if not config.is_head_tied:
             self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self._rotary: tuple[Tensor, Tensor] | None = None
+        self._rotary_P21D: Tensor | None = None
 
     def forward(self, token_ids_T: Tensor, positions_T: Tensor, attend: Attention) -> Tensor:
         x_TC = self.embedding(token_ids_T)
-        cos_PD, sin_PD = self._rotary_tables(x_TC.device)
-        cos_T1D, sin_T1D = cos_PD[positions_T].unsqueeze(1), sin_PD[positions_T].unsqueeze(1)
+        cos_T1D, sin_T1D = self._rotary_table(x_TC.device)[positions_T].unbind(1)
         for block in self.blocks:
             x_TC = block(x_TC, cos_T1D, sin_T1D, attend)
         hidden_TC: Tensor = self.final_norm(x_TC)
@@ -151,11 +156,13 @@ class Decoder(nn.Module):
         weight = self.embedding.weight if self.config.is_head_tied else self.head.weight
         return F.linear(hidden_TC, weight)
 
-    def _rotary_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines for every position: derived from the config, so neither saved nor published."""
-        if self._rotary is None or self._rotary[0].device != device:
+    def _rotary_table(self, device: torch.device) -> Tensor:
+        """Cosines and signed sines (`rotate`) of every position: derived, so neither saved nor published."""
+        if self._rotary_P21D is None or self._rotary_P21D.device != device:
             with torch.no_grad():
                 positions = torch.arange(self.config.max_positions, dtype=torch.float32)
-                angles_PD = torch.outer(positions, rotary_frequencies(self.config)).repeat(1, 2)
-                self._rotary = angles_PD.cos().to(device), angles_PD.sin().to(device)
-        return self._rotary
+                angles_PE = torch.outer(positions, rotary_frequencies(self.config))
+                cos_PE, sin_PE = angles_PE.cos(), angles_PE.sin()
+                table = torch.stack((torch.cat((cos_PE, cos_PE), -1), torch.cat((-sin_PE, sin_PE), -1)), dim=1)
+                self._rotary_P21D = table.unsqueeze(2).to(device)
+        return self._rotary_P21D
