@@ -7,9 +7,9 @@
     slot 4  ██████
             └─num_shared─┘
 
-One product as wide as the longest sequence would make everybody pay for it, and lengths have long tails; one product
-for each sequence would pay for the calls. `_choose_alone` takes the cheapest mixture. The cache is never gathered or
-copied: a slot inside the slice that does not decode in this step is computed along and thrown away.
+One product as wide as the longest sequence would make everybody pay for it, and lengths have long tails; one
+product for each sequence would pay for the calls. `_choose_alone` takes the cheapest mixture. The cache is never
+gathered or copied: a slot inside the slice that does not decode in this step is computed along and thrown away.
 
 Shapes: S slots, R decode rows, K key/value heads, G query heads of each, H = K G, L positions, D head size.
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CALL_POSITIONS = 200
-"""What the calls for one more product cost, in cached positions read: measured on models of 0.6M to 135M parameters."""
+"""What the calls for one more product cost, in cached positions read."""
 
 
 class DecodeAttention:

@@ -67,7 +67,7 @@ def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor)
 
 
 def _scale(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """What the samplings make of the logits; in float32 whatever the model computes in, as the trainer has them."""
+    """What the samplings make of the logits; in float32, like the trainer's, whatever the model computes in."""
     logits_RV = logits_RV.float()
     # Temperature 0 means the likeliest token: a point mass, handled after the division.
     temperatures = [sampling.temperature or 1.0 for sampling in samplings]
