@@ -3,8 +3,8 @@
     python engine.py MODEL_DIRECTORY NUM_PROCESSES NUM_SLOTS
 
 The processes read one copy of the weights in shared memory, as rollout workers do. With two, each is pinned to a
-core of its own with one thread, has NUM_SLOTS slots and takes every other group. Nothing stops a sequence before its
-`max_tokens`, so the number of tokens is known before.
+core of its own with one thread, has NUM_SLOTS slots and takes every other group. Nothing stops a sequence before
+its `max_tokens`, so the number of tokens is known before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The KV cache: one slot per live sequence, live slots always the first ones.
 
-Because live slots are kept together (a finished sequence's slot is filled by the last one), decoding attends over a
-plain slice of the cache, without gathering (`decoding.py`). Memory is reserved for every slot at full length but
+Because live slots are kept together (a finished sequence's slot is filled by the last one), decoding attends over
+a plain slice of the cache, without gathering (`decoding.py`). Memory is reserved for every slot at full length but
 touched only as sequences grow.
 
 Shapes: N layers, S slots, K key/value heads, L positions, D head size, H query heads, T packed tokens.

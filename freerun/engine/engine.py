@@ -120,6 +120,7 @@ class Engine:
                 parameter.data = weight
             else:
                 parameter.copy_(weight)
+        self.model.pack(changed=weights.keys())
         self.version = version
         self._counts["loads"] += 1
         self._counts["interrupts"] += sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)

@@ -21,6 +21,10 @@ from freerun.types import Sampling
 
 _UINT64 = np.uint64
 _GOLDEN = _UINT64(0x9E3779B97F4A7C15)
+_BELOW_ONE = 1 - 2.0**-53
+
+BLOCK_ENTRIES = 256
+"""Of a wide distribution, searched at once."""
 
 
 def _scramble(x: np.ndarray) -> np.ndarray:
@@ -50,13 +54,9 @@ def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor)
     logits_RV = _scale(logits_RV, samplings)
     # Shifted by its largest entry a row can be exponentiated once, for its normaliser and for its distribution.
     logits_RV -= logits_RV.amax(dim=-1, keepdim=True)
-    cumulative_RV = logits_RV.exp().cumsum(dim=-1, dtype=torch.float64)
-    totals_R1 = cumulative_RV[:, -1:]
+    tokens_R1, totals_R1 = _draw(logits_RV.exp(), uniforms_R.to(logits_RV.device)[:, None])
     if not torch.isfinite(totals_R1).all():
         raise WorkerError("the model's logits are not finite; the weights are damaged or training has diverged")
-    # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
-    targets_R1 = uniforms_R.to(logits_RV.device)[:, None] * totals_R1
-    tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_(max=logits_RV.shape[1] - 1)
     greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0]
     if greedy:
         tokens_R1[greedy] = logits_RV[greedy].argmax(dim=-1, keepdim=True)
@@ -64,6 +64,41 @@ def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor)
     if greedy:
         logprobs_R1[greedy] = 0.0
     return tokens_R1[:, 0].tolist(), logprobs_R1[:, 0].tolist()
+
+
+def _draw(masses_RV: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """The entry of each row at which its cumulative mass passes the uniform share of the total; and the total.
+
+    A running sum is slow, a plain sum is not: a wide row is first searched by blocks, then within one.
+    """
+    num_entries = masses_RV.shape[1]
+    if num_entries <= BLOCK_ENTRIES:
+        entries_R1, totals_R1, _ = _search(masses_RV, uniforms_R1)
+        return entries_R1, totals_R1
+    num_blocks = num_entries // BLOCK_ENTRIES
+    whole_RB, rest_R = masses_RV.split([num_blocks * BLOCK_ENTRIES, num_entries % BLOCK_ENTRIES], dim=1)
+    sums_RB = whole_RB.unflatten(1, (num_blocks, BLOCK_ENTRIES)).sum(dim=-1)
+    blocks_R1, totals_R1, shares_R1 = _search(
+        torch.cat((sums_RB, rest_R.sum(dim=1, keepdim=True)), 1), uniforms_R1
+    )
+    # The last block is narrower; what is read again in its place beyond the end has no mass.
+    places_RE = blocks_R1 * BLOCK_ENTRIES + torch.arange(BLOCK_ENTRIES, device=masses_RV.device)
+    is_beyond_RE = places_RE >= num_entries
+    block_RE = masses_RV.gather(1, places_RE.masked_fill(is_beyond_RE, 0)).masked_fill_(is_beyond_RE, 0)
+    entries_R1, _, _ = _search(block_RE, shares_R1)
+    return (blocks_R1 * BLOCK_ENTRIES + entries_R1).clamp_(max=num_entries - 1), totals_R1
+
+
+def _search(masses_RE: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the uniform share of the total lies, the total, and how far into that entry it lies, in [0, 1)."""
+    cumulative_RE = masses_RE.cumsum(dim=-1, dtype=torch.float64)
+    # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
+    totals_R1 = cumulative_RE[:, -1:]
+    targets_R1 = uniforms_R1 * totals_R1
+    entries_R1 = torch.searchsorted(cumulative_RE, targets_R1, right=True).clamp_(max=masses_RE.shape[1] - 1)
+    masses_R1 = masses_RE.gather(1, entries_R1).double()
+    shares_R1 = 1 - (cumulative_RE.gather(1, entries_R1) - targets_R1) / masses_R1
+    return entries_R1, totals_R1, shares_R1.clamp_(0, _BELOW_ONE)
 
 
 def _scale(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:

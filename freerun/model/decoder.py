@@ -13,12 +13,15 @@ Shapes: T packed tokens, C hidden size, H query heads, K key/value heads, D head
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from freerun.model.packed import PackedWeight, is_worth_packing
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,15 @@ class Attention(Protocol):
     """Who attends to whom: given one layer's rotated queries and keys, returns the attended values."""
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor: ...
+
+
+class Linear(nn.Linear):
+    """A linear layer; for generation it may have its weight in packed form too."""
+
+    packed: PackedWeight | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.packed is None else self.packed.linear(x, self.bias)
 
 
 class RMSNorm(nn.Module):
@@ -105,11 +117,11 @@ class Block(nn.Module):
         self.head_size = config.head_size
         num_qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_size
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.qkv = nn.Linear(config.hidden_size, num_qkv, bias=config.has_qkv_bias)
-        self.attention_out = nn.Linear(config.num_heads * config.head_size, config.hidden_size, bias=False)
+        self.qkv = Linear(config.hidden_size, num_qkv, bias=config.has_qkv_bias)
+        self.attention_out = Linear(config.num_heads * config.head_size, config.hidden_size, bias=False)
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(config.head_size, config.norm_eps) if config.has_qk_norm else None
         self.k_norm = RMSNorm(config.head_size, config.norm_eps) if config.has_qk_norm else None
 
@@ -131,6 +143,14 @@ class Block(nn.Module):
         return torch.cat((self.q_norm(q_THD), self.k_norm(k_TKD)), dim=1)
 
 
+def _packed(weight: Tensor, packed: PackedWeight | None, *, is_changed: bool) -> PackedWeight | None:
+    if packed is None:
+        return PackedWeight(weight) if is_worth_packing(weight) else None
+    if is_changed:
+        packed.refresh(weight)
+    return packed
+
+
 class Decoder(nn.Module):
     """Token ids and positions in, normalised hidden states out; `logits` only where they are needed."""
 
@@ -141,8 +161,9 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_size, config.norm_eps)
         if not config.is_head_tied:
-            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         self._rotary_P21D: Tensor | None = None
+        self._packed_embedding: PackedWeight | None = None
 
     def forward(self, token_ids_T: Tensor, positions_T: Tensor, attend: Attention) -> Tensor:
         x_TC = self.embedding(token_ids_T)
@@ -153,8 +174,24 @@ class Decoder(nn.Module):
         return hidden_TC
 
     def logits(self, hidden_TC: Tensor) -> Tensor:
-        weight = self.embedding.weight if self.config.is_head_tied else self.head.weight
-        return F.linear(hidden_TC, weight)
+        if not self.config.is_head_tied:
+            logits_TV: Tensor = self.head(hidden_TC)
+            return logits_TV
+        if self._packed_embedding is not None:
+            return self._packed_embedding.linear(hidden_TC, None)
+        return F.linear(hidden_TC, self.embedding.weight)
+
+    def pack(self, changed: Collection[str]) -> None:
+        """Pack the weights by which generation multiplies, again if they are among `changed`.
+
+        From then on the products are of the packed weights: whoever changes a weight packs again.
+        """
+        for name, layer in self.named_modules():
+            if isinstance(layer, Linear):
+                layer.packed = _packed(layer.weight, layer.packed, is_changed=f"{name}.weight" in changed)
+        if self.config.is_head_tied:
+            is_changed = "embedding.weight" in changed
+            self._packed_embedding = _packed(self.embedding.weight, self._packed_embedding, is_changed=is_changed)
 
     def _rotary_table(self, device: torch.device) -> Tensor:
         """Cosines and signed sines (`rotate`) of every position: derived, so neither saved nor published."""
