@@ -4,7 +4,8 @@ Because live slots are kept together (a finished sequence's slot is filled by th
 a plain slice of the cache, without gathering (`decoding.py`). Memory is reserved for every slot at full length but
 touched only as sequences grow.
 
-Shapes: N layers, S slots, K key/value heads, L positions, D head size, H query heads, T packed tokens.
+Shapes: N layers, 2 keys and values, S slots, K key/value heads, L positions, D head size, H query heads, T packed
+tokens.
 """
 
 from __future__ import annotations
@@ -36,13 +37,12 @@ class KVCache:
         self.device = device
         self.dtype = dtype
         shape = (config.num_layers, 2, num_slots, config.num_kv_heads, slot_tokens, config.head_size)
-        self._both_N2SKLD = _untouched_zeros(shape, device, dtype)
-        self.keys_SKLD = [both[0] for both in self._both_N2SKLD]
-        self.values_SKLD = [both[1] for both in self._both_N2SKLD]
+        self._all_N2SKLD = _untouched_zeros(shape, device, dtype)
+        self.layers_2SKLD = self._all_N2SKLD.unbind(0)
 
     def copy(self, *, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` positions of one slot to another."""
-        self._both_N2SKLD[:, :, target, :, :num_tokens] = self._both_N2SKLD[:, :, source, :, :num_tokens]
+        self._all_N2SKLD[:, :, target, :, :num_tokens] = self._all_N2SKLD[:, :, source, :, :num_tokens]
 
 
 def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -77,16 +77,16 @@ class CachedAttention:
         self.chunks = chunks
         self.num_decodes = len(decode_slots)
         if decode_slots:
-            self._decode = DecodeAttention(cache.keys_SKLD[0], decode_slots, decode_positions)
+            self._decode = DecodeAttention(cache.layers_2SKLD[0], decode_slots, decode_positions)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        keys_SKLD, values_SKLD = self.cache.keys_SKLD[layer], self.cache.values_SKLD[layer]
+        cache_2SKLD = self.cache.layers_2SKLD[layer]
         if not self.chunks:
-            return self._decode(keys_SKLD, values_SKLD, q_THD, k_TKD, v_TKD)
+            return self._decode(cache_2SKLD, q_THD, k_TKD, v_TKD)
         parts = []
         begin = self.num_decodes
         if begin:
-            parts.append(self._decode(keys_SKLD, values_SKLD, q_THD[:begin], k_TKD[:begin], v_TKD[:begin]))
+            parts.append(self._decode(cache_2SKLD, q_THD[:begin], k_TKD[:begin], v_TKD[:begin]))
         for chunk in self.chunks:
             end = begin + chunk.end - chunk.start
             parts.append(self._prefill(layer, chunk, q_THD[begin:end], k_TKD[begin:end], v_TKD[begin:end]))
@@ -94,8 +94,7 @@ class CachedAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _prefill(self, layer: int, chunk: PrefillChunk, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        keys_KLD = self.cache.keys_SKLD[layer][chunk.slot]
-        values_KLD = self.cache.values_SKLD[layer][chunk.slot]
+        keys_KLD, values_KLD = self.cache.layers_2SKLD[layer][:, chunk.slot]
         keys_KLD[:, chunk.start : chunk.end] = k_TKD.transpose(0, 1)
         values_KLD[:, chunk.start : chunk.end] = v_TKD.transpose(0, 1)
         mask_TL = None

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
-from freerun.engine.sampler import counter_uniforms, sample
+from freerun.engine.sampler import sample, streams, uniforms
 from freerun.engine.scheduler import Scheduler, Step
 from freerun.engine.sequence import Sequence, SequenceGroup
 from freerun.errors import RequestError, WeightsError
@@ -91,7 +91,8 @@ class Engine:
             )
         if request.request_id in self._groups:
             raise RequestError(f"request {request.request_id} is already running")
-        group = SequenceGroup(request, self._num_sequences)
+        random = streams(self._seed, request.ordinal, request.num_samples)
+        group = SequenceGroup(request, self._num_sequences, random)
         self._num_sequences += request.num_samples
         self._groups[request.request_id] = group
         self._scheduler.add(group)
@@ -184,11 +185,8 @@ class Engine:
         return ready, hidden_TC[last_rows] if step.prefills else hidden_TC
 
     def _sample(self, ready: list[Sequence], hidden_RC: Tensor) -> list[tuple[Request, tuple[Completion, ...]]]:
-        uniforms_R = counter_uniforms(
-            self._seed,
-            [sequence.group.request.ordinal for sequence in ready],
-            [sequence.sample for sequence in ready],
-            [len(sequence.logprobs) for sequence in ready],
+        uniforms_R = uniforms(
+            np.array([sequence.stream for sequence in ready]), [len(sequence.logprobs) for sequence in ready]
         )
         samplings = [sequence.group.request.sampling for sequence in ready]
         tokens, logprobs = sample(self.model.logits(hidden_RC), samplings, uniforms_R)

@@ -35,18 +35,26 @@ def _scramble(x: np.ndarray) -> np.ndarray:
     return scrambled
 
 
-def counter_uniforms(
-    seed: int, ordinals: Sequence[int], samples: Sequence[int], positions: Sequence[int]
-) -> Tensor:
-    """A number in [0, 1) for each row, decided by its counters alone."""
+def streams(seed: int, ordinal: int, num_samples: int) -> np.ndarray:
+    """What the counters of each sample of a prompt come to before its positions are added."""
     with np.errstate(over="ignore"):
         # Scrambled before anything is added: seed + ordinal alone would make seeds shifted copies of each other.
-        state = _scramble(np.full(len(ordinals), seed, dtype=np.int64).astype(_UINT64) + _GOLDEN)
-        for counter in (ordinals, samples, positions):
-            state = _scramble(state + _GOLDEN + np.asarray(counter, dtype=np.int64).astype(_UINT64))
-            state = state * _GOLDEN + _UINT64(1)
-        bits = _scramble(state) >> _UINT64(11)
+        state = _scramble(np.full(num_samples, seed, dtype=np.int64).astype(_UINT64) + _GOLDEN)
+        for counter in (np.full(num_samples, ordinal), np.arange(num_samples)):
+            state = _absorb(state, counter)
+    return state
+
+
+def uniforms(streams_R: np.ndarray, positions_R: Sequence[int]) -> Tensor:
+    """A number in [0, 1) for each row, decided by its counters alone."""
+    bits = _scramble(_absorb(streams_R, np.array(positions_R, dtype=np.int64))) >> _UINT64(11)
     return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+
+
+def _absorb(state: np.ndarray, counter: np.ndarray) -> np.ndarray:
+    # Arrays of unsigned integers wrap around in silence.
+    absorbed: np.ndarray = _scramble(state + _GOLDEN + counter.astype(_UINT64)) * _GOLDEN + _UINT64(1)
+    return absorbed
 
 
 def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor) -> tuple[list[int], list[float]]:
@@ -73,32 +81,31 @@ def _draw(masses_RV: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
     """
     num_entries = masses_RV.shape[1]
     if num_entries <= BLOCK_ENTRIES:
-        entries_R1, totals_R1, _ = _search(masses_RV, uniforms_R1)
-        return entries_R1, totals_R1
+        cumulative_RV, entries_R1 = _search(masses_RV, uniforms_R1)
+        return entries_R1, cumulative_RV[:, -1:]
     num_blocks = num_entries // BLOCK_ENTRIES
     whole_RB, rest_R = masses_RV.split([num_blocks * BLOCK_ENTRIES, num_entries % BLOCK_ENTRIES], dim=1)
     sums_RB = whole_RB.unflatten(1, (num_blocks, BLOCK_ENTRIES)).sum(dim=-1)
-    blocks_R1, totals_R1, shares_R1 = _search(
-        torch.cat((sums_RB, rest_R.sum(dim=1, keepdim=True)), 1), uniforms_R1
-    )
-    # The last block is narrower; what is read again in its place beyond the end has no mass.
+    sums_RB = torch.cat((sums_RB, rest_R.sum(dim=1, keepdim=True)), dim=1)
+    cumulative_RB, blocks_R1 = _search(sums_RB, uniforms_R1)
+    totals_R1 = cumulative_RB[:, -1:]
+    excess_R1 = cumulative_RB.gather(1, blocks_R1) - uniforms_R1 * totals_R1
+    shares_R1 = (1 - excess_R1 / sums_RB.gather(1, blocks_R1)).clamp_(0, _BELOW_ONE)
+    # The last block is narrower; what is read in its place beyond the end has no mass.
     places_RE = blocks_R1 * BLOCK_ENTRIES + torch.arange(BLOCK_ENTRIES, device=masses_RV.device)
     is_beyond_RE = places_RE >= num_entries
     block_RE = masses_RV.gather(1, places_RE.masked_fill(is_beyond_RE, 0)).masked_fill_(is_beyond_RE, 0)
-    entries_R1, _, _ = _search(block_RE, shares_R1)
+    _, entries_R1 = _search(block_RE, shares_R1)
     return (blocks_R1 * BLOCK_ENTRIES + entries_R1).clamp_(max=num_entries - 1), totals_R1
 
 
-def _search(masses_RE: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the uniform share of the total lies, the total, and how far into that entry it lies, in [0, 1)."""
+def _search(masses_RE: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """The running sum of each row, and the entry at which it passes the uniform share of its end."""
     cumulative_RE = masses_RE.cumsum(dim=-1, dtype=torch.float64)
     # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
-    totals_R1 = cumulative_RE[:, -1:]
-    targets_R1 = uniforms_R1 * totals_R1
-    entries_R1 = torch.searchsorted(cumulative_RE, targets_R1, right=True).clamp_(max=masses_RE.shape[1] - 1)
-    masses_R1 = masses_RE.gather(1, entries_R1).double()
-    shares_R1 = 1 - (cumulative_RE.gather(1, entries_R1) - targets_R1) / masses_R1
-    return entries_R1, totals_R1, shares_R1.clamp_(0, _BELOW_ONE)
+    targets_R1 = uniforms_R1 * cumulative_RE[:, -1:]
+    entries_R1 = torch.searchsorted(cumulative_RE, targets_R1, right=True)
+    return cumulative_RE, entries_R1.clamp_(max=masses_RE.shape[1] - 1)
 
 
 def _scale(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
