@@ -1,7 +1,7 @@
 """What a load of new weights costs an engine beyond recomputing its cache: time in which it generates nothing.
 
-SmolLM2 decodes 32 sequences on one thread, and a new version arrives in shared memory every five seconds.
-The figure is the share of the time that decoding stands still: for the checksum and for the swap. Writing the
+SmolLM2 decodes 32 sequences on one thread, and a new version arrives in shared memory every five seconds. The
+figure is the share of the time that decoding stands still: for the checksum, the swap and the packing. Writing the
 weights is the trainer's work and counts for neither.
 """
 

@@ -107,8 +107,8 @@ class Engine:
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Generate with `weights` from the next step on.
 
-        Tensors of the engine's own device and dtype are used in place, not copied; others are converted into the
-        parameters that the engine has.
+        Tensors of the engine's own device and dtype are used in place, not copied, except that large matrices are
+        packed on CPUs; others are converted into the parameters that the engine has.
         """
         begin = time.perf_counter()
         parameters = trained_parameters(self.model)
