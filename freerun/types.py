@@ -179,7 +179,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_loads: int = 0
     num_preemptions: int = 0
     load_seconds: float = 0.0
-    """Time decoding stood still for loads (checksum and pointer swap) and for copies of pinned versions."""
+    """Time decoding stood still for loads (checksum, swap, packing) and for copies of pinned versions."""
     num_recomputed_tokens: int = 0
     """Cache entries thrown away by loads and computed again: the rest of an interrupt's cost."""
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
-from freerun.engine.sampler import counter_uniforms
+from freerun.engine.sampler import streams, uniforms
 from freerun.engine.sequence import SequenceGroup
 from freerun.errors import RequestError, WeightsError, WorkerError
 from freerun.model.attention import full_forward_logits
@@ -229,8 +229,8 @@ def test_samples_of_a_group_differ_and_seeds_differ() -> None:
 
 
 def test_the_random_numbers_of_different_seeds_and_ordinals_are_unrelated() -> None:
-    counters = [(seed, ordinal, sample) for seed in range(4) for ordinal in range(-4, 8) for sample in range(4)]
-    numbers = [counter_uniforms(s, [o] * 8, [i] * 8, list(range(8))).tolist() for s, o, i in counters]
+    samples = [stream for seed in range(4) for ordinal in range(-4, 8) for stream in streams(seed, ordinal, 4)]
+    numbers = [uniforms(np.repeat(stream, 8), range(8)).tolist() for stream in samples]
     flat = [number for row in numbers for number in row]
     assert len(set(flat)) == len(flat)
     assert 0 <= min(flat) < max(flat) < 1
@@ -248,7 +248,7 @@ def test_a_stop_string_of_many_bytes_is_found_when_its_tokens_are_bytes() -> Non
     stop = "終わりました"
     request = make_request(1, stop_strings=(stop,), max_completion_tokens=40)
     engine = Engine(random_model(0), EngineConfig(), text=Bytes(), max_sequence_tokens=100, seed=7)
-    sequence = SequenceGroup(request, 0).sequences[0]
+    sequence = SequenceGroup(request, 0, streams(0, 1, 1)).sequences[0]
     for byte in b"so: " + stop.encode():
         assert not engine._has_stop_string(sequence)
         sequence.append(byte, 0.0, 0)

@@ -1,20 +1,24 @@
 """The KV cache: one slot per live sequence, live slots always the first ones.
 
-Because live slots are kept together (a finished sequence's slot is filled by the last one), decoding
-attends over a plain slice of the cache, without gathering. Memory is reserved for every slot at full
-length but touched only as sequences grow.
+Because live slots are kept together (a finished sequence's slot is filled by the last one), decoding attends over
+a plain slice of the cache, without gathering (`decoding.py`). Memory is reserved for every slot at full length but
+touched only as sequences grow.
 
-Shapes: S slots, K key/value heads, L positions, D head size, H query heads, T packed tokens, R decode rows.
+Shapes: N layers, 2 keys and values, S slots, K key/value heads, L positions, D head size, H query heads, T packed
+tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from freerun.engine.decoding import DecodeAttention
 from freerun.model.decoder import DecoderConfig
 
 
@@ -32,15 +36,22 @@ class KVCache:
     ) -> None:
         self.device = device
         self.dtype = dtype
-        # Zeroed, not empty: a masked position still enters the product, and garbage may be NaN.
-        shape = (num_slots, config.num_kv_heads, slot_tokens, config.head_size)
-        self.keys_SKLD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
-        self.values_SKLD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        shape = (config.num_layers, 2, num_slots, config.num_kv_heads, slot_tokens, config.head_size)
+        self._all_N2SKLD = _untouched_zeros(shape, device, dtype)
+        self.layers_2SKLD = self._all_N2SKLD.unbind(0)
 
     def copy(self, *, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` positions of one slot to another."""
-        for cache_SKLD in (*self.keys_SKLD, *self.values_SKLD):
-            cache_SKLD[target, :, :num_tokens] = cache_SKLD[source, :, :num_tokens]
+        self._all_N2SKLD[:, :, target, :, :num_tokens] = self._all_N2SKLD[:, :, source, :, :num_tokens]
+
+
+def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros, since a masked position still enters the product and garbage may be NaN."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    # torch writes its zeros; numpy takes pages that the kernel zeroes when they are first touched.
+    num_bytes = int(np.prod(shape)) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
 
 
 @dataclass(frozen=True)
@@ -56,51 +67,34 @@ class CachedAttention:
     """Attention of one step: first a row for each decoding slot, then the prefill chunks, all packed."""
 
     def __init__(
-        self, cache: KVCache, decode_slots: list[int], decode_positions: list[int], chunks: list[PrefillChunk]
+        self,
+        cache: KVCache,
+        decode_slots: Sequence[int],
+        decode_positions: Sequence[int],
+        chunks: Sequence[PrefillChunk],
     ) -> None:
         self.cache = cache
         self.chunks = chunks
         self.num_decodes = len(decode_slots)
         if decode_slots:
-            device = cache.device
-            self.slots_R = torch.tensor(decode_slots, device=device)
-            self.positions_R = torch.tensor(decode_positions, device=device)
-            self.num_positions = max(decode_positions) + 1
-            visible_RL = torch.arange(self.num_positions, device=device) <= self.positions_R[:, None]
-            mask_RL = torch.zeros(visible_RL.shape, device=device, dtype=cache.dtype)
-            self.mask_R11L = mask_RL.masked_fill_(~visible_RL, -torch.inf)[:, None, None]
-            # The usual case, nothing in prefill: the decoding slots are the first R, no gathering needed.
-            self.is_prefix = decode_slots == list(range(len(decode_slots)))
+            self._decode = DecodeAttention(cache.layers_2SKLD[0], decode_slots, decode_positions)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        cache_2SKLD = self.cache.layers_2SKLD[layer]
+        if not self.chunks:
+            return self._decode(cache_2SKLD, q_THD, k_TKD, v_TKD)
         parts = []
         begin = self.num_decodes
         if begin:
-            parts.append(self._decode(layer, q_THD[:begin], k_TKD[:begin], v_TKD[:begin]))
+            parts.append(self._decode(cache_2SKLD, q_THD[:begin], k_TKD[:begin], v_TKD[:begin]))
         for chunk in self.chunks:
             end = begin + chunk.end - chunk.start
             parts.append(self._prefill(layer, chunk, q_THD[begin:end], k_TKD[begin:end], v_TKD[begin:end]))
             begin = end
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _decode(self, layer: int, q_RHD: Tensor, k_RKD: Tensor, v_RKD: Tensor) -> Tensor:
-        keys_SKLD, values_SKLD = self.cache.keys_SKLD[layer], self.cache.values_SKLD[layer]
-        keys_SKLD[self.slots_R, :, self.positions_R] = k_RKD
-        values_SKLD[self.slots_R, :, self.positions_R] = v_RKD
-        rows = slice(0, self.num_decodes) if self.is_prefix else self.slots_R
-        num_rows, num_kv_heads, head_size = k_RKD.shape
-        # The query heads that share a key head stand where query positions usually stand: no key is repeated.
-        attended = F.scaled_dot_product_attention(
-            q_RHD.reshape(num_rows, num_kv_heads, -1, head_size),
-            keys_SKLD[:, :, : self.num_positions][rows],
-            values_SKLD[:, :, : self.num_positions][rows],
-            attn_mask=self.mask_R11L,
-        )
-        return attended.reshape(q_RHD.shape)
-
     def _prefill(self, layer: int, chunk: PrefillChunk, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        keys_KLD = self.cache.keys_SKLD[layer][chunk.slot]
-        values_KLD = self.cache.values_SKLD[layer][chunk.slot]
+        keys_KLD, values_KLD = self.cache.layers_2SKLD[layer][:, chunk.slot]
         keys_KLD[:, chunk.start : chunk.end] = k_TKD.transpose(0, 1)
         values_KLD[:, chunk.start : chunk.end] = v_TKD.transpose(0, 1)
         mask_TL = None

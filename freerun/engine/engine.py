@@ -26,7 +26,7 @@ from torch import Tensor
 
 from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
-from freerun.engine.sampler import counter_uniforms, sample
+from freerun.engine.sampler import sample, streams, uniforms
 from freerun.engine.scheduler import Scheduler, Step
 from freerun.engine.sequence import Sequence, SequenceGroup
 from freerun.errors import RequestError, WeightsError
@@ -92,7 +92,8 @@ class Engine:
             )
         if request.request_id in self._groups:
             raise RequestError(f"request {request.request_id} is already running")
-        group = SequenceGroup(request, self._num_sequences)
+        random = streams(self._seed, request.ordinal, request.num_samples)
+        group = SequenceGroup(request, self._num_sequences, random)
         self._num_sequences += request.num_samples
         self._groups[request.request_id] = group
         self._scheduler.add(group)
@@ -112,8 +113,8 @@ class Engine:
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Generate with `weights` from the next step on.
 
-        Tensors of the engine's own device and dtype are used in place, not copied; others are converted into the
-        parameters that the engine has.
+        Tensors of the engine's own device and dtype are used in place, not copied, except that large matrices are
+        packed on CPUs; others are converted into the parameters that the engine has.
         """
         begin = time.perf_counter()
         parameters = trained_parameters(self.model)
@@ -126,6 +127,7 @@ class Engine:
                 parameter.data = weight
             else:
                 parameter.copy_(weight)
+        self.model.pack(changed=weights.keys())
         self.version = version
         self._scheduler.is_draining = False
         self._counts["loads"] += 1
@@ -168,43 +170,35 @@ class Engine:
 
     def _run(self, step: Step) -> tuple[list[Sequence], Tensor]:
         """Compute the step's tokens; returns the sequences that miss none now, with their last hidden state."""
-        token_ids = [sequence.tokens[-1] for sequence in step.decodes]
-        positions = [len(sequence.tokens) - 1 for sequence in step.decodes]
-        slot_of = {id(sequence): slot for slot, sequence in enumerate(self._scheduler.running)}
-        attention = CachedAttention(
-            self._cache,
-            [slot_of[id(sequence)] for sequence in step.decodes],
-            list(positions),
-            [chunk for _, chunk in step.prefills],
-        )
-        ready, last_rows = list(step.decodes), list(range(len(step.decodes)))
-        for sequence in step.decodes:
-            sequence.num_computed += 1
+        ready = step.decodes
+        token_ids = [sequence.tokens[-1] for sequence in ready]
+        positions = [len(sequence.tokens) - 1 for sequence in ready]
+        slots = [sequence.slot for sequence in ready]
+        attention = CachedAttention(self._cache, slots, positions.copy(), [chunk for _, chunk in step.prefills])
+        last_rows = list(range(len(ready)))
         for sequence, chunk in step.prefills:
             token_ids += sequence.tokens[chunk.start : chunk.end]
             positions += range(chunk.start, chunk.end)
-            sequence.num_computed = chunk.end
-            if sequence.num_missing == 0:
+            if chunk.end == len(sequence.tokens):
                 ready.append(sequence)
                 last_rows.append(len(token_ids) - 1)
         hidden_TC = self.model(
             torch.tensor(token_ids, device=self._device), torch.tensor(positions, device=self._device), attention
         )
-        for sequence, _ in step.prefills:
-            self._scheduler.share_prefix(sequence)
+        for sequence in ready:
+            sequence.num_computed = len(sequence.tokens)
+        self._scheduler.finish_prefills(step.prefills)
         self._counts["prefill"] += len(token_ids) - len(ready)
-        return ready, hidden_TC[last_rows]
+        return ready, hidden_TC[last_rows] if step.prefills else hidden_TC
 
     def _sample(self, ready: list[Sequence], hidden_RC: Tensor) -> list[tuple[Request, tuple[Completion, ...]]]:
-        uniforms_R = counter_uniforms(
-            self._seed,
-            [sequence.group.request.ordinal for sequence in ready],
-            [sequence.sample for sequence in ready],
-            [sequence.num_sampled for sequence in ready],
+        uniforms_R = uniforms(
+            np.array([sequence.stream for sequence in ready]), [len(sequence.logprobs) for sequence in ready]
         )
         samplings = [sequence.group.request.sampling for sequence in ready]
         tokens, logprobs = sample(self.model.logits(hidden_RC), samplings, uniforms_R)
         self._counts["tokens"] += len(tokens)
+        self._scheduler.cache_tokens_used += len(tokens)
         finished = []
         for sequence, token, logprob in zip(ready, tokens, logprobs, strict=True):
             sequence.append(token, logprob, self.version)
@@ -217,7 +211,7 @@ class Engine:
         sampling = sequence.group.request.sampling
         if sequence.tokens[-1] in sampling.stop_token_ids or self._has_stop_string(sequence):
             sequence.finish_reason = "stop"
-        elif sequence.num_sampled == sampling.max_completion_tokens:
+        elif len(sequence.logprobs) == sampling.max_completion_tokens:
             sequence.finish_reason = "length"
         else:
             return False

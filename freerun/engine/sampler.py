@@ -21,6 +21,10 @@ from freerun.types import Sampling
 
 _UINT64 = np.uint64
 _GOLDEN = _UINT64(0x9E3779B97F4A7C15)
+_BELOW_ONE = 1 - 2.0**-53
+
+BLOCK_ENTRIES = 256
+"""Of a wide distribution, searched at once."""
 
 
 def _scramble(x: np.ndarray) -> np.ndarray:
@@ -31,42 +35,87 @@ def _scramble(x: np.ndarray) -> np.ndarray:
     return scrambled
 
 
-def counter_uniforms(
-    seed: int, ordinals: Sequence[int], samples: Sequence[int], positions: Sequence[int]
-) -> Tensor:
-    """A number in [0, 1) for each row, decided by its counters alone."""
+def streams(seed: int, ordinal: int, num_samples: int) -> np.ndarray:
+    """What the counters of each sample of a prompt come to before its positions are added."""
     with np.errstate(over="ignore"):
         # Scrambled before anything is added: seed + ordinal alone would make seeds shifted copies of each other.
-        state = _scramble(np.full(len(ordinals), seed, dtype=np.int64).astype(_UINT64) + _GOLDEN)
-        for counter in (ordinals, samples, positions):
-            state = _scramble(state + _GOLDEN + np.asarray(counter, dtype=np.int64).astype(_UINT64))
-            state = state * _GOLDEN + _UINT64(1)
-        bits = _scramble(state) >> _UINT64(11)
+        state = _scramble(np.full(num_samples, seed, dtype=np.int64).astype(_UINT64) + _GOLDEN)
+        for counter in (np.full(num_samples, ordinal), np.arange(num_samples)):
+            state = _absorb(state, counter)
+    return state
+
+
+def uniforms(streams_R: np.ndarray, positions_R: Sequence[int]) -> Tensor:
+    """A number in [0, 1) for each row, decided by its counters alone."""
+    bits = _scramble(_absorb(streams_R, np.array(positions_R, dtype=np.int64))) >> _UINT64(11)
     return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+
+
+def _absorb(state: np.ndarray, counter: np.ndarray) -> np.ndarray:
+    # Arrays of unsigned integers wrap around in silence.
+    absorbed: np.ndarray = _scramble(state + _GOLDEN + counter.astype(_UINT64)) * _GOLDEN + _UINT64(1)
+    return absorbed
 
 
 def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor) -> tuple[list[int], list[float]]:
     """A token for each row, and the log-probability with which it was drawn."""
-    # In float32 whatever the model computes in: the logprobs are the trainer's behaviour logprobs.
-    logits_RV = _restrict(logits_RV.float() / _temperatures(samplings).to(logits_RV.device), samplings)
-    normalisers_R1 = logits_RV.logsumexp(dim=-1, keepdim=True)
-    if not torch.isfinite(normalisers_R1).all():
+    logits_RV = _scale(logits_RV, samplings)
+    # Shifted by its largest entry a row can be exponentiated once, for its normaliser and for its distribution.
+    logits_RV -= logits_RV.amax(dim=-1, keepdim=True)
+    tokens_R1, totals_R1 = _draw(logits_RV.exp(), uniforms_R.to(logits_RV.device)[:, None])
+    if not torch.isfinite(totals_R1).all():
         raise WorkerError("the model's logits are not finite; the weights are damaged or training has diverged")
-    cumulative_RV = (logits_RV - normalisers_R1).exp_().cumsum(dim=-1, dtype=torch.float64)
-    # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
-    targets_R1 = uniforms_R.to(logits_RV.device)[:, None] * cumulative_RV[:, -1:]
-    tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_(max=logits_RV.shape[1] - 1)
     greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0]
     if greedy:
         tokens_R1[greedy] = logits_RV[greedy].argmax(dim=-1, keepdim=True)
-    logprobs_R1 = logits_RV.gather(1, tokens_R1) - normalisers_R1
-    logprobs_R1[greedy] = 0.0
+    logprobs_R1 = logits_RV.gather(1, tokens_R1) - totals_R1.log().float()
+    if greedy:
+        logprobs_R1[greedy] = 0.0
     return tokens_R1[:, 0].tolist(), logprobs_R1[:, 0].tolist()
 
 
-def _temperatures(samplings: Sequence[Sampling]) -> Tensor:
+def _draw(masses_RV: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """The entry of each row at which its cumulative mass passes the uniform share of the total; and the total.
+
+    A running sum is slow, a plain sum is not: a wide row is first searched by blocks, then within one.
+    """
+    num_entries = masses_RV.shape[1]
+    if num_entries <= BLOCK_ENTRIES:
+        cumulative_RV, entries_R1 = _search(masses_RV, uniforms_R1)
+        return entries_R1, cumulative_RV[:, -1:]
+    num_blocks = num_entries // BLOCK_ENTRIES
+    whole_RB, rest_R = masses_RV.split([num_blocks * BLOCK_ENTRIES, num_entries % BLOCK_ENTRIES], dim=1)
+    sums_RB = whole_RB.unflatten(1, (num_blocks, BLOCK_ENTRIES)).sum(dim=-1)
+    sums_RB = torch.cat((sums_RB, rest_R.sum(dim=1, keepdim=True)), dim=1)
+    cumulative_RB, blocks_R1 = _search(sums_RB, uniforms_R1)
+    totals_R1 = cumulative_RB[:, -1:]
+    excess_R1 = cumulative_RB.gather(1, blocks_R1) - uniforms_R1 * totals_R1
+    shares_R1 = (1 - excess_R1 / sums_RB.gather(1, blocks_R1)).clamp_(0, _BELOW_ONE)
+    # The last block is narrower; what is read in its place beyond the end has no mass.
+    places_RE = blocks_R1 * BLOCK_ENTRIES + torch.arange(BLOCK_ENTRIES, device=masses_RV.device)
+    is_beyond_RE = places_RE >= num_entries
+    block_RE = masses_RV.gather(1, places_RE.masked_fill(is_beyond_RE, 0)).masked_fill_(is_beyond_RE, 0)
+    _, entries_R1 = _search(block_RE, shares_R1)
+    return (blocks_R1 * BLOCK_ENTRIES + entries_R1).clamp_(max=num_entries - 1), totals_R1
+
+
+def _search(masses_RE: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """The running sum of each row, and the entry at which it passes the uniform share of its end."""
+    cumulative_RE = masses_RE.cumsum(dim=-1, dtype=torch.float64)
+    # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
+    targets_R1 = uniforms_R1 * cumulative_RE[:, -1:]
+    entries_R1 = torch.searchsorted(cumulative_RE, targets_R1, right=True)
+    return cumulative_RE, entries_R1.clamp_(max=masses_RE.shape[1] - 1)
+
+
+def _scale(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """What the samplings make of the logits; in float32, like the trainer's, whatever the model computes in."""
+    logits_RV = logits_RV.float()
     # Temperature 0 means the likeliest token: a point mass, handled after the division.
-    return torch.tensor([[sampling.temperature or 1.0] for sampling in samplings])
+    temperatures = [sampling.temperature or 1.0 for sampling in samplings]
+    if any(temperature != 1 for temperature in temperatures):
+        logits_RV = logits_RV / torch.tensor(temperatures, device=logits_RV.device)[:, None]
+    return _restrict(logits_RV, samplings)
 
 
 def _restrict(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:

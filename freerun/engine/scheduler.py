@@ -10,7 +10,8 @@ from a sibling that has it under the current version; while one of them computes
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect, insort
+from collections import deque
 from dataclasses import dataclass, field
 
 from freerun.engine.cache import KVCache, PrefillChunk
@@ -26,23 +27,26 @@ class Step:
 
 
 class Scheduler:
-    """Holds the waiting and the running sequences; a running one's index is its slot."""
+    """Holds the waiting and the running sequences; a running one's index is its slot.
+
+    Most steps decode every running sequence and change nothing else. So what such a step would have to find out by
+    looking at all of them is kept up to date instead: the tokens held, and who lacks more than one.
+    """
 
     def __init__(self, cache: KVCache, *, num_slots: int, cache_tokens: int, prefill_chunk_tokens: int) -> None:
         self.cache = cache
         self.num_slots = num_slots
         self.cache_tokens = cache_tokens
         self.prefill_chunk_tokens = prefill_chunk_tokens
-        self.waiting: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.cache_tokens_used = 0
+        """Positions reserved: every token of a running sequence has or will shortly have its place."""
         self.num_preemptions = 0
         self.is_draining = False
         """Nothing begins; what was preempted goes on."""
-
-    @property
-    def cache_tokens_used(self) -> int:
-        """Positions reserved: every token of a running sequence has or will shortly have its place."""
-        return sum(len(sequence.tokens) for sequence in self.running)
+        self._lacking: list[Sequence] = []
+        """Running sequences that may lack more than one token, by arrival."""
 
     @property
     def has_begun(self) -> bool:
@@ -56,85 +60,103 @@ class Scheduler:
         """Make room, admit, and choose the tokens of the next step."""
         self._preempt()
         self._admit()
-        step = Step()
+        if not self._lacking:
+            return Step(decodes=self.running.copy())
+        prefills = self._prefills(version)
+        # By slot, so that decoding everyone is a plain slice of the cache.
+        return Step([sequence for sequence in self.running if sequence.num_missing == 1], prefills)
+
+    def _prefills(self, version: int) -> list[tuple[Sequence, PrefillChunk]]:
+        """Chunks of those that lack more than one token, oldest first, as far as the budget goes."""
+        prefills = []
         budget = self.prefill_chunk_tokens
         # Groups whose prompt is being computed by one of their samples; the others wait to copy it.
         prefix_pending: set[int] = set()
-        for sequence in sorted(self.running, key=lambda s: s.order):
+        for sequence in self._lacking:
             group = sequence.group
             if sequence.num_computed == 0 and group.prompt_length > 1:
                 self._find_prefix(sequence, version)
-            needs_prefix = sequence.num_computed < group.prompt_length - 1
-            if needs_prefix and id(group) in prefix_pending:
-                continue
-            if needs_prefix:
+            if sequence.num_computed < group.prompt_length - 1:
+                if id(group) in prefix_pending:
+                    continue
                 prefix_pending.add(id(group))
                 if sequence.num_computed == 0:
                     sequence.prefix_version = version
-            if sequence.num_missing == 1:
-                step.decodes.append(sequence)
-            elif budget > 0:
+            if sequence.num_missing > 1 and budget > 0:
                 start = sequence.num_computed
-                chunk = PrefillChunk(
-                    self.running.index(sequence), start, min(start + budget, len(sequence.tokens))
-                )
+                chunk = PrefillChunk(sequence.slot, start, min(start + budget, len(sequence.tokens)))
                 budget -= chunk.end - chunk.start
-                step.prefills.append((sequence, chunk))
-        # By slot, so that decoding everyone is a plain slice of the cache.
-        slot_of = {id(sequence): slot for slot, sequence in enumerate(self.running)}
-        step.decodes.sort(key=lambda s: slot_of[id(s)])
-        return step
+                prefills.append((sequence, chunk))
+        return prefills
 
-    def share_prefix(self, donor: Sequence) -> None:
-        """Give the prompt that `donor` has just computed to the siblings that wait for it.
+    def finish_prefills(self, prefills: list[tuple[Sequence, PrefillChunk]]) -> None:
+        """Note what a step has computed beside decoding, and share the prompts among it.
 
-        At the end of the step, not at the next one: the donor may finish with its first token.
+        At the end of the step, not at the next one: a sequence may finish with its first token, and lend no more.
         """
-        if donor.num_computed < donor.group.prompt_length - 1:
+        if not self._lacking:
             return
-        for sequence in self.running:
-            if sequence.group is donor.group and sequence.num_computed == 0 and donor.group.prompt_length > 1:
+        for sequence, chunk in prefills:
+            sequence.num_computed = chunk.end
+        for sequence, _ in prefills:
+            self._share_prefix(sequence)
+        self._lacking = [sequence for sequence in self._lacking if sequence.num_missing > 1]
+
+    def _share_prefix(self, donor: Sequence) -> None:
+        """Give the prompt that `donor` has just computed to the siblings that wait for it."""
+        if not 0 < donor.group.prompt_length - 1 <= donor.num_computed:
+            return
+        for sequence in self._lacking:
+            if sequence.group is donor.group and sequence.num_computed == 0:
                 self._copy_prefix(donor, sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out; the last slot moves into the hole so that live slots stay the first ones."""
-        if sequence in self.waiting:
+        if sequence.slot < 0:
             self.waiting.remove(sequence)
             return
-        slot = self.running.index(sequence)
         last = self.running.pop()
-        num_tokens = last.num_computed
-        sequence.num_computed = 0  # its place is given away: it can lend nothing any more
         if last is not sequence:
-            self.cache.copy(source=len(self.running), target=slot, num_tokens=num_tokens)
-            self.running[slot] = last
+            self.cache.copy(source=last.slot, target=sequence.slot, num_tokens=last.num_computed)
+            self.running[sequence.slot] = last
+            last.slot = sequence.slot
+        if sequence in self._lacking:
+            self._lacking.remove(sequence)
+        sequence.slot = -1
+        sequence.num_computed = 0  # its place is given away: it can lend nothing any more
+        self.cache_tokens_used -= len(sequence.tokens)
 
     def forget_cache(self) -> int:
         """Everything running must be computed again; returns how many tokens that are."""
         num_forgotten = sum(sequence.num_computed for sequence in self.running)
         for sequence in self.running:
             sequence.num_computed = 0
+        self._lacking = sorted(self.running, key=_order)
         return num_forgotten
 
     def _preempt(self) -> None:
         while self.cache_tokens_used > self.cache_tokens:
-            youngest = max(self.running, key=lambda s: s.order)
+            youngest = max(self.running, key=_order)
             self.remove(youngest)
-            insort(self.waiting, youngest, key=lambda s: s.order)
+            place = bisect(self.waiting, youngest.order, key=_order)
+            self.waiting.insert(place, youngest)
             self.num_preemptions += 1
 
     def _admit(self) -> None:
-        used = self.cache_tokens_used
         while self.waiting and len(self.running) < self.num_slots:
             # Whatever waits before a preempted sequence has been running too: it came earlier.
             if self.is_draining and not any(sequence.num_sampled > 0 for sequence in self.waiting):
                 break
             needed = len(self.waiting[0].tokens)
             # Room for one more token each, or the newcomer would be preempted in the next step.
-            if self.running and used + needed + len(self.running) + 1 > self.cache_tokens:
+            if self.running and self.cache_tokens_used + needed + len(self.running) + 1 > self.cache_tokens:
                 break
-            self.running.append(self.waiting.pop(0))
-            used += needed
+            sequence = self.waiting.popleft()
+            sequence.slot = len(self.running)
+            self.running.append(sequence)
+            self.cache_tokens_used += needed
+            if sequence.num_missing > 1:
+                insort(self._lacking, sequence, key=_order)
 
     def _find_prefix(self, sequence: Sequence, version: int) -> None:
         """Copy the prompt from a running sibling that has it under this version, if there is one."""
@@ -146,6 +168,9 @@ class Scheduler:
     def _copy_prefix(self, donor: Sequence, sequence: Sequence) -> None:
         # All but the last token: computing that one is the sequence's own first decode step.
         num_tokens = sequence.group.prompt_length - 1
-        source, target = self.running.index(donor), self.running.index(sequence)
-        self.cache.copy(source=source, target=target, num_tokens=num_tokens)
+        self.cache.copy(source=donor.slot, target=sequence.slot, num_tokens=num_tokens)
         sequence.num_computed, sequence.prefix_version = num_tokens, donor.prefix_version
+
+
+def _order(sequence: Sequence) -> int:
+    return sequence.order

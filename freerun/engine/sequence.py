@@ -15,14 +15,17 @@ from freerun.types import Completion, FinishReason, Request, Span
 class Sequence:
     """The tokens of one sample, the logprob and version of each sampled one, and its place in the cache."""
 
-    def __init__(self, group: SequenceGroup, sample: int, order: int) -> None:
+    def __init__(self, group: SequenceGroup, order: int, stream: np.uint64) -> None:
         self.group = group
-        self.sample = sample
+        self.stream = stream
+        """Its random numbers: what tells them from those of all other samples."""
         self.order = order
         """Arrival order over all sequences: the youngest is preempted first."""
         self.tokens: list[int] = group.request.prompt_token_ids.tolist()
         self.logprobs: list[float] = []
         self.versions: list[int] = []
+        self.slot = -1
+        """Its place in the cache; -1 while it has none."""
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
         self.prefix_version = -1
@@ -60,10 +63,10 @@ class Sequence:
 class SequenceGroup:
     """The samples of one request: they share the prompt's prefill and are returned together."""
 
-    def __init__(self, request: Request, first_order: int) -> None:
+    def __init__(self, request: Request, first_order: int, streams: np.ndarray) -> None:
         self.request = request
         self.prompt_length = len(request.prompt_token_ids)
-        self.sequences = [Sequence(self, sample, first_order + sample) for sample in range(request.num_samples)]
+        self.sequences = [Sequence(self, first_order + sample, stream) for sample, stream in enumerate(streams)]
 
     @property
     def is_finished(self) -> bool:

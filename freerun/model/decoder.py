@@ -13,12 +13,15 @@ Shapes: T packed tokens, C hidden size, H query heads, K key/value heads, D head
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from freerun.model.packed import PackedWeight, is_worth_packing
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,15 @@ class Attention(Protocol):
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor: ...
 
 
+class Linear(nn.Linear):
+    """A linear layer; for generation it may have its weight in packed form too."""
+
+    packed: PackedWeight | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.packed is None else self.packed.linear(x, self.bias)
+
+
 class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -87,9 +99,12 @@ def rotary_frequencies(config: DecoderConfig) -> Tensor:
 
 
 def rotate(x_THD: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
-    """Rotary position embedding, halves convention; computed in float32 whatever the model computes in."""
-    first, second = x_THD.chunk(2, dim=-1)
-    return (x_THD * cos_T1D + torch.cat((-second, first), dim=-1) * sin_T1D).to(x_THD.dtype)
+    """Rotary position embedding, halves convention; computed in float32 whatever the model computes in.
+
+    The first half of the sines comes negated, so that rolling the halves is all that is left to do.
+    """
+    rolled_THD = x_THD.roll(x_THD.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x_THD * cos_T1D, rolled_THD, sin_T1D).to(x_THD.dtype)
 
 
 class Block(nn.Module):
@@ -102,27 +117,38 @@ class Block(nn.Module):
         self.head_size = config.head_size
         num_qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_size
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.qkv = nn.Linear(config.hidden_size, num_qkv, bias=config.has_qkv_bias)
-        self.attention_out = nn.Linear(config.num_heads * config.head_size, config.hidden_size, bias=False)
+        self.qkv = Linear(config.hidden_size, num_qkv, bias=config.has_qkv_bias)
+        self.attention_out = Linear(config.num_heads * config.head_size, config.hidden_size, bias=False)
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        if config.has_qk_norm:
-            self.q_norm: nn.Module = RMSNorm(config.head_size, config.norm_eps)
-            self.k_norm: nn.Module = RMSNorm(config.head_size, config.norm_eps)
-        else:
-            self.q_norm = self.k_norm = nn.Identity()
+        self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.q_norm = RMSNorm(config.head_size, config.norm_eps) if config.has_qk_norm else None
+        self.k_norm = RMSNorm(config.head_size, config.norm_eps) if config.has_qk_norm else None
 
     def forward(self, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, attend: Attention) -> Tensor:
         qkv = self.qkv(self.attention_norm(x_TC)).view(x_TC.shape[0], -1, self.head_size)
-        q_THD, k_TKD, v_TKD = qkv.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        q_THD = rotate(self.q_norm(q_THD), cos_T1D, sin_T1D)
-        k_TKD = rotate(self.k_norm(k_TKD), cos_T1D, sin_T1D)
+        qk, v_TKD = qkv.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
+        q_THD, k_TKD = rotate(self._normed(qk), cos_T1D, sin_T1D).split([self.num_heads, self.num_kv_heads], dim=1)
         attended_THD = attend(self.layer, q_THD, k_TKD, v_TKD)
         x_TC = x_TC + self.attention_out(attended_THD.reshape(x_TC.shape[0], -1))
         gate, up = self.gate_up(self.feed_forward_norm(x_TC)).chunk(2, dim=-1)
         out_TC: Tensor = x_TC + self.down(F.silu(gate) * up)
         return out_TC
+
+    def _normed(self, qk: Tensor) -> Tensor:
+        """Queries and keys, which lie together, with their norms if the model has them."""
+        if self.q_norm is None or self.k_norm is None:
+            return qk
+        q_THD, k_TKD = qk.split([self.num_heads, self.num_kv_heads], dim=1)
+        return torch.cat((self.q_norm(q_THD), self.k_norm(k_TKD)), dim=1)
+
+
+def _packed(weight: Tensor, packed: PackedWeight | None, *, is_changed: bool) -> PackedWeight | None:
+    if packed is None:
+        return PackedWeight(weight) if is_worth_packing(weight) else None
+    if is_changed:
+        packed.refresh(weight)
+    return packed
 
 
 class Decoder(nn.Module):
@@ -135,27 +161,45 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_size, config.norm_eps)
         if not config.is_head_tied:
-            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self._rotary: tuple[Tensor, Tensor] | None = None
+            self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._rotary_P21D: Tensor | None = None
+        self._packed_embedding: PackedWeight | None = None
 
     def forward(self, token_ids_T: Tensor, positions_T: Tensor, attend: Attention) -> Tensor:
         x_TC = self.embedding(token_ids_T)
-        cos_PD, sin_PD = self._rotary_tables(x_TC.device)
-        cos_T1D, sin_T1D = cos_PD[positions_T].unsqueeze(1), sin_PD[positions_T].unsqueeze(1)
+        cos_T1D, sin_T1D = self._rotary_table(x_TC.device)[positions_T].unbind(1)
         for block in self.blocks:
             x_TC = block(x_TC, cos_T1D, sin_T1D, attend)
         hidden_TC: Tensor = self.final_norm(x_TC)
         return hidden_TC
 
     def logits(self, hidden_TC: Tensor) -> Tensor:
-        weight = self.embedding.weight if self.config.is_head_tied else self.head.weight
-        return F.linear(hidden_TC, weight)
+        if not self.config.is_head_tied:
+            logits_TV: Tensor = self.head(hidden_TC)
+            return logits_TV
+        if self._packed_embedding is not None:
+            return self._packed_embedding.linear(hidden_TC, None)
+        return F.linear(hidden_TC, self.embedding.weight)
 
-    def _rotary_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines for every position: derived from the config, so neither saved nor published."""
-        if self._rotary is None or self._rotary[0].device != device:
+    def pack(self, changed: Collection[str]) -> None:
+        """Pack the weights by which generation multiplies, again if they are among `changed`.
+
+        From then on the products are of the packed weights: whoever changes a weight packs again.
+        """
+        for name, layer in self.named_modules():
+            if isinstance(layer, Linear):
+                layer.packed = _packed(layer.weight, layer.packed, is_changed=f"{name}.weight" in changed)
+        if self.config.is_head_tied:
+            is_changed = "embedding.weight" in changed
+            self._packed_embedding = _packed(self.embedding.weight, self._packed_embedding, is_changed=is_changed)
+
+    def _rotary_table(self, device: torch.device) -> Tensor:
+        """Cosines and signed sines (`rotate`) of every position: derived, so neither saved nor published."""
+        if self._rotary_P21D is None or self._rotary_P21D.device != device:
             with torch.no_grad():
                 positions = torch.arange(self.config.max_positions, dtype=torch.float32)
-                angles_PD = torch.outer(positions, rotary_frequencies(self.config)).repeat(1, 2)
-                self._rotary = angles_PD.cos().to(device), angles_PD.sin().to(device)
-        return self._rotary
+                angles_PE = torch.outer(positions, rotary_frequencies(self.config))
+                cos_PE, sin_PE = angles_PE.cos(), angles_PE.sin()
+                table = torch.stack((torch.cat((cos_PE, cos_PE), -1), torch.cat((-sin_PE, sin_PE), -1)), dim=1)
+                self._rotary_P21D = table.unsqueeze(2).to(device)
+        return self._rotary_P21D

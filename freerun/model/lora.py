@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from freerun.config.lora import LORA_TARGETS, LoraConfig
-from freerun.model.decoder import Decoder, DecoderConfig
+from freerun.model.decoder import Decoder, DecoderConfig, Linear
 from freerun.model.tensor_names import stacked_parts
 
 
@@ -39,7 +39,7 @@ class Projection:
         return self.name.rpartition(".")[2]
 
 
-class LoraLinear(nn.Linear):
+class LoraLinear(Linear):
     """A frozen linear layer with adapters beside some of the projections that it stacks."""
 
     def __init__(self, linear: nn.Linear, projections: Sequence[Projection], *, rank: int, scale: float) -> None:

@@ -1,0 +1,110 @@
+"""What a load of new weights costs an engine beyond recomputing its cache: time in which it generates nothing.
+
+SmolLM2 decodes 32 sequences on one thread, and a new version arrives in shared memory every five seconds. The
+figure is the share of the time that decoding stands still: for the checksum, the swap and the packing. Writing the
+weights is the trainer's work and counts for neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.harness import ROOT, Result, record, show
+from freerun.config.engine import EngineConfig
+from freerun.engine.engine import Engine
+from freerun.model.checkpoint import empty_model, load_model
+from freerun.types import Request, Sampling
+from freerun.weights.buffers import create_buffers
+from freerun.weights.layout import WeightLayout
+from freerun.weights.shared import SharedWeights
+
+MODEL = ROOT / "models/smollm2"
+SECONDS_BETWEEN_LOADS = 5.0
+LOADS_PER_TURN = 3
+NUM_SEQUENCES = 32
+
+
+def measure(turns: int) -> None:
+    torch.set_num_threads(1)
+    trained = load_model(MODEL)
+    state = {name: parameter.detach() for name, parameter in trained.named_parameters()}
+    shared = SharedWeights(create_buffers("bench"), WeightLayout(trained))
+    engine = make_engine(MODEL)
+    versions = iter(range(1_000_000))
+    publish_and_load(engine, shared, state, next(versions))
+    for request in endless_requests():
+        engine.submit(request)
+    lost = [lost_percent(engine, shared, state, versions) for _ in range(turns)]
+    record(
+        "loads",
+        Result(
+            claim="time without decoding for loads, one every 5 s",
+            peer="generation time, SmolLM2 fp32, 1 thread",
+            at_least=3,
+            aim=1,
+            unit=" %",
+            ours=lost,
+            theirs=[],
+            lower_is_better=True,
+            settings={
+                "num_sequences": NUM_SEQUENCES,
+                "seconds_between_loads": SECONDS_BETWEEN_LOADS,
+                "loads_per_turn": LOADS_PER_TURN,
+            },
+        ),
+    )
+
+
+def make_engine(directory: Path) -> Engine:
+    config = EngineConfig(num_slots=NUM_SEQUENCES, cache_tokens=NUM_SEQUENCES * 512)
+    model = empty_model(directory).to_empty(device="cpu")
+    return Engine(model, config, text=NoText(), max_sequence_tokens=512, seed=0)
+
+
+class NoText:
+    """Nobody reads the completions."""
+
+    def decode(self, token_ids: np.ndarray) -> str:
+        return ""
+
+
+def endless_requests() -> Iterator[Request]:
+    """More work than will be done: the slots are full at every load."""
+    prompts = np.random.default_rng(0).integers(3, 49_000, size=(1000, 60)).astype(np.int32)
+    for ordinal, prompt in enumerate(prompts):
+        yield Request(
+            request_id=ordinal,
+            ordinal=ordinal,
+            prompt_token_ids=prompt,
+            num_samples=8,
+            sampling=Sampling(max_completion_tokens=128),
+        )
+
+
+def lost_percent(
+    engine: Engine, shared: SharedWeights, state: dict[str, torch.Tensor], versions: Iterator[int]
+) -> float:
+    """Of the time of a few loads and of the generation between them."""
+    generating_seconds = lost_seconds = 0.0
+    for _ in range(LOADS_PER_TURN):
+        begin = time.perf_counter()
+        while (passed := time.perf_counter() - begin) < SECONDS_BETWEEN_LOADS:
+            engine.step()
+        generating_seconds += passed
+        lost_seconds += publish_and_load(engine, shared, state, next(versions))
+    show(f"  {1000 * lost_seconds / LOADS_PER_TURN:.1f} ms for a load")
+    return 100 * lost_seconds / (generating_seconds + lost_seconds)
+
+
+def publish_and_load(engine: Engine, shared: SharedWeights, state: dict[str, torch.Tensor], version: int) -> float:
+    """Seconds that the engine spent on the load."""
+    shared.write(version, state)
+    published = shared.checksum(version)
+    begin = time.perf_counter()
+    engine.load(version, shared.fetch(version, published))
+    return time.perf_counter() - begin

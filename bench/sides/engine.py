@@ -1,0 +1,134 @@
+"""The embedded engine: generates for groups of prompts, in one process or in two that have a core each.
+
+    python engine.py MODEL_DIRECTORY NUM_PROCESSES NUM_SLOTS
+
+The processes read one copy of the weights in shared memory, as rollout workers do. With two, each is pinned to a
+core of its own with one thread, has NUM_SLOTS slots and takes every other group. Nothing stops a sequence before
+its `max_tokens`, so the number of tokens is known before.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from asked import answer, peak_bytes
+
+MAX_SEQUENCE_TOKENS = 2048
+
+
+def write_weights(directory: Path, buffer: int) -> None:
+    """In a process of its own, so that reading the files counts for nobody's memory."""
+    from freerun.model.checkpoint import load_model
+    from freerun.weights.layout import WeightLayout
+    from freerun.weights.shared import SharedWeights
+
+    model = load_model(directory)
+    SharedWeights([buffer], WeightLayout(model)).write(0, dict(model.named_parameters()))
+
+
+def serve(
+    pipe: Connection, inherited: list[Connection], directory: Path, buffer: int, num_slots: int, core: int | None
+) -> None:
+    """One engine: set it up, then generate for what comes through the pipe, until its other end is gone."""
+    for other_end in inherited:
+        other_end.close()
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    import torch
+
+    from freerun.config.engine import EngineConfig
+    from freerun.engine.engine import Engine
+    from freerun.model.checkpoint import empty_model
+    from freerun.weights.layout import WeightLayout
+    from freerun.weights.shared import SharedWeights
+
+    model = empty_model(directory)
+    shared = SharedWeights([buffer], WeightLayout(model))
+    weights = shared.fetch(0, shared.checksum(0))
+    config = EngineConfig(num_slots=num_slots, cache_tokens=num_slots * MAX_SEQUENCE_TOKENS)
+    engine = Engine(
+        model.to_empty(device="cpu"), config, text=NoText(), max_sequence_tokens=MAX_SEQUENCE_TOKENS, seed=0
+    )
+    engine.load(0, weights)
+    pipe.send(None)
+    while True:
+        try:
+            num_threads, requests = pipe.recv()
+        except EOFError:
+            return
+        torch.set_num_threads(num_threads)
+        for request in requests:
+            engine.submit(request)
+        num_tokens = 0
+        while engine.has_work:
+            num_tokens += sum(len(c.token_ids) for _, completions in engine.step() for c in completions)
+        pipe.send((num_tokens, peak_bytes()))
+
+
+class NoText:
+    """Nobody reads the completions."""
+
+    def decode(self, token_ids: object) -> str:
+        return ""
+
+
+class Engines:
+    """The engine processes, asked as one side."""
+
+    def __init__(self, directory: Path, num_processes: int, num_slots: int) -> None:
+        # Forked before torch is imported here, which it never is: a fork after it would inherit dead threads.
+        context = multiprocessing.get_context("fork")
+        self._buffer = os.memfd_create("weights")
+        writer = context.Process(target=write_weights, args=(directory, self._buffer))
+        writer.start()
+        writer.join()
+        if writer.exitcode:
+            raise SystemExit(f"the weights of {directory} could not be read")
+        cores: list[Any] = [None] if num_processes == 1 else sorted(os.sched_getaffinity(0))[:num_processes]
+        self._pipes: list[Connection] = []
+        for core in cores:
+            ours, theirs = context.Pipe()
+            self._pipes.append(ours)
+            arguments = (theirs, self._pipes, directory, self._buffer, num_slots, core)
+            context.Process(target=serve, args=arguments, daemon=True).start()
+            theirs.close()
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def generate(self, groups: list[dict[str, Any]], num_threads: int = 1, seed: int = 0) -> dict[str, Any]:
+        """Generate for all groups, submitted at once; `seed` tells the samples of one call from another's."""
+        import numpy as np
+
+        from freerun.types import Request, Sampling
+
+        requests = [
+            Request(
+                request_id=index,
+                ordinal=seed * 1_000_000 + index,
+                prompt_token_ids=np.array(group["prompt"], dtype=np.int32),
+                num_samples=group["num_samples"],
+                sampling=Sampling(max_completion_tokens=group["max_tokens"]),
+            )
+            for index, group in enumerate(groups)
+        ]
+        begin = time.perf_counter()
+        for index, pipe in enumerate(self._pipes):
+            pipe.send((num_threads if len(self._pipes) == 1 else 1, requests[index :: len(self._pipes)]))
+        answers = [pipe.recv() for pipe in self._pipes]
+        seconds = time.perf_counter() - begin
+        twice_counted = (len(answers) - 1) * os.fstat(self._buffer).st_size
+        return {
+            "tokens": sum(tokens for tokens, _ in answers),
+            "seconds": seconds,
+            "peak_bytes": sum(peak for _, peak in answers) - twice_counted,
+        }
+
+
+if __name__ == "__main__":
+    answer(Engines(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])).generate)

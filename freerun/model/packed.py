@@ -1,0 +1,82 @@
+"""A weight in the order in which oneDNN multiplies by it, for generation on CPUs: few rows meet large matrices.
+
+    weight   [N, K]             row by row, as trained and published
+    packed   [N/64, K, 64]      64 rows side by side, as vector registers read them
+
+A plain product brings the matrix into such an order at every call. With the 8 to 64 rows of a decode step this
+costs as much as multiplying: SmolLM2's layers compute at half of the peak without, at nine tenths with packed
+weights. The price is a second copy of them, and the copying at each load (docs/decisions/0016-engine-speed.md).
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MIN_ELEMENTS = 2**18
+"""Below, oneDNN's longer way to the product (15 microseconds a call) costs more than it saves."""
+ROWS_SIDE_BY_SIDE = 64
+TYPICAL_ROWS = 32
+"""Of the other factor; oneDNN may choose its order by it."""
+
+
+def is_worth_packing(weight: Tensor) -> bool:
+    is_plain = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return is_plain and weight.numel() >= MIN_ELEMENTS and torch.backends.mkldnn.is_available()
+
+
+class PackedWeight:
+    """A packed copy of a weight, to be refreshed when the weight changes."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._opaque = _pack(weight)
+        self._blocks = _blocks_if_known(self._opaque, weight)
+
+    def refresh(self, weight: Tensor) -> None:
+        """Pack the weight's new values, which is faster into memory that is there already."""
+        if self._blocks is None:
+            self._opaque = _pack(weight)
+        else:
+            np.copyto(self._blocks, _in_blocks(weight))
+
+    def linear(self, x_TC: Tensor, bias: Tensor | None) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x_TC, self._opaque, bias, "none", [], "")
+        return product
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedWeight:
+        twin = copy.copy(self)
+        twin._opaque = self._opaque.clone()
+        if self._blocks is not None:
+            twin._blocks = _memory_of(twin._opaque).reshape(self._blocks.shape)
+        return twin
+
+
+def _pack(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), TYPICAL_ROWS)
+    return packed
+
+
+def _blocks_if_known(packed: Tensor, weight: Tensor) -> np.ndarray | None:
+    """The packed memory itself, if its order is the one we know: it depends on processor, shape and version."""
+    memory = _memory_of(packed)
+    if len(weight) % ROWS_SIDE_BY_SIDE or memory.size != weight.numel():
+        return None
+    blocks = memory.reshape(-1, weight.shape[1], ROWS_SIDE_BY_SIDE)
+    return blocks if np.array_equal(blocks, _in_blocks(weight), equal_nan=True) else None
+
+
+def _in_blocks(weight: Tensor) -> np.ndarray:
+    rows = weight.detach().numpy().reshape(-1, ROWS_SIDE_BY_SIDE, weight.shape[1])
+    return rows.transpose(0, 2, 1)
+
+
+def _memory_of(packed: Tensor) -> np.ndarray:
+    """What an opaque tensor holds, in place; valid as long as the tensor lives."""
+    num_bytes = torch.ops.mkldnn._nbytes(packed)
+    memory = (ctypes.c_char * num_bytes).from_address(torch.ops.mkldnn.data_ptr(packed))
+    return np.frombuffer(memory, dtype=np.float32)

@@ -1,0 +1,135 @@
+"""Packed weights compute what plain ones do, in the engine too, and follow every load."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import Letters, make_request, random_model, random_weights
+from torch.nn import functional as F
+
+import freerun.model.packed
+from freerun.config.engine import EngineConfig
+from freerun.config.lora import LoraConfig
+from freerun.engine.engine import Engine
+from freerun.engine.pinned import PinnableEngine
+from freerun.model.attention import full_forward_logits
+from freerun.model.decoder import DecoderConfig, Linear
+from freerun.model.lora import add_adapter, trained_parameters
+from freerun.model.packed import PackedWeight
+from freerun.types import Completion, Request
+
+WIDE = DecoderConfig(
+    vocab_size=640,
+    hidden_size=512,
+    intermediate_size=320,
+    num_layers=1,
+    num_heads=8,
+    num_kv_heads=4,
+    head_size=64,
+    norm_eps=1e-6,
+    rope_theta=10000.0,
+    max_positions=128,
+    has_qkv_bias=True,
+)
+WEIGHTS = [{name: w / 8 for name, w in random_weights(300 + version, WIDE).items()} for version in range(3)]
+
+
+@pytest.mark.parametrize("shape", [(1024, 512), (1000, 300)])
+@pytest.mark.parametrize("num_rows", [1, 7, 64, 200])
+def test_a_packed_product_is_the_plain_one(shape: tuple[int, int], num_rows: int) -> None:
+    weight, other = torch.randn(2, *shape) / 16
+    x, bias = torch.randn(num_rows, shape[1]), torch.randn(shape[0])
+    packed = PackedWeight(weight)
+    torch.testing.assert_close(packed.linear(x, bias), F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
+    twin = copy.deepcopy(packed)
+    packed.refresh(other)
+    torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(twin.linear(x, bias), F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
+
+
+def test_an_order_that_is_not_known_is_packed_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freerun.model.packed, "ROWS_SIDE_BY_SIDE", 32)
+    weight, other = torch.randn(2, 1024, 512)
+    packed, x = PackedWeight(weight), torch.randn(8, 512)
+    assert packed._blocks is None
+    packed.refresh(other)
+    torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-4, rtol=1e-5)
+
+
+def finish(engine: Engine | PinnableEngine, request: Request, loads: dict[int, int]) -> list[Completion]:
+    engine.submit(request)
+    completions: list[Completion] = []
+    for step in range(100):
+        if step in loads:
+            engine.load(loads[step], WEIGHTS[loads[step]])
+        completions += [completion for _, finished in engine.step() for completion in finished]
+        if not engine.has_work:
+            return completions
+    raise AssertionError("the engine makes no progress")
+
+
+@torch.no_grad()
+def full_forward(version: int, request: Request, completion: Completion) -> np.ndarray:
+    model = random_model(0, WIDE)
+    model.load_state_dict(WEIGHTS[version])
+    tokens = [*request.prompt_token_ids.tolist(), *completion.token_ids.tolist()]
+    logits = full_forward_logits(model, tokens)[len(request.prompt_token_ids) - 1 : -1]
+    table = torch.log_softmax(logits, dim=-1)
+    return table.gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])[:, 0].numpy()
+
+
+def make_engine() -> Engine:
+    settings = EngineConfig(num_slots=4, cache_tokens=400)
+    engine = Engine(random_model(0, WIDE), settings, text=Letters(), max_sequence_tokens=100, seed=7)
+    engine.load(0, WEIGHTS[0])
+    return engine
+
+
+REQUEST = make_request(1, num_samples=3, max_completion_tokens=20, vocab_size=WIDE.vocab_size)
+
+
+def test_an_engine_with_packed_weights_gives_the_logprobs_of_a_plain_forward_across_loads() -> None:
+    engine = make_engine()
+    assert any(layer.packed for layer in engine.model.modules() if isinstance(layer, Linear))
+    for completion in finish(engine, REQUEST, {6: 1, 13: 2}):
+        assert set(completion.versions.tolist()) == {0, 1, 2}
+        for version in range(3):
+            mine = completion.versions == version
+            expected = full_forward(version, REQUEST, completion)
+            np.testing.assert_allclose(completion.logprobs[mine], expected[mine], atol=1e-5)
+
+
+def test_a_pinned_version_keeps_its_packed_weights() -> None:
+    engine = PinnableEngine(make_engine())
+    engine.pin(0)
+    engine.load(1, WEIGHTS[1])
+    request = make_request(
+        1, num_samples=3, max_completion_tokens=20, vocab_size=WIDE.vocab_size, ordinal=REQUEST.ordinal
+    )
+    pinned = Request(
+        **{name: getattr(request, name) for name in request.__struct_fields__} | {"pinned_version": 0}
+    )
+    alone = finish(make_engine(), REQUEST, {})
+    assert [c.token_ids.tolist() for c in finish(engine, pinned, {})] == [c.token_ids.tolist() for c in alone]
+
+
+def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
+    model = random_model(0, WIDE)
+    add_adapter(model, LoraConfig(rank=4), seed=1)
+    engine = Engine(model, EngineConfig(num_slots=4), text=Letters(), max_sequence_tokens=100, seed=7)
+    adapter = {name: torch.randn_like(p) / 8 for name, p in trained_parameters(model).items()}
+    engine.load(0, adapter)
+    packed = [layer.packed for layer in model.modules() if isinstance(layer, Linear)]
+    assert any(packed)
+    (completion,) = finish(engine, make_request(2, vocab_size=WIDE.vocab_size), {})
+    plain = random_model(0, WIDE)
+    add_adapter(plain, LoraConfig(rank=4), seed=1)
+    plain.load_state_dict(adapter, strict=False)
+    prompt = make_request(2, vocab_size=WIDE.vocab_size).prompt_token_ids.tolist()
+    with torch.no_grad():
+        logits = full_forward_logits(plain, prompt + completion.token_ids.tolist())[len(prompt) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])
+    np.testing.assert_allclose(completion.logprobs, expected[:, 0].numpy(), atol=1e-5)
+    engine.load(1, adapter)
+    assert [layer.packed for layer in model.modules() if isinstance(layer, Linear)] == packed
