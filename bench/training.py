@@ -25,8 +25,8 @@ PADDED_SETTINGS = [(size, is_sorted) for size in (2, 4, 8) for is_sorted in (Fal
 """Sequences in a padded micro-batch, and whether like lengths are put together; it is measured with its best."""
 
 AREAL_SINGLE = (
-    "AReaL's packed micro-batches are not right on a CPU as it ships: with SDPA, sequences packed together attend to "
-    "each other."
+    "AReaL's packed micro-batches are not right on a CPU as it ships: with SDPA, sequences packed together attend "
+    "to each other."
 )
 AREAL_PACKED = (
     "AReaL with the block mask of transformers in place of its own, which makes packed micro-batches right."
@@ -89,7 +89,7 @@ def _against_areal(name: str, groups: Groups, their_tokens: int, ours: Side, eng
     return Result(
         claim=f"training, long-tailed lengths, {name}, groups of {GROUP_SIZE}",
         peer="AReaL 1.0.4 FSDPEngine, " + ("packed" if their_tokens else "one sequence per micro-batch"),
-        # The claim is about what AReaL does by itself; packed it is right only with the mask of sides/areal_engine.
+        # The claim is about what AReaL does by itself; packed it is right only with another mask.
         at_least=1.0 if their_tokens else 2.0,
         aim=0.0,
         unit="x",
