@@ -5,8 +5,8 @@ follows the logits stay float32.
 
 The same function gives current outputs (with gradient), proximal and reference ones (under `torch.no_grad`). The
 logprobs are those of the sampling distribution before top-k and top-p: the logits divided by the sampling
-temperature. `F.cross_entropy` on whole logits is the fastest head measured; its memory, some floats
-per vocabulary entry and loss token, is what `train.micro_batch_tokens` bounds.
+temperature. Whole logits are the fastest head measured; their memory, one float per vocabulary entry and loss
+token (`cross_entropy.py`; some more with an entropy bonus), is what `train.micro_batch_tokens` bounds.
 
 Shapes: T packed tokens, L loss tokens, C model width, V vocabulary.
 """
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from freerun.model.attention import PackedCausalAttention
 from freerun.model.decoder import Decoder
 from freerun.train.batch import PackedSequences
+from freerun.train.cross_entropy import consume_logits
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,13 @@ def policy_outputs(
     with nullcontext() if dtype == torch.float32 else torch.autocast(packed.token_ids_T.device.type, dtype):
         hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
         hidden_LC = hidden_TC[packed.predictors_L]
-        logits_LV = model.logits(hidden_LC).float()
-    if temperature != 1:
-        logits_LV = logits_LV / temperature
+        # Hidden states are divided, not logits: they are fewer by far.
+        logits_LV = model.logits(hidden_LC / temperature).float()
+    # Entropies are taken first: the logprobs consume the logits.
+    entropies_L = _entropies(logits_LV) if with_entropies else None
     return PolicyOutputs(
-        logprobs_L=-F.cross_entropy(logits_LV, packed.targets_L, reduction="none"),
-        entropies_L=_entropies(logits_LV) if with_entropies else None,
+        logprobs_L=consume_logits(logits_LV, packed.targets_L),
+        entropies_L=entropies_L,
         # Detached: the critic reads the policy's features and does not bend them (`critic.py`).
         values_L=critic(hidden_LC.detach()).float().squeeze(-1) if critic is not None else None,
     )

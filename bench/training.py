@@ -1,0 +1,131 @@
+"""Training tokens per second on long-tailed lengths, against padded Hugging Face training and AReaL's FSDPEngine.
+
+Forward, backward, clipping and AdamW of the same loss on the same trajectories; the gradient norms must agree. The
+tokens of a batch are those of its prompts and completions as each trajectory has them, for all sides. That a
+prompt is computed once for its group is part of what is measured, so the same is measured without groups as well.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bench.environment_areal import areal
+from bench.harness import ROOT, Result, Side, in_turns, record, show
+from bench.trajectories import make_groups, num_tokens
+
+Groups = list[dict[str, Any]]
+
+MODELS = {"SmolLM2-135M": "models/smollm2", "tiny": "models/euclid"}
+NUM_TRAJECTORIES = {"SmolLM2-135M": 16, "tiny": 64}
+GROUP_SIZE = 8
+NUM_THREADS = 2
+MICRO_BATCH_TOKENS = 2048
+PADDED_SETTINGS = [(size, is_sorted) for size in (2, 4, 8) for is_sorted in (False, True)]
+"""Sequences in a padded micro-batch, and whether like lengths are put together; it is measured with its best."""
+
+AREAL_SINGLE = (
+    "AReaL's packed micro-batches are not right on a CPU as it ships: with SDPA, sequences packed together attend "
+    "to each other."
+)
+AREAL_PACKED = (
+    "AReaL with the block mask of transformers in place of its own, which makes packed micro-batches right."
+)
+
+
+def measure(turns: int) -> None:
+    results = []
+    for name, directory in MODELS.items():
+        batches = {size: _batch(name, directory, size) for size in (GROUP_SIZE, 1)}
+        with Side("trainer.py", directory) as ours:
+            with Side("padded.py", directory) as padded:
+                results += [_against_padded(name, batches[size], size, ours, padded, turns) for size in batches]
+            with Side("areal_engine.py", directory, python=areal()) as engine:
+                for their_tokens in (0, MICRO_BATCH_TOKENS):
+                    results += [_against_areal(name, batches[GROUP_SIZE], their_tokens, ours, engine, turns)]
+    record("training", *results)
+
+
+def _batch(name: str, directory: str, group_size: int) -> Groups:
+    vocab_size = json.loads((ROOT / directory / "config.json").read_text())["vocab_size"]
+    num_groups = NUM_TRAJECTORIES[name] // group_size
+    return make_groups(num_groups=num_groups, group_size=group_size, vocab_size=vocab_size)
+
+
+def _against_padded(name: str, groups: Groups, group_size: int, ours: Side, padded: Side, turns: int) -> Result:
+    size, is_sorted = _best_setting(padded, groups)
+    their_work = {"micro_batch_size": size, "is_sorted": is_sorted}
+    our_figures, their_figures = _tokens_per_second(groups, ours, padded, their_work, turns)
+    order = "sorted by length" if is_sorted else "in order"
+    shared = f"groups of {group_size}" if group_size > 1 else "no shared prompts"
+    # Without shared prompts there is no claim: the figure tells packing and prompts apart.
+    at_least = 1.7 if group_size > 1 else 1.0
+    return Result(
+        claim=f"training, long-tailed lengths, {name}, {shared}",
+        peer="padded Hugging Face",
+        at_least=at_least,
+        aim=0.0,
+        unit="x",
+        ours=our_figures,
+        theirs=their_figures,
+        settings=_settings(groups) | their_work,
+        note=f"Padded micro-batches of {size} sequences {order}, its best of {len(PADDED_SETTINGS)} settings.",
+    )
+
+
+def _best_setting(padded: Side, groups: Groups) -> tuple[int, bool]:
+    padded.ask(num_threads=NUM_THREADS, groups=groups, micro_batch_size=4, is_sorted=True)
+    seconds = {}
+    for size, is_sorted in PADDED_SETTINGS:
+        answer = padded.ask(num_threads=NUM_THREADS, groups=groups, micro_batch_size=size, is_sorted=is_sorted)
+        seconds[size, is_sorted] = answer["seconds"]
+        show(f"  padded, {size} sequences, sorted {is_sorted}: {num_tokens(groups) / answer['seconds']:.4g}")
+    return min(seconds, key=lambda setting: seconds[setting])
+
+
+def _against_areal(name: str, groups: Groups, their_tokens: int, ours: Side, engine: Side, turns: int) -> Result:
+    their_work = {"micro_batch_tokens": their_tokens}
+    our_figures, their_figures = _tokens_per_second(groups, ours, engine, their_work, turns)
+    return Result(
+        claim=f"training, long-tailed lengths, {name}, groups of {GROUP_SIZE}",
+        peer="AReaL 1.0.4 FSDPEngine, " + ("packed" if their_tokens else "one sequence per micro-batch"),
+        # The claim is about what AReaL does by itself; packed it is right only with another mask.
+        at_least=1.0 if their_tokens else 2.0,
+        aim=0.0,
+        unit="x",
+        ours=our_figures,
+        theirs=their_figures,
+        settings=_settings(groups) | {"their_micro_batch_tokens": their_tokens},
+        note=AREAL_PACKED if their_tokens else AREAL_SINGLE,
+    )
+
+
+def _tokens_per_second(
+    groups: Groups, ours: Side, theirs: Side, their_work: dict[str, Any], turns: int
+) -> tuple[list[float], list[float]]:
+    norms: dict[Side, float] = {}
+
+    def ask(side: Side, work: dict[str, Any]) -> float:
+        answer = side.ask(num_threads=NUM_THREADS, groups=groups, **work)
+        norms[side] = answer["grad_norm"]
+        return num_tokens(groups) / float(answer["seconds"])
+
+    our_work = {"micro_batch_tokens": MICRO_BATCH_TOKENS}
+    figures = in_turns(lambda: ask(ours, our_work), lambda: ask(theirs, their_work), turns=turns)
+    # Learning rates are tiny, so the sides stay close while each trains on by itself.
+    if abs(norms[ours] - norms[theirs]) > 0.02 * norms[theirs]:
+        raise SystemExit(
+            f"gradient norms differ: {norms[ours]} against {norms[theirs]}; this is not the same work"
+        )
+    return figures
+
+
+def _settings(groups: Groups) -> dict[str, Any]:
+    lengths = sorted(len(completion) for group in groups for completion in group["completions"])
+    return {
+        "num_threads": NUM_THREADS,
+        "micro_batch_tokens": MICRO_BATCH_TOKENS,
+        "num_tokens": num_tokens(groups),
+        "num_groups": len(groups),
+        "completion_lengths": lengths,
+    }
