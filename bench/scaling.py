@@ -11,15 +11,17 @@ import json
 import math
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from bench.harness import RESULTS, Side, machine, show
 from freerun.reports.drawing import COLOURS, MARKERS, STYLE
 
-NUM_SLOTS = 128
+NUM_SHARED = 64
+"""Sequences that one engine has, or two share."""
 PROMPT_TOKENS = 8
 MICRO_BATCH_TOKENS = 2048
 
@@ -53,7 +55,11 @@ def measure(turns: int) -> None:
     """`turns` is not used: the map has many points and no claim."""
     with tempfile.TemporaryDirectory(prefix="freerun-scaling-") as scratch:
         models = _models(Path(scratch))
-        points = [point for model in models for point in (*_engine_points(model), *_trainer_points(model))]
+        points = []
+        for model in models:
+            for point in chain(_engine_points(model), _trainer_points(model)):
+                show(f"  {point}")
+                points.append(point)
     RESULTS.mkdir(parents=True, exist_ok=True)
     document = {"command": "python -m bench scaling", "machine": machine(), "results": []}
     document["points"] = [asdict(point) for point in points]
@@ -78,23 +84,21 @@ def _models(scratch: Path) -> list[Model]:
     ]
 
 
-def _engine_points(model: Model) -> list[Point]:
-    points = []
-    for num_engines, batch_sizes in ((1, (1, 4, 16, 64, 128)), (2, (64,))):
-        with Side("engine.py", str(model.directory), str(num_engines), str(NUM_SLOTS)) as side:
-            side.ask(groups=_requests(4, 8), num_threads=1)
-            for num_sequences in batch_sizes:
-                speed = _generated(side, num_sequences, model.new_tokens)
-                if num_engines == 1:
-                    points.append(Point("engine", "sequences", num_sequences, model.name, speed))
-                if num_sequences == 64:
-                    points.append(Point("engine", "engines", num_engines, model.name, speed))
-            for length in model.lengths if num_engines == 1 else ():
-                speed = _generated(side, 16, length - PROMPT_TOKENS)
-                points.append(Point("engine", "tokens", length, model.name, speed))
-    for point in points:
-        show(f"  {point}")
-    return points
+def _engine_points(model: Model) -> Iterator[Point]:
+    with Side("engine.py", str(model.directory), "1", "128") as side:
+        side.ask(groups=_requests(4, 8), num_threads=1)
+        for num_sequences in (1, 4, 16, 64, 128):
+            speed = _generated(side, num_sequences, model.new_tokens)
+            yield Point("engine", "sequences", num_sequences, model.name, speed)
+            if num_sequences == NUM_SHARED:
+                yield Point("engine", "engines", 1, model.name, speed)
+        for length in model.lengths:
+            speed = _generated(side, 16, length - PROMPT_TOKENS)
+            yield Point("engine", "tokens", length, model.name, speed)
+    # Half the slots for each: the side gives every slot a cache of the longest sequence.
+    with Side("engine.py", str(model.directory), "2", str(NUM_SHARED // 2)) as side:
+        side.ask(groups=_requests(16, 8), num_threads=1)
+        yield Point("engine", "engines", 2, model.name, _generated(side, NUM_SHARED, model.new_tokens))
 
 
 def _generated(side: Side, num_sequences: int, new_tokens: int) -> float:
@@ -109,20 +113,16 @@ def _requests(num_sequences: int, new_tokens: int) -> list[dict[str, Any]]:
     return [{"prompt": prompt, "num_samples": group_size, "max_tokens": new_tokens} for prompt in prompts]
 
 
-def _trainer_points(model: Model) -> list[Point]:
-    points = []
+def _trainer_points(model: Model) -> Iterator[Point]:
     with Side("trainer.py", str(model.directory)) as side:
         _trained(side, 4, 32)
         for num_sequences in (2, 8, 32, 128):  # of one alone the advantage is 0, and nothing is computed
             if num_sequences * 128 < model.train_tokens * 2:
                 speed = _trained(side, num_sequences, 128)
-                points.append(Point("trainer", "sequences", num_sequences, model.name, speed))
+                yield Point("trainer", "sequences", num_sequences, model.name, speed)
         for length in (64, 256, 1024):
             speed = _trained(side, model.train_tokens // length, length)
-            points.append(Point("trainer", "tokens", length, model.name, speed))
-    for point in points:
-        show(f"  {point}")
-    return points
+            yield Point("trainer", "tokens", length, model.name, speed)
 
 
 def _trained(side: Side, num_sequences: int, length: int) -> float:
