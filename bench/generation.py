@@ -71,7 +71,7 @@ def measure(turns: int) -> None:
 
 def our_settings(sides: ExitStack, num_cores: int) -> dict[str, Setting]:
     one = sides.enter_context(Side("engine.py", MODEL, "1", str(NUM_LONG_TAILED)))
-    many = sides.enter_context(Side("engine.py", MODEL, str(num_cores), str(NUM_LONG_TAILED)))
+    many = sides.enter_context(Side("engine.py", MODEL, str(num_cores), str(NUM_LONG_TAILED // num_cores)))
     return {
         f"1 process, {num_cores} threads": lambda groups, seed: one.ask(
             groups=groups, num_threads=num_cores, seed=seed
