@@ -10,10 +10,11 @@ tokens.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -49,9 +50,11 @@ def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.
     """Zeros, since a masked position still enters the product and garbage may be NaN."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
-    # torch writes its zeros; numpy takes pages that the kernel zeroes when they are first touched.
-    num_bytes = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+    # Pages that the kernel zeroes when they are first touched, and small ones: a slot that is used in part would
+    # fill huge ones whole. torch.zeros writes, numpy.zeros asks for huge ones.
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 @dataclass(frozen=True)
