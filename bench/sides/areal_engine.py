@@ -43,7 +43,7 @@ def make_engine(directory: str) -> FSDPEngine:
         mb_spec=MicroBatchSpec(n_mbs=1),
         optimizer=OptimizerConfig(
             type="adam",
-            lr=1e-6,
+            lr=1e-12,
             weight_decay=0.05,
             beta1=0.9,
             beta2=0.95,

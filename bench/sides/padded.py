@@ -71,5 +71,5 @@ def work(
 
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32, attn_implementation="sdpa")
 model.train()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), eps=1e-5, fused=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-12, betas=(0.9, 0.95), eps=1e-5, fused=True)
 answer(work)

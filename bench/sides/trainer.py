@@ -61,7 +61,7 @@ def as_group(ordinal: int, group: dict[str, Any]) -> Group:
 
 
 def trainer_of(micro_batch_tokens: int) -> FixedCountTrainer:
-    config = TrainConfig(num_minibatches=1, micro_batch_tokens=micro_batch_tokens, lr=1e-6)
+    config = TrainConfig(num_minibatches=1, micro_batch_tokens=micro_batch_tokens, lr=1e-12)
     return FixedCountTrainer(model, config, ObjectiveConfig(), temperature=1.0, max_completion_tokens=512)
 
 

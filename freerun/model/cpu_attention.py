@@ -61,7 +61,7 @@ class _Attention(torch.autograd.Function):
         return out_THD
 
     @staticmethod
-    def backward(ctx: Any, grad_THD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_THD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         *inputs, out_THD, lse_TH = ctx.saved_tensors
         q, k, v, out, grad = (_heads_first(x) for x in (*inputs, out_THD, grad_THD))
         lse = lse_TH.t()[None]

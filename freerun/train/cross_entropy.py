@@ -35,7 +35,7 @@ class _TargetLogprobs(torch.autograd.Function):
         return logprobs_L1.squeeze(1)
 
     @staticmethod
-    def backward(ctx: Any, grad_L: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_L: Tensor) -> tuple[Tensor, None]:
         grad_L1 = grad_L[:, None]
         grad_LV = ctx.probabilities_LV.mul_(-grad_L1)
         grad_LV.scatter_add_(1, ctx.targets_L1, grad_L1)
