@@ -25,7 +25,7 @@ def warm_started(recipe: Path, runs: Path) -> Path:
 
 
 def make_tiny_model(directory: Path, *, task: str) -> None:
-    """The model of recipes/euclid.toml: 0.6 million random parameters."""
-    sizes = "--hidden-size 128 --num-layers 3 --num-heads 4 --num-kv-heads 4 --intermediate-size 384"
+    """Half a million random parameters, with one key head for all query heads."""
+    sizes = "--hidden-size 128 --num-layers 3 --num-heads 4 --num-kv-heads 1 --intermediate-size 384"
     command = [sys.executable, "-m", "freerun.cli.main", "model", "tiny", str(directory), "--task", task]
     subprocess.run([*command, *sizes.split()], check=True, stdout=subprocess.DEVNULL)

@@ -105,4 +105,5 @@ def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(own_cores:
         ((second,), {second}, 1),
     ]
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-7)
+        # Two threads add up in another order than one.
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)

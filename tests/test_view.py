@@ -271,8 +271,8 @@ def test_the_live_view_draws_by_itself_while_events_come() -> None:
 def test_the_view_and_the_summary_tell_of_borrowed_cores() -> None:
     borrowed = CoresMoved(seconds=20.0, cores=(0, 1), num_borrowed=1)
     returned = CoresMoved(seconds=24.0, cores=(1,), num_borrowed=0)
-    assert "cores 1 + 1 lent" in picture([*a_run(), borrowed])
-    assert "cores 1  " in picture([*a_run(), borrowed, returned])
+    assert "training  on 2 cores, 1 lent by idle rollout workers" in picture([*a_run(), borrowed])
+    assert "training  on 1 core  " in picture([*a_run(), borrowed, returned])
     summary = describe(state_of([*a_run(), borrowed, returned, an_end()]))
     assert "the trainer had cores of idle rollout workers for 4.0 s" in summary
 

@@ -206,7 +206,7 @@ async def make_trainer(
     launcher: Launcher,
     *,
     on_progress: Callable[[str], None],
-    on_cores: Callable[[tuple[int, ...]], None],
+    on_cores: Callable[[tuple[int, ...]], None] = lambda cores: None,
 ) -> TrainerClient:
     """The trainer's processes, one for each rank, their model not yet loaded."""
     ranks: list[Link[FromTrainer]] = []

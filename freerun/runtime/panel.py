@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from freerun.events.events import CoresMoved
 from freerun.events.metrics import RecentCompletion, RunState
 from freerun.runtime.wording import bar, count, duration, histogram, percent, printable, sparkline
 
@@ -115,12 +116,7 @@ def _generation(state: RunState) -> Row:
 
 
 def _training(state: RunState) -> Row:
-    text = _pace(state.trained_tokens_per_second, state.recent_train_share, "busy")
-    if state.cores is not None:
-        num_borrowed = state.cores.num_borrowed
-        num_own = len(state.cores.cores) - num_borrowed
-        text.append(f" · cores {num_own}" + (f" + {num_borrowed} lent" if num_borrowed else ""), "dim")
-    return "training", text
+    return "training", _pace(state.trained_tokens_per_second, state.recent_train_share, "busy")
 
 
 def _pace(rate: float | None, share: float | None, word: str) -> Text:
@@ -195,11 +191,18 @@ def _processes(state: RunState, now: float, max_rows: int) -> Table:
             stats = engine.latest
             waiting = f", {stats.num_waiting} waiting" if stats.num_waiting else ""
             doing.append(f"  {stats.num_running} running{waiting}, version {stats.version}", "dim not bold")
+        if worker == "trainer" and state.cores is not None:
+            doing.append(f"  {_cores(state.cores)}", "dim not bold")
         since = "" if state.finished else duration(max(0.0, now - activity.seconds))
         grid.add_row(printable(worker, 40), Text(since, "dim"), doing)
     if num_shown < len(workers):
         grid.add_row("", "", Text(f"and {len(workers) - num_shown} more", "dim"))
     return grid
+
+
+def _cores(moved: CoresMoved) -> str:
+    borrowed = f", {moved.num_borrowed} lent by idle rollout workers" if moved.num_borrowed else ""
+    return f"on {len(moved.cores)} core{'s' if len(moved.cores) > 1 else ''}{borrowed}"
 
 
 def _activity_style(doing: str) -> str:
