@@ -33,6 +33,7 @@ SYNCHRONOUS: dict[str, Overrides] = {
 
 ASYNCHRONOUS: dict[str, Overrides] = {
     "one engine, which lends its core when it is idle": (),
+    "one engine and one trainer, each on its core": ("--train.num_threads", "1"),
     "two engines, one of them on the trainer's core": ("--engine.num_workers", "2"),
 }
 

@@ -19,7 +19,7 @@ from bench.runs import make_tiny_model, train
 RECIPE = ROOT / "bench/recipes/euclid-199.toml"
 MODEL = ROOT / "models/euclid-199"
 WARM_MODEL = ROOT / "models/euclid-199-warm"
-NUM_STEPS = 40
+NUM_STEPS = 60
 OVERLAP = ("--buffer.max_staleness", "1", "--buffer.whole_batches", "true")
 
 
