@@ -1,13 +1,14 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
 #   make backends                     .venv-backends: freerun with Ray and vLLM
+#   make bench ARGS="euclid peak"      measure these claims; all of them without ARGS
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Ray and vLLM want older versions of some packages: they get an environment of their own.
 BACKENDS := .venv-backends
 
-.PHONY: demo test check backends test-backends clean
+.PHONY: demo test check backends test-backends bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +40,9 @@ backends: $(BACKENDS)/.installed
 
 test-backends: $(BACKENDS)/.installed
 	$(BACKENDS)/bin/pytest tests/backends
+
+bench: $(VENV)/.installed models/smollm2/model.safetensors
+	$(BIN)/python -m bench $(ARGS)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
