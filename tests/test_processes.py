@@ -1,103 +1,18 @@
-"""Child processes: they answer, they end, they say how, and they never outlive their parent."""
+"""Child processes: they answer, and when they have ended they say how."""
 
 import asyncio
 import os
 import signal
-import subprocess
-import sys
-import textwrap
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from child_processes import PATIENCE_SECONDS, Did, Do, with_child, write_worker
 
 from freerun.errors import WorkerError
 from freerun.processes.child import Child
 from freerun.processes.frames import FrameStream, MessageDecoder, to_frame
-
-PATIENCE_SECONDS = 30.0
-
-WORKER = """
-import os, re, signal, subprocess, sys, threading, time
-import msgspec
-from freerun.processes.parent import run_worker
-
-class Do(msgspec.Struct, tag="do"):
-    what: str
-    payload: bytes = b""
-
-class Did(msgspec.Struct, tag="did"):
-    what: str
-    payload: bytes = b""
-
-def serve(parent):
-    parent.send(Did("started"))
-    while True:
-        message = parent.receive(3600)
-        if message is None:
-            continue
-        if message.what == "return":
-            parent.send(Did("last words", b"x" * 1_000_000))
-            return
-        actions.get(message.what, lambda p, m: p.send(Did(m.what, m.payload)))(parent, message)
-
-def flood(parent, message):
-    while True:
-        parent.send(Did("flood", b"x" * 1_000_000))
-        time.sleep(0.01)
-
-def fork(parent, message):
-    pid = os.fork()
-    if pid == 0:
-        time.sleep(1000)
-    parent.send(Did(str(pid)))
-
-def run(arguments, **options):
-    return lambda parent, message: parent.send(Did(str(subprocess.Popen(arguments, **options).pid)))
-
-def terminate(parent, message):
-    program = subprocess.Popen(["sleep", "1000"])
-    program.terminate()
-    parent.send(Did(str(program.wait())))
-
-def fail(parent, message):
-    raise RuntimeError("the reason it failed")
-
-def placement(parent, message):
-    parent.send(Did(str(os.sched_getaffinity(0)) + os.environ["OMP_NUM_THREADS"]))
-
-actions = {
-    "busy": lambda p, m: re.match(r"(a+)+$", "a" * 60 + "b"),  # a loop in C that never releases the GIL
-    "stopped": lambda p, m: os.kill(os.getpid(), signal.SIGSTOP),
-    "sleep": lambda p, m: time.sleep(1000),
-    "flood": flood,
-    "fork": fork,
-    "new session": run(["sleep", "1000"], start_new_session=True),
-    "terminate": terminate,
-    "fail": fail,
-    "exit 7": lambda p, m: os._exit(7),
-    "real-time signal": lambda p, m: os.kill(os.getpid(), 40),
-    "unsendable": lambda p, m: p.send(object()),
-    "garbage": lambda p, m: p.send({"type": "nonsense"}),
-    "placement": placement,
-}
-
-if __name__ == "__main__":
-    run_worker(Do, serve)
-"""
-
-
-class Do(msgspec.Struct, tag="do"):
-    what: str
-    payload: bytes = b""
-
-
-class Did(msgspec.Struct, tag="did"):
-    what: str
-    payload: bytes = b""
 
 
 class Unknown(msgspec.Struct, tag="unknown"):
@@ -106,42 +21,7 @@ class Unknown(msgspec.Struct, tag="unknown"):
 
 @pytest.fixture(autouse=True)
 def _worker_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "the_worker.py").write_text(WORKER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-
-def is_running(pid: int) -> bool:
-    """A zombie whose new parent has not looked yet does not run any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def assert_ends(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still running"
-        time.sleep(0.02)
-
-
-def with_child(tmp_path: Path, act: Callable[[Child[Did]], Awaitable[None]], **options: object) -> None:
-    """Run `act` against a started worker, and leave nothing behind."""
-
-    async def main() -> None:
-        child: Child[Did] = await Child.start(
-            "worker-0", "the_worker", receives=Did, log_path=tmp_path / "logs" / "worker-0.log", **options
-        )
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                assert await child.receive() == Did("started")
-                await act(child)
-        finally:
-            child.kill()
-            await child.wait(PATIENCE_SECONDS)
-        assert not is_running(child.pid)
-
-    asyncio.run(main())
+    write_worker(tmp_path, monkeypatch)
 
 
 def test_a_child_echoes_messages_in_order(tmp_path: Path) -> None:
@@ -300,105 +180,3 @@ def test_a_frame_cut_short_means_the_other_side_is_gone_and_a_monstrous_one_is_a
     assert asyncio.run(read(to_frame(Did("cut"))[:-1])) is None
     with pytest.raises(WorkerError, match="received a frame of 4294967295 bytes, over the limit"):
         asyncio.run(read(b"\xff\xff\xff\xff"))
-
-
-@pytest.mark.parametrize("what", ["busy", "stopped", "sleep", "flood"])
-def test_kill_ends_a_child_whatever_it_is_doing(tmp_path: Path, what: str) -> None:
-    async def act(child: Child[Did]) -> None:
-        child.send(Do(what))
-        await asyncio.sleep(0.2)
-        assert child.is_alive
-
-    with_child(tmp_path, act)
-
-
-@pytest.mark.parametrize("what", ["fork", "new session"])
-def test_killing_a_child_ends_what_it_started(tmp_path: Path, what: str) -> None:
-    started: list[int] = []
-
-    async def act(child: Child[Did]) -> None:
-        child.send(Do(what))
-        started.append(int((await child.receive()).what))
-        assert is_running(started[0])
-
-    with_child(tmp_path, act)
-    assert_ends(started[0])
-
-
-def test_the_death_of_a_child_is_noticed_though_its_own_child_holds_the_socket(tmp_path: Path) -> None:
-    async def act(child: Child[Did]) -> None:
-        child.send(Do("fork"))
-        grandchild = int((await child.receive()).what)
-        os.kill(child.pid, signal.SIGKILL)
-        assert await child.receive() is None
-        assert_ends(grandchild)
-
-    with_child(tmp_path, act)
-
-
-def test_a_worker_ignores_sigterm_but_programs_it_starts_do_not(tmp_path: Path) -> None:
-    async def act(child: Child[Did]) -> None:
-        os.killpg(child.pid, signal.SIGTERM)
-        os.killpg(child.pid, signal.SIGINT)
-        child.send(Do("terminate"))
-        assert (await child.receive()).what == str(-signal.SIGTERM)
-
-    with_child(tmp_path, act)
-
-
-def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
-    async def main() -> None:
-        task = asyncio.create_task(
-            Child.start("worker-0", "the_worker", receives=Did, log_path=tmp_path / "worker-0.log")
-        )
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        assert not any("the_worker" in Path(f"/proc/{pid}/cmdline").read_text() for pid in children)
-
-    asyncio.run(main())
-
-
-CONTROLLER = """
-    import asyncio, sys, time
-    from pathlib import Path
-    sys.path.insert(0, {test_directory!r})
-    from test_processes import Child, Did, Do
-
-    async def main():
-        child = await Child.start("worker-0", "the_worker", receives=Did, log_path=Path({log_path!r}))
-        await child.receive()
-        child.send(Do({what!r}))
-        await asyncio.sleep(0.2)
-        print(child.pid, flush=True)
-        time.sleep(1000)  # reads nothing more
-
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("what", ["echo", "busy", "stopped", "sleep", "flood"])
-def test_a_child_dies_with_its_parent_killed_by_kill_9(tmp_path: Path, what: str) -> None:
-    source = textwrap.dedent(CONTROLLER).format(
-        test_directory=str(Path(__file__).parent), log_path=str(tmp_path / "worker-0.log"), what=what
-    )
-    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as controller:
-        assert controller.stdout is not None
-        child_pid = int(controller.stdout.readline())
-        assert is_running(child_pid)
-        controller.kill()
-        controller.wait()
-        assert_ends(child_pid)
-
-
-def test_a_child_whose_parent_is_already_gone_ends_at_once() -> None:
-    # Another pid than its parent's stands for a parent that died while the child was starting.
-    source = "import sys; from freerun.processes.parent import run_worker; run_worker(int, lambda parent: None)"
-    orphan = subprocess.run(
-        [sys.executable, "-c", source, "0", "", str(os.getppid()), "1", ""],
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert (orphan.returncode, orphan.stderr) == (1, b"")
