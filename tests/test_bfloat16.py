@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from engine_reference import finish, logprobs_of_full_forward
 from safetensors.torch import load_file
 from tiny_models import Letters, make_request, random_model, random_weights
 from tiny_runs import Run, make_run
@@ -27,11 +28,9 @@ from training_batches import (
 from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
-from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
 from freerun.train.batch import pack_sequences
 from freerun.train.logprobs import policy_outputs
-from freerun.types import Completion, Request
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
@@ -48,38 +47,15 @@ def make_engine(dtype: torch.dtype) -> Engine:
     return engine
 
 
-def finish(engine: Engine | PinnableEngine, request: Request, loads: dict[int, int]) -> list[Completion]:
-    """All its completions; `loads` maps a step number to the version loaded before it."""
-    engine.submit(request)
-    completions: list[Completion] = []
-    for step in range(500):
-        if step in loads:
-            engine.load(loads[step], WEIGHTS[loads[step]])
-        completions += [completion for _, finished in engine.step() for completion in finished]
-        if not engine.has_work:
-            return completions
-    raise AssertionError("the engine makes no progress")
-
-
-@torch.no_grad()
-def full_forward(version: int, request: Request, completion: Completion, dtype: torch.dtype) -> np.ndarray:
-    model = random_model(0)
-    model.load_state_dict(WEIGHTS[version])
-    tokens = [*request.prompt_token_ids.tolist(), *completion.token_ids.tolist()]
-    logits = full_forward_logits(model.to(dtype), tokens)[len(request.prompt_token_ids) - 1 : -1]
-    table = torch.log_softmax(logits.float(), dim=-1)
-    return table.gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])[:, 0].numpy()
-
-
 def test_logprobs_are_float32_and_those_of_the_bfloat16_models_full_forward_across_loads() -> None:
     request = make_request(1, prompt_length=20, num_samples=6, max_completion_tokens=40)
     engine = make_engine(torch.bfloat16)
     errors = []
-    for completion in finish(engine, request, {12: 1, 25: 2}):
+    for completion in finish(engine, request, {12: 1, 25: 2}, WEIGHTS):
         assert completion.logprobs.dtype == np.float32
         assert set(completion.versions.tolist()) == {0, 1, 2}
         for version in range(3):
-            expected = full_forward(version, request, completion, torch.bfloat16)
+            expected = logprobs_of_full_forward(random_model(0).bfloat16(), WEIGHTS[version], request, completion)
             mine = completion.versions == version
             errors.append(np.abs(completion.logprobs[mine] - expected[mine]))
     assert max(map(np.max, errors)) < ROUNDING
@@ -105,8 +81,8 @@ def test_a_pinned_version_stays_while_the_live_engines_own_weights_are_overwritt
     engine.pin(0)
     engine.load(1, WEIGHTS[1])
     request = make_request(1, num_samples=2)
-    alone = finish(make_engine(torch.bfloat16), request, {})
-    kept = finish(engine, msgspec.structs.replace(request, pinned_version=0), {})
+    alone = finish(make_engine(torch.bfloat16), request, {}, WEIGHTS)
+    kept = finish(engine, msgspec.structs.replace(request, pinned_version=0), {}, WEIGHTS)
     assert [c.token_ids.tolist() for c in kept] == [c.token_ids.tolist() for c in alone]
     assert [c.logprobs.tolist() for c in kept] == [c.logprobs.tolist() for c in alone]
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from engine_reference import logprobs_of_full_forward
 from tiny_models import TINY, Letters, make_request, random_model, random_weights
 from torch import Tensor
 from torch.nn import functional as F
@@ -42,17 +43,6 @@ def run(engine: Engine, requests: list[Request], load_at: dict[int, int] | None 
     return finished
 
 
-@torch.no_grad()
-def logprobs_of_full_forward(version: int, request: Request, completion: Completion) -> np.ndarray:
-    """Behaviour logprobs of every token if the whole sequence had been computed under one version."""
-    model = random_model(0)
-    model.load_state_dict(WEIGHTS[version])
-    tokens = request.prompt_token_ids.tolist() + completion.token_ids.tolist()
-    logits = full_forward_logits(model, tokens)[len(request.prompt_token_ids) - 1 : -1]
-    logprobs = torch.log_softmax(logits / request.sampling.temperature, dim=-1)
-    return logprobs.gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])[:, 0].numpy()
-
-
 class GrowingAttention:
     """Keeps every key and value it is shown, under whichever weights made them."""
 
@@ -90,7 +80,7 @@ def assert_matches_full_forward(finished: Finished) -> None:
         for completion in completions:
             assert len(completion.token_ids) == len(completion.logprobs) == len(completion.versions)
             for version in set(completion.versions.tolist()):
-                expected = logprobs_of_full_forward(version, request, completion)
+                expected = logprobs_of_full_forward(random_model(0), WEIGHTS[version], request, completion)
                 mine = completion.versions == version
                 np.testing.assert_allclose(completion.logprobs[mine], expected[mine], atol=1e-4)
 
@@ -160,7 +150,9 @@ def test_the_version_label_names_the_weights_that_made_the_logits() -> None:
     num_checked = 0
     for request, completions in finished.values():
         for completion in completions:
-            by_version = {v: logprobs_of_full_forward(v, request, completion) for v in (0, 1, 2)}
+            by_version = {
+                v: logprobs_of_full_forward(random_model(0), WEIGHTS[v], request, completion) for v in (0, 1, 2)
+            }
             for position, version in enumerate(completion.versions.tolist()):
                 distances = {v: abs(by_version[v][position] - completion.logprobs[position]) for v in by_version}
                 assert min(distances, key=distances.__getitem__) == version
@@ -195,7 +187,9 @@ def test_a_kept_cache_is_never_lent_to_a_sample_that_starts_later() -> None:
     finished = run(make_engine(kv_on_load="keep", num_slots=2), [request], {4: 1})
     late = finished[1][1][2]
     assert late.versions.tolist() == [1] * 12
-    np.testing.assert_allclose(late.logprobs, logprobs_of_full_forward(1, request, late), atol=1e-4)
+    np.testing.assert_allclose(
+        late.logprobs, logprobs_of_full_forward(random_model(0), WEIGHTS[1], request, late), atol=1e-4
+    )
 
 
 def test_tokens_do_not_depend_on_who_shares_the_batch() -> None:

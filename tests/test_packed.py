@@ -2,9 +2,11 @@
 
 import copy
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from engine_reference import finish, logprobs_of_full_forward
 from tiny_models import Letters, make_request, random_model, random_weights
 from torch.nn import functional as F
 
@@ -13,11 +15,9 @@ from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
-from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import DecoderConfig, Linear
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.model.packed import PackedWeight
-from freerun.types import Completion, Request
 
 WIDE = DecoderConfig(
     vocab_size=640,
@@ -32,7 +32,9 @@ WIDE = DecoderConfig(
     max_positions=128,
     has_qkv_bias=True,
 )
-WEIGHTS = [{name: w / 8 for name, w in random_weights(300 + version, WIDE).items()} for version in range(3)]
+WEIGHTS = {
+    version: {name: w / 8 for name, w in random_weights(300 + version, WIDE).items()} for version in range(3)
+}
 
 
 @pytest.mark.parametrize("shape", [(1024, 512), (1000, 300)])
@@ -57,28 +59,6 @@ def test_an_order_that_is_not_known_is_packed_anew_each_time(monkeypatch: pytest
     torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-4, rtol=1e-5)
 
 
-def finish(engine: Engine | PinnableEngine, request: Request, loads: dict[int, int]) -> list[Completion]:
-    engine.submit(request)
-    completions: list[Completion] = []
-    for step in range(100):
-        if step in loads:
-            engine.load(loads[step], WEIGHTS[loads[step]])
-        completions += [completion for _, finished in engine.step() for completion in finished]
-        if not engine.has_work:
-            return completions
-    raise AssertionError("the engine makes no progress")
-
-
-@torch.no_grad()
-def full_forward(version: int, request: Request, completion: Completion) -> np.ndarray:
-    model = random_model(0, WIDE)
-    model.load_state_dict(WEIGHTS[version])
-    tokens = [*request.prompt_token_ids.tolist(), *completion.token_ids.tolist()]
-    logits = full_forward_logits(model, tokens)[len(request.prompt_token_ids) - 1 : -1]
-    table = torch.log_softmax(logits, dim=-1)
-    return table.gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])[:, 0].numpy()
-
-
 def make_engine() -> Engine:
     settings = EngineConfig(num_slots=4, cache_tokens=400)
     engine = Engine(random_model(0, WIDE), settings, text=Letters(), max_sequence_tokens=100, seed=7)
@@ -92,11 +72,11 @@ REQUEST = make_request(1, num_samples=3, max_completion_tokens=20, vocab_size=WI
 def test_an_engine_with_packed_weights_gives_the_logprobs_of_a_plain_forward_across_loads() -> None:
     engine = make_engine()
     assert any(layer.packed for layer in engine.model.modules() if isinstance(layer, Linear))
-    for completion in finish(engine, REQUEST, {6: 1, 13: 2}):
+    for completion in finish(engine, REQUEST, {6: 1, 13: 2}, WEIGHTS):
         assert set(completion.versions.tolist()) == {0, 1, 2}
         for version in range(3):
             mine = completion.versions == version
-            expected = full_forward(version, REQUEST, completion)
+            expected = logprobs_of_full_forward(random_model(0, WIDE), WEIGHTS[version], REQUEST, completion)
             np.testing.assert_allclose(completion.logprobs[mine], expected[mine], atol=1e-5)
 
 
@@ -104,14 +84,9 @@ def test_a_pinned_version_keeps_its_packed_weights() -> None:
     engine = PinnableEngine(make_engine())
     engine.pin(0)
     engine.load(1, WEIGHTS[1])
-    request = make_request(
-        1, num_samples=3, max_completion_tokens=20, vocab_size=WIDE.vocab_size, ordinal=REQUEST.ordinal
-    )
-    pinned = Request(
-        **{name: getattr(request, name) for name in request.__struct_fields__} | {"pinned_version": 0}
-    )
-    alone = finish(make_engine(), REQUEST, {})
-    assert [c.token_ids.tolist() for c in finish(engine, pinned, {})] == [c.token_ids.tolist() for c in alone]
+    pinned = finish(engine, msgspec.structs.replace(REQUEST, pinned_version=0), {}, WEIGHTS)
+    alone = finish(make_engine(), REQUEST, {}, WEIGHTS)
+    assert [c.token_ids.tolist() for c in pinned] == [c.token_ids.tolist() for c in alone]
 
 
 def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
@@ -122,14 +97,11 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     engine.load(0, adapter)
     packed = [layer.packed for layer in model.modules() if isinstance(layer, Linear)]
     assert any(packed)
-    (completion,) = finish(engine, make_request(2, vocab_size=WIDE.vocab_size), {})
+    request = make_request(2, vocab_size=WIDE.vocab_size)
+    (completion,) = finish(engine, request, {}, WEIGHTS)
     plain = random_model(0, WIDE)
     add_adapter(plain, LoraConfig(rank=4), seed=1)
-    plain.load_state_dict(adapter, strict=False)
-    prompt = make_request(2, vocab_size=WIDE.vocab_size).prompt_token_ids.tolist()
-    with torch.no_grad():
-        logits = full_forward_logits(plain, prompt + completion.token_ids.tolist())[len(prompt) - 1 : -1]
-    expected = logits.log_softmax(-1).gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])
-    np.testing.assert_allclose(completion.logprobs, expected[:, 0].numpy(), atol=1e-5)
+    expected = logprobs_of_full_forward(plain, adapter, request, completion)
+    np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
     engine.load(1, adapter)
     assert [layer.packed for layer in model.modules() if isinstance(layer, Linear)] == packed

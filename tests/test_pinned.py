@@ -3,14 +3,13 @@
 import msgspec
 import numpy as np
 import pytest
-import torch
+from engine_reference import logprobs_of_full_forward
 from tiny_models import Letters, make_request, random_model, random_weights
 
 from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
 from freerun.errors import RequestError, WeightsError
-from freerun.model.attention import full_forward_logits
 from freerun.types import Completion, Request
 
 WEIGHTS = {version: random_weights(100 + version) for version in range(4)}
@@ -29,16 +28,6 @@ def make_engine(num_slots: int = 8) -> PinnableEngine:
     engine = PinnableEngine(Engine(random_model(0), config, text=Letters(), max_sequence_tokens=100, seed=7))
     engine.load(1, {name: weight.clone() for name, weight in WEIGHTS[1].items()})
     return engine
-
-
-@torch.no_grad()
-def logprobs_of_full_forward(version: int, request: Request, completion: Completion) -> np.ndarray:
-    model = random_model(0)
-    model.load_state_dict(WEIGHTS[version])
-    tokens = request.prompt_token_ids.tolist() + completion.token_ids.tolist()
-    logits = full_forward_logits(model, tokens)[len(request.prompt_token_ids) - 1 : -1]
-    logprobs = torch.log_softmax(logits, dim=-1)
-    return logprobs.gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])[:, 0].numpy()
 
 
 def test_pinned_tokens_are_of_one_version_while_live_ones_go_on_under_newer_weights() -> None:
@@ -65,7 +54,7 @@ def test_pinned_tokens_are_of_one_version_while_live_ones_go_on_under_newer_weig
         for completion in completions:
             if request.pinned_version == 1:
                 assert set(completion.versions.tolist()) == {1}
-                expected = logprobs_of_full_forward(1, request, completion)
+                expected = logprobs_of_full_forward(random_model(0), WEIGHTS[1], request, completion)
                 np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
             else:
                 assert set(completion.versions.tolist()) == {1, 2, 3}
