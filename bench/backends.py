@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import time
 from pathlib import Path
 
+from bench.harness import machine
 from bench.runs import train
 from freerun.events.metrics import RunState
 from freerun.events.reader import RunReader
@@ -57,10 +56,9 @@ def main() -> None:
         figures = measure(train(args.recipe, args.runs, name, *BACKENDS[backend]))
         rows.append({"backend": backend, **figures})
         print("  " + "  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    machine = {"cores": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(
-        json.dumps({"recipe": str(args.recipe), "machine": machine, "runs": rows}, indent=2) + "\n"
+        json.dumps({"recipe": str(args.recipe), "machine": machine(), "runs": rows}, indent=2) + "\n"
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from bench.harness import ROOT, Result, record, show
-from bench.runs import warm_started
+from bench.runs import EUCLID, euclid_start
 from bench.sides.simulated import COMPLETION_TOKENS
 from freerun.events.reader import RunReader
 
@@ -26,20 +26,16 @@ FIRST_STEPS = 5
 """Left out: the workers come up, the buffer fills."""
 NUM_GRADERS = 4
 """A grader process judges one completion at a time, so one of them waits for messages more than it grades."""
-REAL_RUNS = {"euclid": 20, "times-tables": 8}
+REAL_RUNS = {EUCLID: 40, ROOT / "recipes/times-tables.toml": 8}
 """Recipes and how many steps of them."""
-QUIET = ["--warm_start.num_steps", "0", "--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
+QUIET = ["--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
+BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engine.num_slots", "128"]
 
 
-def measure(turns: int, euclid: Path | None = None) -> None:
-    """`euclid` is a model that was warm-started before, to save the time."""
+def measure(turns: int) -> None:
     with tempfile.TemporaryDirectory(prefix="freerun-controller-") as scratch:
         rates = [_rate(Path(scratch), turn) for turn in range(turns)]
-        models = {
-            "euclid": euclid or warm_started(Path("recipes/euclid.toml"), Path(scratch)),
-            "times-tables": Path("models/smollm2"),
-        }
-        shares = {name: _cpu_percent(name, models[name], Path(scratch)) for name in REAL_RUNS}
+        shares = {recipe: _cpu_percent(recipe, Path(scratch)) for recipe in REAL_RUNS}
     settings = {"group_size": 8, "completion_tokens": COMPLETION_TOKENS, "graders": NUM_GRADERS}
     record(
         "controller",
@@ -52,11 +48,11 @@ def measure(turns: int, euclid: Path | None = None) -> None:
             ours=rates,
             theirs=[],
             settings=settings,
-            note="Controller, store, sockets and processes are real; engine, trainer and graders answer at once.",
+            note="Controller, store, sockets and processes are real; engine, trainer and four graders are not.",
         ),
         *(
             Result(
-                claim=f"controller, CPU share of a real run of {name}",
+                claim=f"controller, CPU share of a real run of {recipe.stem}",
                 peer="",
                 at_least=5,
                 aim=0,
@@ -64,10 +60,10 @@ def measure(turns: int, euclid: Path | None = None) -> None:
                 ours=[share],
                 theirs=[],
                 lower_is_better=True,
-                settings={"recipe": f"recipes/{name}.toml", "steps": REAL_RUNS[name]},
+                settings={"recipe": str(recipe.relative_to(ROOT)), "steps": REAL_RUNS[recipe]},
                 note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core.",
             )
-            for name, share in shares.items()
+            for recipe, share in shares.items()
         ),
     )
 
@@ -76,8 +72,8 @@ def _rate(scratch: Path, turn: int) -> float:
     """Trajectories per second between the first steps and the last."""
     name = f"simulated-{turn}"
     overrides = ["--run.directory", str(scratch), "--run.name", name, "--train.num_steps", str(SIMULATED_STEPS)]
-    overrides += [*QUIET, "--reward.num_workers", str(NUM_GRADERS)]
-    command = [sys.executable, "-m", "bench.simulated_run", "recipes/euclid.toml", *overrides]
+    overrides += [*QUIET, *BATCH, "--reward.num_workers", str(NUM_GRADERS)]
+    command = [sys.executable, "-m", "bench.simulated_run", str(EUCLID), *euclid_start(), *overrides]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     with RunReader(scratch / name) as reader:
         steps = reader.steps()
@@ -87,18 +83,11 @@ def _rate(scratch: Path, turn: int) -> float:
     return rate
 
 
-def _cpu_percent(name: str, model: Path, scratch: Path) -> float:
+def _cpu_percent(recipe: Path, scratch: Path) -> float:
     """CPU time of the controller's own process between the first and the last step, over the time between them."""
-    command = [
-        sys.executable,
-        "-m",
-        "freerun.cli.main",
-        "train",
-        f"recipes/{name}.toml",
-        "--model.path",
-        str(model),
-    ]
-    command += ["--run.directory", str(scratch), "--train.num_steps", str(REAL_RUNS[name]), *QUIET]
+    start = euclid_start() if recipe == EUCLID else []
+    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe), *start, *QUIET]
+    command += ["--run.directory", str(scratch), "--train.num_steps", str(REAL_RUNS[recipe])]
     clocks = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         process = psutil.Process(run.pid)
@@ -111,5 +100,5 @@ def _cpu_percent(name: str, model: Path, scratch: Path) -> float:
         raise SystemExit(f"{' '.join(command)} ended with status {run.returncode}")
     (begin, cpu_before), (end, cpu_after) = clocks[0], clocks[-1]
     percent = 100 * (cpu_after - cpu_before) / (end - begin)
-    show(f"  {name}: {percent:.2f} % of {end - begin:.1f} s")
+    show(f"  {recipe.stem}: {percent:.2f} % of {end - begin:.1f} s")
     return percent

@@ -99,6 +99,7 @@ def describe(reader: RunReader) -> dict[str, Any]:
     return {
         "trajectories_per_second": sum(sum(step.staleness_counts.values()) for step in steps) / seconds,
         "tokens_per_second": sum(step.metrics["num_tokens"] for step in steps) / seconds,
+        "generated_tokens_per_second": state.engine_total("num_tokens") / seconds,
         "seconds": seconds,
         "engines_busy": {name: engine.total("busy_seconds") / seconds for name, engine in state.engines.items()},
         "trainer_busy": sum(step.step_seconds for step in steps) / seconds,

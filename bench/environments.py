@@ -2,17 +2,58 @@
 
 torch comes first in each, and is held while the rest is installed: a peer that asks for a newer one must not bring
 another torch, with CUDA, into a comparison of the same kernels on the same cores.
+
+AReaL asks for an older torch than ours, and for CUDA builds, inference servers and agent frameworks that its
+training engine does not import. So it is installed alone, beside what that engine imports.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.harness import ROOT, show
 
 TORCH = "torch==2.13.0"
+AREAL = "areal==1.0.4"
+AREAL_IMPORTS = (
+    "transformers==5.3.0",
+    "peft<=0.18.1",
+    "hydra-core==1.4.0.dev1",
+    "omegaconf==2.4.0.dev2",
+    "networkx==3.3",
+    "torchdata",
+    "datasets",
+    "einops",
+    "orjson",
+    "pybase64",
+    "aiohttp",
+    "aiofiles",
+    "httpx",
+    "pyzmq",
+    "colorlog",
+    "colorama",
+    "psutil",
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "tabulate",
+    "numba",
+    "tensorboardx",
+    "setproctitle",
+    "ray",
+    "tenacity",
+    "openai",
+    "pandas",
+    "requests",
+    "flask",
+    "cloudpickle",
+    "msgspec",
+    "accelerate",
+    "lark",
+)
 TRL = ("trl==1.16.0", "transformers==5.22.2", "accelerate==1.15.0", "datasets==5.2.0")
 
 
@@ -27,16 +68,22 @@ def vllm() -> Path:
 
 def trl() -> Path:
     """A Python with TRL, and with the transformers whose `generate` is measured."""
-    directory = ROOT / ".venv-trl"
+    return _environment(".venv-trl", [TORCH], [TORCH, *TRL])
+
+
+def areal() -> Path:
+    """A Python with AReaL's FSDPEngine."""
+    return _environment(".venv-areal", [TORCH], ["--no-deps", AREAL], [TORCH, *AREAL_IMPORTS])
+
+
+def _environment(name: str, *installs: Sequence[str]) -> Path:
+    """Its Python; it is made from nothing unless an earlier run has finished it."""
+    directory = ROOT / name
     python, marker = directory / "bin/python", directory / ".installed"
     if not marker.exists():
-        show("making .venv-trl for TRL")
+        show(f"making {name}")
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], check=True)
-        _install(python, TORCH)
-        _install(python, TORCH, *TRL)
+        for arguments in installs:
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *arguments], check=True)
         marker.touch()
     return python
-
-
-def _install(python: Path, *requirements: str) -> None:
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)

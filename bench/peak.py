@@ -79,7 +79,7 @@ def _share(claim: str, ours: list[float], peaks: list[float], *, at_least: float
         peer="float32 matrix products",
         at_least=at_least,
         aim=aim,
-        unit="%",
+        unit=" %",
         ours=[100 * own / peak for own, peak in zip(ours, peaks, strict=True)],
         theirs=[],
         settings={"num_threads": NUM_THREADS, "flop_per_second": ours, "peak_flop_per_second": peaks},

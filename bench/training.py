@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bench.environment_areal import areal
+from bench.environments import areal
 from bench.harness import ROOT, Result, Side, in_turns, record, show
 from bench.trajectories import make_groups, num_tokens
 
