@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CALL_POSITIONS = 200
-"""What the calls for one more product cost, in cached positions read."""
+"""What the calls for one more product cost, in cached positions read: an estimate."""
 
 
 class DecodeAttention:

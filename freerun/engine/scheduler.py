@@ -51,7 +51,11 @@ class Scheduler:
     @property
     def has_begun(self) -> bool:
         """Whether a sequence is running, or was preempted and has tokens of the version it began with."""
-        return bool(self.running) or any(sequence.num_sampled > 0 for sequence in self.waiting)
+        return bool(self.running) or self._has_preempted
+
+    @property
+    def _has_preempted(self) -> bool:
+        return any(sequence.num_sampled > 0 for sequence in self.waiting)
 
     def add(self, group: SequenceGroup) -> None:
         self.waiting.extend(group.sequences)
@@ -145,7 +149,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.num_slots:
             # Whatever waits before a preempted sequence has been running too: it came earlier.
-            if self.is_draining and not any(sequence.num_sampled > 0 for sequence in self.waiting):
+            if self.is_draining and not self._has_preempted:
                 break
             needed = len(self.waiting[0].tokens)
             # Room for one more token each, or the newcomer would be preempted in the next step.

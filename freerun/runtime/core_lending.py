@@ -27,7 +27,8 @@ class CoreLending:
         rollout_cores: Mapping[str, tuple[int, ...]],
         offer: Callable[[tuple[int, ...]], None],
     ) -> None:
-        self._trainer_cores = trainer_cores
+        self.trainer_cores = trainer_cores
+        """Its own; what else it computes on is borrowed."""
         self._rollout_cores = rollout_cores
         self._offer = offer
         self._busy: set[str] = set(rollout_cores)
@@ -46,4 +47,4 @@ class CoreLending:
         """The trainer's own, and those where nobody generates."""
         in_use = {core for worker in self._busy for core in self._rollout_cores[worker]}
         all_cores = {core for cores in self._rollout_cores.values() for core in cores}
-        return tuple(sorted({*self._trainer_cores, *(all_cores - in_use)}))
+        return tuple(sorted({*self.trainer_cores, *(all_cores - in_use)}))

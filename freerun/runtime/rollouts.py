@@ -145,7 +145,7 @@ class RolloutPool:
             for worker in self._workers:
                 if worker.requests.pop(request.request_id, None) is not None:
                     worker.link.send(Abort(request_ids=(request.request_id,)))
-                    self._note_load(worker)
+                    self._note_busy(worker)
 
     async def load(self, published: Publication) -> None:
         """Send the weights to every worker and wait until each has confirmed version and checksum.
@@ -211,7 +211,7 @@ class RolloutPool:
             return
         worker = min(able, key=lambda w: (not w.is_ready, not w.link.is_placed, w.num_samples, w.index))
         worker.requests[request.request_id] = request
-        self._note_load(worker)
+        self._note_busy(worker)
         if worker.is_ready:
             if not worker.unsent:
                 asyncio.get_running_loop().call_soon(self._send, worker)
@@ -273,9 +273,9 @@ class RolloutPool:
                 self._on_report(worker.name, stats)
             case EngineReady():
                 self._welcome(worker)
-        self._note_load(worker)
+        self._note_busy(worker)
 
-    def _note_load(self, worker: _Worker) -> None:
+    def _note_busy(self, worker: _Worker) -> None:
         is_busy = bool(worker.requests) or not worker.is_ready
         if is_busy != worker.is_busy:
             worker.is_busy = is_busy
@@ -320,7 +320,7 @@ class RolloutPool:
         orphans = list(worker.requests.values())
         worker.is_ready, worker.loaded_version, worker.pinned_version = False, -1, -1
         worker.requests, worker.unsent = {}, []
-        self._note_load(worker)
+        self._note_busy(worker)
         worker.link = await self._spawn(worker.index)
         self._send_start(worker)
         worker.last_progress = asyncio.get_running_loop().time()

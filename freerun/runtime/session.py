@@ -34,7 +34,6 @@ from freerun.events.events import (
 from freerun.events.store import Store
 from freerun.model.adapter_directory import model_config
 from freerun.model.projections import check_rank
-from freerun.processes.placement import place
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
     check_backends,
@@ -291,7 +290,8 @@ class Session:
             self._lending.note(worker, is_busy=is_busy)
 
     def _on_trainer_cores(self, cores: tuple[int, ...]) -> None:
-        num_borrowed = len(cores) - len(place(self._recipe).seats["trainer"].cores)
+        assert self._lending is not None  # nobody else offers cores
+        num_borrowed = len(cores) - len(self._lending.trainer_cores)
         self._emit(CoresMoved(seconds=self._seconds(), cores=cores, num_borrowed=num_borrowed))
 
     def _on_worker_death(self, worker: str, reason: str, is_restarted: bool) -> None:
