@@ -26,7 +26,7 @@ FIRST_STEPS = 5
 """Left out: the workers come up, the buffer fills."""
 NUM_GRADERS = 4
 """A grader process judges one completion at a time, so one of them waits for messages more than it grades."""
-REAL_RUNS = {EUCLID: 40, ROOT / "recipes/times-tables.toml": 8}
+REAL_RUNS = {EUCLID: 40, ROOT / "recipes/times-tables.toml": 4}
 """Recipes and how many steps of them."""
 QUIET = ["--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
 BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engine.num_slots", "128"]
@@ -35,7 +35,10 @@ BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engi
 def measure(turns: int) -> None:
     with tempfile.TemporaryDirectory(prefix="freerun-controller-") as scratch:
         rates = [_rate(Path(scratch), turn) for turn in range(turns)]
-        shares = {recipe: _cpu_percent(recipe, Path(scratch)) for recipe in REAL_RUNS}
+        shares = {
+            recipe: [_cpu_percent(recipe, Path(scratch), f"{recipe.stem}-{turn}") for turn in range(turns)]
+            for recipe in REAL_RUNS
+        }
     settings = {"group_size": 8, "completion_tokens": COMPLETION_TOKENS, "graders": NUM_GRADERS}
     record(
         "controller",
@@ -57,13 +60,13 @@ def measure(turns: int) -> None:
                 at_least=5,
                 aim=0,
                 unit=" %",
-                ours=[share],
+                ours=of_turns,
                 theirs=[],
                 lower_is_better=True,
                 settings={"recipe": str(recipe.relative_to(ROOT)), "steps": REAL_RUNS[recipe]},
                 note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core.",
             )
-            for recipe, share in shares.items()
+            for recipe, of_turns in shares.items()
         ),
     )
 
@@ -83,11 +86,11 @@ def _rate(scratch: Path, turn: int) -> float:
     return rate
 
 
-def _cpu_percent(recipe: Path, scratch: Path) -> float:
+def _cpu_percent(recipe: Path, scratch: Path, name: str) -> float:
     """CPU time of the controller's own process between the first and the last step, over the time between them."""
     start = euclid_start() if recipe == EUCLID else []
     command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe), *start, *QUIET]
-    command += ["--run.directory", str(scratch), "--train.num_steps", str(REAL_RUNS[recipe])]
+    command += ["--run.directory", str(scratch), "--run.name", name, "--train.num_steps", str(REAL_RUNS[recipe])]
     clocks = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         process = psutil.Process(run.pid)

@@ -8,6 +8,8 @@ the end of the last step. Filling the pipeline is part of it.
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,18 +26,20 @@ QUIET = ("--eval.every_steps", "100000", "--eval.num_prompts", "1", "--checkpoin
 
 Overrides = tuple[str, ...]
 
-SYNCHRONOUS: dict[str, Overrides] = {
-    "two engines, one trainer with the cores of both": ("--engine.num_workers", "2"),
+ASYNCHRONOUS: dict[str, Overrides] = {
+    "one engine, which lends its core": (),
+    "one engine and one trainer, each on its core": ("--train.num_threads", "1"),
+    "two engines, which lend their cores": ("--engine.num_workers", "2"),
+}
+"""Ways to use the cores; each side of a comparison is measured with its fastest."""
+
+SYNCHRONOUS = ASYNCHRONOUS | {
     "one engine and one trainer of two threads": ("--engine.num_threads", "2", "--train.num_threads", "2"),
     "two engines, two trainer ranks": ("--engine.num_workers", "2", "--train.num_ranks", "2"),
 }
-"""Ways to give both cores to each phase of a synchronous run; the fastest is what we are measured against."""
-
-ASYNCHRONOUS: dict[str, Overrides] = {
-    "one engine, which lends its core when it is idle": (),
-    "one engine and one trainer, each on its core": ("--train.num_threads", "1"),
-    "two engines, one of them on the trainer's core": ("--engine.num_workers", "2"),
-}
+"""With those in which engine and trainer would be in each other's way if they did not take turns."""
+TRIAL_STEPS = 0.4
+"""Of a run's steps, in the runs that find the fastest way."""
 
 
 @dataclass
@@ -53,14 +57,16 @@ class EndToEnd:
     def __init__(self, recipe: Path, runs: Path, *, num_steps: int, overrides: Sequence[str] = ()) -> None:
         self._recipe = recipe
         self._runs = runs
-        self._start = [*overrides, *QUIET, "--train.num_steps", str(num_steps)]
+        self._start = [*overrides, *QUIET]
+        self._num_steps = num_steps
         self._num_runs = 0
 
     def run(self, overrides: Overrides, *, seed: int, figures: Figures) -> float:
         """One run; returns trained trajectories per second."""
         self._num_runs += 1
         name = f"run-{self._num_runs}"
-        with train(self._recipe, self._runs, name, *self._start, *overrides, "--run.seed", str(seed)) as reader:
+        overrides = ("--train.num_steps", str(self._num_steps), *overrides, "--run.seed", str(seed))
+        with train(self._recipe, self._runs, name, *self._start, *overrides) as reader:
             details = describe(reader)
         figures.trajectories_per_second.append(details["trajectories_per_second"])
         figures.details.append(details)
@@ -72,9 +78,10 @@ class EndToEnd:
     def fastest(self, ways: Mapping[str, Overrides], *always: str) -> tuple[str, dict[str, float]]:
         """The way that took least time in one run each, and what each reached."""
         tried = {}
+        num_steps = ("--train.num_steps", str(math.ceil(TRIAL_STEPS * self._num_steps)))
         for name, overrides in ways.items():
             show(f"{name}:")
-            tried[name] = self.run((*overrides, *always), seed=1000, figures=Figures())
+            tried[name] = self.run((*overrides, *always, *num_steps), seed=1000, figures=Figures())
         return max(tried, key=lambda name: tried[name]), tried
 
     def in_turns(self, sides: Mapping[str, Overrides], *, turns: int) -> dict[str, Figures]:
@@ -105,7 +112,7 @@ def describe(reader: RunReader) -> dict[str, Any]:
         "trainer_busy": sum(step.step_seconds for step in steps) / seconds,
         "borrowed": state.borrowed_seconds / seconds,
         "max_staleness": max(max(step.staleness_counts) for step in steps),
-        "mean_length": steps[-1].metrics["completion_length"],
+        "mean_length": statistics.mean(step.metrics["completion_length"] for step in steps),
     }
 
 

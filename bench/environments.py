@@ -54,7 +54,8 @@ AREAL_IMPORTS = (
     "accelerate",
     "lark",
 )
-TRL = ("trl==1.16.0", "transformers==5.22.2", "accelerate==1.15.0", "datasets==5.2.0")
+TRANSFORMERS = "transformers==5.22.2"
+TRL = ("trl==1.16.0", TRANSFORMERS, "accelerate==1.15.0", "datasets==5.2.0")
 
 
 def vllm() -> Path:

@@ -1,9 +1,9 @@
-"""Tokens generated per second, SmolLM2 in fp32 on both cores: against vLLM, and against transformers.
+"""Tokens generated per second, SmolLM2 in fp32 on both cores, groups of 8: against vLLM, and against transformers.
 
-Against vLLM: groups of 8, prompts of 60 tokens and 128 new ones. Against transformers: single completions of 64
-prompts, whose lengths have a long tail (`long_tailed_lengths`): padded, `generate` runs a batch to its longest.
-Lengths are forced, so all sides produce the same number of tokens. Each side is measured in the setting that is
-its fastest on this work, found just before the turns.
+Against vLLM all completions have 128 tokens, against transformers their lengths have a long tail
+(`long_tailed_lengths`): padded, `generate` runs a batch to its longest. Lengths are forced, so all sides produce
+the same number of tokens. Each side is measured in the setting that is its fastest on this work, found just before
+the turns on completions a quarter as long.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from bench.environments import vllm
-from bench.harness import ROOT, Result, Side, in_turns, record, show
+from bench.environments import TRANSFORMERS, trl, vllm
+from bench.harness import Result, Side, in_turns, record, show
+from bench.models import smollm2
 
-MODEL = str(ROOT / "models/smollm2")
 PROMPT_TOKENS, NEW_TOKENS, GROUP_SIZE = 60, 128, 8
 NUM_LONG_TAILED = 64
 MAX_LENGTH = 256
+MAX_SLOW_TURNS = 2
+"""Of continuous batching, which takes minutes."""
 VOCABULARY = range(1_000, 49_000)
 """Ordinary tokens, none of them special."""
 
@@ -39,12 +41,12 @@ def long_tailed_lengths(seed: int = 0) -> list[int]:
     return [min(max(length, 1), MAX_LENGTH) for length in lengths]
 
 
-def groups_of(lengths: list[int], num_samples: int, seed: int = 0) -> Groups:
-    """One group for each length, with a random prompt of its own."""
+def groups_of(lengths: list[int], seed: int = 0) -> Groups:
+    """Completions of these lengths, each `GROUP_SIZE` of them with a random prompt."""
     rng = random.Random(seed)
     return [
-        {"prompt": rng.choices(VOCABULARY, k=PROMPT_TOKENS), "num_samples": num_samples, "max_tokens": length}
-        for length in lengths
+        {"prompt": rng.choices(VOCABULARY, k=PROMPT_TOKENS), "lengths": lengths[begin : begin + GROUP_SIZE]}
+        for begin in range(0, len(lengths), GROUP_SIZE)
     ]
 
 
@@ -56,22 +58,24 @@ def measure(turns: int) -> None:
         with ExitStack() as peers:
             theirs = vllm_settings(peers)
             for num_sequences in (32, 64):
-                groups = groups_of([NEW_TOKENS] * (num_sequences // GROUP_SIZE), GROUP_SIZE)
+                groups = groups_of([NEW_TOKENS] * num_sequences)
                 claim = f"generation, tokens/s, {num_sequences} sequences of {PROMPT_TOKENS} + {NEW_TOKENS} tokens"
                 results.append(compare(claim, "vLLM CPU 0.32.0", (1.3, 1.5), groups, ours, theirs, turns))
-        with Side("generate.py", MODEL) as peer:
-            groups = groups_of(long_tailed_lengths(), 1)
+        with ExitStack() as peers:
+            groups = groups_of(long_tailed_lengths())
             claim = f"generation, tokens/s, {NUM_LONG_TAILED} sequences of long-tailed lengths"
-            padded, continuous = transformers_settings(peer)
-            results.append(compare(claim, "transformers generate", (2.0, 0.0), groups, ours, padded, turns))
-            name = "transformers continuous batching"
-            results.append(compare(claim, name, (5.0, 0.0), groups, ours, continuous, min(turns, 3)))
+            padded, continuous = transformers_settings(peers)
+            name = TRANSFORMERS.replace("==", " ")
+            results.append(compare(claim, f"{name}, generate", (2.0, 0.0), groups, ours, padded, turns))
+            name += ", continuous batching"
+            results.append(compare(claim, name, (5.0, 0.0), groups, ours, continuous, min(turns, MAX_SLOW_TURNS)))
     record("generation", *results)
 
 
 def our_settings(sides: ExitStack, num_cores: int) -> dict[str, Setting]:
-    one = sides.enter_context(Side("engine.py", MODEL, "1", str(NUM_LONG_TAILED)))
-    many = sides.enter_context(Side("engine.py", MODEL, str(num_cores), str(NUM_LONG_TAILED // num_cores)))
+    one = sides.enter_context(Side("engine.py", str(smollm2()), "1", str(NUM_LONG_TAILED)))
+    slots = str(NUM_LONG_TAILED // num_cores)
+    many = sides.enter_context(Side("engine.py", str(smollm2()), str(num_cores), slots))
     return {
         f"1 process, {num_cores} threads": lambda groups, seed: one.ask(
             groups=groups, num_threads=num_cores, seed=seed
@@ -85,7 +89,7 @@ def vllm_settings(peers: ExitStack) -> dict[str, Setting]:
 
     def start(*cores: int) -> Side:
         return peers.enter_context(
-            Side("vllm_offline.py", MODEL, str(NUM_LONG_TAILED), python=vllm(), cores=cores)
+            Side("vllm_offline.py", str(smollm2()), str(NUM_LONG_TAILED), python=vllm(), cores=cores)
         )
 
     cores = sorted(os.sched_getaffinity(0))
@@ -95,31 +99,39 @@ def vllm_settings(peers: ExitStack) -> dict[str, Setting]:
     }
 
 
-def together(sides: list[Side]) -> Setting:
+def together(sides: list[Side], **options: int) -> Setting:
     """Deal the groups among processes; the last one to finish ends the measurement."""
 
     def ask(groups: Groups, seed: int) -> dict[str, Any]:
         shares = [groups[index :: len(sides)] for index in range(len(sides))]
         begin = time.perf_counter()
         with ThreadPoolExecutor(len(sides)) as pool:
-            figures = list(pool.map(lambda side, share: side.ask(groups=share), sides, shares))
+            figures = list(pool.map(lambda side, share: side.ask(groups=share, **options), sides, shares))
         return {"tokens": sum(each["tokens"] for each in figures), "seconds": time.perf_counter() - begin}
 
     return ask
 
 
-def transformers_settings(peer: Side) -> tuple[dict[str, Setting], dict[str, Setting]]:
+def transformers_settings(peers: ExitStack) -> tuple[dict[str, Setting], dict[str, Setting]]:
     """Padded batches, and continuous batching with short pages: each page a sequence touches is read whole."""
 
-    def padded(batch_size: int) -> Setting:
-        return lambda groups, seed: peer.ask(groups=groups, batch_size=batch_size, seed=seed)
+    def start(*cores: int) -> Side:
+        return peers.enter_context(Side("generate.py", str(smollm2()), python=trl(), cores=cores))
 
-    def continuous(page_tokens: int) -> Setting:
-        return lambda groups, seed: peer.ask(groups=groups, page_tokens=page_tokens, seed=seed)
-
+    cores = sorted(os.sched_getaffinity(0))
+    one, many = [start(*cores)], [start(core) for core in cores]
+    named = {f"1 process, {len(cores)} threads": one, f"{len(cores)} processes, 1 thread": many}
     return (
-        {f"batches of {size}": padded(size) for size in (16, 32, 64)},
-        {f"pages of {size}": continuous(size) for size in (32, 256)},
+        {
+            f"{name}, batches of {size}": together(sides, batch_size=size)
+            for name, sides in named.items()
+            for size in (NUM_LONG_TAILED // 2, NUM_LONG_TAILED // len(sides))
+        },
+        {
+            f"{name}, pages of {size}": together(sides, page_tokens=size)
+            for name, sides in named.items()
+            for size in (32, 256)
+        },
     )
 
 
@@ -140,7 +152,7 @@ def compare(
         lambda: speed(theirs[their_setting], groups, next(seeds)),
         turns=turns,
     )
-    lengths = [group["max_tokens"] for group in groups]
+    lengths = [length for group in groups for length in group["lengths"]]
     settings = {
         "ours": our_setting,
         "theirs": their_setting,
@@ -151,21 +163,22 @@ def compare(
 
 
 def fastest(settings: dict[str, Setting], groups: Groups) -> str:
-    """The name of the setting that is fastest on this work; a single one is not tried."""
-    if len(settings) == 1:
-        return next(iter(settings))
-    first_tokens = [{**group, "max_tokens": min(8, group["max_tokens"])} for group in groups]
+    """The name of the setting that is fastest on this work."""
     for setting in settings.values():
-        setting(first_tokens, 0)  # to warm it up
-    speeds = {name: speed(setting, groups, seed=0) for name, setting in settings.items()}
+        setting(shortened(groups, 16), 0)  # to warm it up
+    speeds = {name: speed(setting, shortened(groups, 4), seed=0) for name, setting in settings.items()}
     show("  " + ", ".join(f"{name}: {figure:.4g}" for name, figure in speeds.items()))
     return max(speeds, key=lambda name: speeds[name])
+
+
+def shortened(groups: Groups, factor: int) -> Groups:
+    return [{**group, "lengths": [-(-length // factor) for length in group["lengths"]]} for group in groups]
 
 
 def speed(setting: Setting, groups: Groups, seed: int) -> float:
     """Tokens per second; raises if the side did other work than it was asked to."""
     figures = setting(groups, seed)
-    expected = sum(group["num_samples"] * group["max_tokens"] for group in groups)
+    expected = sum(sum(group["lengths"]) for group in groups)
     if figures["tokens"] != expected:
         raise SystemExit(f"asked for {expected} tokens, got {figures['tokens']}")
     return float(figures["tokens"] / figures["seconds"])

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+LOAD_BEFORE = os.getloadavg()[0]
+"""Of the machine, while nothing is measured yet."""
 RESULTS = ROOT / "docs/results/speed"
 SIDES = Path(__file__).parent / "sides"
 
@@ -132,7 +134,8 @@ def record(name: str, *results: Result) -> None:
         }
         for result in results
     ]
-    document = {"command": f"python -m bench {name}", "machine": machine(), "results": rows}
+    command = f"python -m bench {name} --turns {len(results[0].ours)}"
+    document = {"command": command, "machine": machine(), "results": rows}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
     for result, row in zip(results, rows, strict=True):
         low, high = row["range"]
@@ -151,7 +154,7 @@ def machine() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "load_before": os.getloadavg()[0],
+        "load_before": LOAD_BEFORE,
         "date": time.strftime("%Y-%m-%d"),
         "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
     }

@@ -16,10 +16,10 @@ import json
 import statistics
 from typing import Any
 
-from bench.harness import ROOT, Result, Side, in_turns, record
+from bench.harness import Result, Side, in_turns, record
+from bench.models import smollm2
 from bench.trajectories import make_groups
 
-DIRECTORY = "models/smollm2"
 NUM_THREADS = 2
 MICRO_BATCH_TOKENS = 2048
 PROMPT_TOKENS, NEW_TOKENS, NUM_SEQUENCES, GROUP_SIZE = 60, 128, 64, 8
@@ -28,7 +28,7 @@ Groups = list[dict[str, Any]]
 
 
 def measure(turns: int) -> None:
-    shape = json.loads((ROOT / DIRECTORY / "config.json").read_text())
+    shape = json.loads((smollm2() / "config.json").read_text())
     with Side("gemm.py") as gemm:
         training = _training(shape, gemm, turns)
         decoding = _decoding(shape, gemm, turns)
@@ -37,7 +37,7 @@ def measure(turns: int) -> None:
 
 def _training(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
     groups = make_groups(num_groups=2, group_size=GROUP_SIZE, vocab_size=shape["vocab_size"])
-    with Side("trainer.py", DIRECTORY) as trainer:
+    with Side("trainer.py", str(smollm2())) as trainer:
 
         def flop_per_second() -> float:
             answer = trainer.ask(num_threads=NUM_THREADS, groups=groups, micro_batch_tokens=MICRO_BATCH_TOKENS)
@@ -51,15 +51,13 @@ def _decoding(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
     prompts = make_groups(
         num_groups=NUM_SEQUENCES // GROUP_SIZE, group_size=GROUP_SIZE, vocab_size=shape["vocab_size"]
     )
-    groups = [
-        {"prompt": group["prompt"], "num_samples": GROUP_SIZE, "max_tokens": NEW_TOKENS} for group in prompts
-    ]
+    groups = [{"prompt": group["prompt"], "lengths": [NEW_TOKENS] * GROUP_SIZE} for group in prompts]
     weights = layer_weights(shape) + head_weights(shape)
     figures = {}
     # One process of two threads, or two of one thread each: whichever decodes faster here.
     for num_processes in (1, 2):
         num_threads = NUM_THREADS // num_processes
-        with Side("engine.py", DIRECTORY, str(num_processes), str(NUM_SEQUENCES // num_processes)) as engine:
+        with Side("engine.py", str(smollm2()), str(num_processes), str(NUM_SEQUENCES // num_processes)) as engine:
 
             def flop_per_second(engine: Side = engine, num_threads: int = num_threads) -> float:
                 answer = engine.ask(num_threads=num_threads, groups=groups, seed=0)

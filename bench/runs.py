@@ -9,11 +9,10 @@ import tempfile
 from pathlib import Path
 
 from bench.harness import ROOT
+from bench.models import tiny
 from freerun.events.reader import RunReader
 
 EUCLID = ROOT / "bench/recipes/euclid-199.toml"
-EUCLID_SIZES = {"hidden_size": 128, "num_layers": 3, "num_heads": 4, "num_kv_heads": 1, "intermediate_size": 384}
-"""Half a million parameters, with one key head for all query heads."""
 
 
 def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
@@ -29,12 +28,8 @@ def euclid_start() -> list[str]:
     """Overrides of `EUCLID` that begin with its warm-started model: made once, in about ten minutes."""
     directory = ROOT / "models/euclid-199-warm"
     if not directory.exists():
-        from freerun.data.tasks import alphabet_of
-        from freerun.model.tiny import make_tiny
-
         with tempfile.TemporaryDirectory(prefix="freerun-warm-start-") as scratch:
-            make_tiny(Path(scratch, "tiny"), alphabet=alphabet_of("euclid"), **EUCLID_SIZES)
             quiet = ("--train.num_steps", "0", "--eval.num_prompts", "1")
-            train(EUCLID, Path(scratch), "warm", "--model.path", f"{scratch}/tiny", *quiet).close()
+            train(EUCLID, Path(scratch), "warm", "--model.path", str(tiny()), *quiet).close()
             shutil.copytree(Path(scratch, "warm/checkpoints/step-0/model"), directory)
     return ["--model.path", str(directory), "--warm_start.num_steps", "0"]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import RESULTS, Side, machine, show
+from bench.models import smollm2
 from freerun.reports.drawing import COLOURS, MARKERS, STYLE
 
 NUM_SHARED = 64
@@ -80,7 +81,7 @@ def _models(scratch: Path) -> list[Model]:
     return [
         Model("0.6M", scratch / "tiny", 128, (64, 256, 1024), 8192),
         Model("10M", scratch / "small", 64, (64, 256, 1024), 4096),
-        Model("135M (SmolLM2)", Path("models/smollm2"), 16, (64, 256), 2048),
+        Model("135M (SmolLM2)", smollm2(), 16, (64, 256), 2048),
     ]
 
 
@@ -110,7 +111,7 @@ def _requests(num_sequences: int, new_tokens: int) -> list[dict[str, Any]]:
     """In groups of up to eight samples."""
     group_size = min(8, num_sequences)
     prompts = _token_ids(num_sequences // group_size, PROMPT_TOKENS)
-    return [{"prompt": prompt, "num_samples": group_size, "max_tokens": new_tokens} for prompt in prompts]
+    return [{"prompt": prompt, "lengths": [new_tokens] * group_size} for prompt in prompts]
 
 
 def _trainer_points(model: Model) -> Iterator[Point]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.end_to_end import ASYNCHRONOUS, SYNCHRONOUS, EndToEnd
 from bench.harness import ROOT, Result, record
+from bench.models import smollm2
 
 RECIPE = ROOT / "bench/recipes/instructions.toml"
 NUM_STEPS = 6
@@ -19,7 +20,7 @@ MAX_TURNS = 3
 
 
 def measure(turns: int) -> None:
-    overrides = ("--sampling.max_completion_tokens", "256")
+    overrides = ("--model.path", str(smollm2()), "--sampling.max_completion_tokens", "256")
     with tempfile.TemporaryDirectory(prefix="freerun-smollm2-") as scratch:
         runs = EndToEnd(RECIPE, Path(scratch), num_steps=NUM_STEPS, overrides=overrides)
         ours, ours_tried = runs.fastest(ASYNCHRONOUS)
@@ -44,8 +45,10 @@ def measure(turns: int) -> None:
             settings={
                 "recipe": str(RECIPE.relative_to(ROOT)),
                 "steps": NUM_STEPS,
+                "ours": ours,
                 "tried": {"asynchronous": ours_tried, "synchronous": theirs_tried},
                 "runs": {side: figures[side].details for side in figures},
             },
+            note=f"Ours: {ours}.",
         ),
     )

@@ -9,9 +9,10 @@ from bench.harness import RESULTS, show
 
 HEADER = """# Speed
 
-Each ratio was measured side by side, in turns, on the same work and the same cores, by the command in its row; the
-range is over the turns. `python -m bench` measures everything again and rewrites this page from the files in
-[speed/](speed/), which have each single figure, the settings and the machine.
+Each ratio was measured side by side, in turns, on the same work and the same cores, by the command in its row;
+what has no other side was measured as often. The figure is the median, the range is over the turns.
+`python -m bench` measures everything again and rewrites this page from the files in [speed/](speed/), which have
+each single figure, the settings and the machine.
 
 | claim | against | measured | at least | aim | | command |
 |---|---|---|---|---|---|---|
@@ -37,7 +38,7 @@ def write_table() -> None:
 
 def _row(result: dict[str, Any], command: str, mark: str) -> str:
     def figure(value: float) -> str:
-        return f"{value:.3g}{result['unit']}" if value < 100 else f"{value:,.0f}{result['unit']}"
+        return f"{value:#.3g}{result['unit']}" if value < 100 else f"{value:,.0f}{result['unit']}"
 
     low, high = result["range"]
     measured = f"**{figure(result['median'])}** ({figure(low)} to {figure(high)}){mark}"

@@ -8,20 +8,21 @@ prompt is computed once for its group is part of what is measured, so the same i
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from bench.environments import areal
-from bench.harness import ROOT, Result, Side, in_turns, record, show
+from bench.harness import Result, Side, in_turns, record, show
+from bench.models import smollm2, tiny
 from bench.trajectories import make_groups, num_tokens
 
 Groups = list[dict[str, Any]]
 
-MODELS = {"SmolLM2-135M": "models/smollm2", "tiny": "models/euclid"}
 NUM_TRAJECTORIES = {"SmolLM2-135M": 16, "tiny": 64}
 GROUP_SIZE = 8
 NUM_THREADS = 2
 MICRO_BATCH_TOKENS = 2048
-PADDED_SETTINGS = [(size, is_sorted) for size in (2, 4, 8) for is_sorted in (False, True)]
+PADDED_SETTINGS = [(1, False), *((size, is_sorted) for size in (2, 4, 8, 16, 32) for is_sorted in (False, True))]
 """Sequences in a padded micro-batch, and whether like lengths are put together; it is measured with its best."""
 
 AREAL_SINGLE = (
@@ -35,7 +36,7 @@ AREAL_PACKED = (
 
 def measure(turns: int) -> None:
     results = []
-    for name, directory in MODELS.items():
+    for name, directory in {"SmolLM2-135M": str(smollm2()), "tiny": str(tiny())}.items():
         batches = {size: _batch(name, directory, size) for size in (GROUP_SIZE, 1)}
         with Side("trainer.py", directory) as ours:
             with Side("padded.py", directory) as padded:
@@ -47,7 +48,7 @@ def measure(turns: int) -> None:
 
 
 def _batch(name: str, directory: str, group_size: int) -> Groups:
-    vocab_size = json.loads((ROOT / directory / "config.json").read_text())["vocab_size"]
+    vocab_size = json.loads(Path(directory, "config.json").read_text())["vocab_size"]
     num_groups = NUM_TRAJECTORIES[name] // group_size
     return make_groups(num_groups=num_groups, group_size=group_size, vocab_size=vocab_size)
 
@@ -76,7 +77,10 @@ def _against_padded(name: str, groups: Groups, group_size: int, ours: Side, padd
 def _best_setting(padded: Side, groups: Groups) -> tuple[int, bool]:
     padded.ask(num_threads=NUM_THREADS, groups=groups, micro_batch_size=4, is_sorted=True)
     seconds = {}
+    num_trajectories = sum(len(group["completions"]) for group in groups)
     for size, is_sorted in PADDED_SETTINGS:
+        if size > num_trajectories:
+            continue
         answer = padded.ask(num_threads=NUM_THREADS, groups=groups, micro_batch_size=size, is_sorted=is_sorted)
         seconds[size, is_sorted] = answer["seconds"]
         show(f"  padded, {size} sequences, sorted {is_sorted}: {num_tokens(groups) / answer['seconds']:.4g}")

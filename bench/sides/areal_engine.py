@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 import torch
-from asked import answer, peak_bytes
+from asked import answer
 
 os.environ |= {
     "RANK": "0",
@@ -102,8 +102,6 @@ def work(*, num_threads: int, groups: list[dict[str, Any]], micro_batch_tokens: 
     return {
         "seconds": time.perf_counter() - started,
         "grad_norm": float(stats["grad_norm"]),
-        "num_micro_batches": float(stats["num_micro_batches"]),
-        "peak_bytes": peak_bytes(),
     }
 
 

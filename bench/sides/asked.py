@@ -30,10 +30,3 @@ def answer(work: Callable[..., dict[str, Any]]) -> None:
     print("{}", file=_answers)
     for line in sys.stdin:
         print(json.dumps(work(**json.loads(line))), file=_answers)
-
-
-def peak_bytes() -> int:
-    """The most memory that this process has had, as the kernel counts it."""
-    with open("/proc/self/status") as status:
-        (line,) = [line for line in status if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024

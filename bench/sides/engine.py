@@ -3,8 +3,8 @@
     python engine.py MODEL_DIRECTORY NUM_PROCESSES NUM_SLOTS
 
 The processes read one copy of the weights in shared memory, as rollout workers do. With two, each is pinned to a
-core of its own with one thread, has NUM_SLOTS slots and takes every other group. Nothing stops a sequence before
-its `max_tokens`, so the number of tokens is known before.
+core of its own with one thread, has NUM_SLOTS slots and takes every other group. A group is a prompt and the
+lengths of its completions, which nothing but these ends, so the number of tokens is known before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from asked import answer, peak_bytes
+from asked import answer
 
 MAX_SEQUENCE_TOKENS = 2048
 
@@ -44,22 +44,38 @@ def serve(
 
     from freerun.config.engine import EngineConfig
     from freerun.engine.engine import Engine
+    from freerun.engine.sequence import Sequence
     from freerun.model.checkpoint import empty_model
     from freerun.weights.layout import WeightLayout
     from freerun.weights.shared import SharedWeights
+
+    class EndingEngine(Engine):
+        """Ends each sample at a length of its own, as a policy would."""
+
+        lengths: dict[int, list[int]]
+        """Of the samples of each request."""
+
+        def _finish(self, sequence: Sequence) -> bool:
+            group = sequence.group
+            length = self.lengths[group.request.request_id][group.sequences.index(sequence)]
+            if sequence.num_sampled < length:
+                return False
+            sequence.finish_reason = "stop"
+            self._scheduler.remove(sequence)
+            return True
 
     model = empty_model(directory)
     shared = SharedWeights([buffer], WeightLayout(model))
     weights = shared.fetch(0, shared.checksum(0))
     config = EngineConfig(num_slots=num_slots, cache_tokens=num_slots * MAX_SEQUENCE_TOKENS)
-    engine = Engine(
+    engine = EndingEngine(
         model.to_empty(device="cpu"), config, text=NoText(), max_sequence_tokens=MAX_SEQUENCE_TOKENS, seed=0
     )
     engine.load(0, weights)
     pipe.send(None)
     while True:
         try:
-            num_threads, requests = pipe.recv()
+            num_threads, requests, engine.lengths = pipe.recv()
         except EOFError:
             return
         torch.set_num_threads(num_threads)
@@ -68,7 +84,7 @@ def serve(
         num_tokens = 0
         while engine.has_work:
             num_tokens += sum(len(c.token_ids) for _, completions in engine.step() for c in completions)
-        pipe.send((num_tokens, peak_bytes()))
+        pipe.send(num_tokens)
 
 
 class NoText:
@@ -112,22 +128,18 @@ class Engines:
                 request_id=index,
                 ordinal=seed * 1_000_000 + index,
                 prompt_token_ids=np.array(group["prompt"], dtype=np.int32),
-                num_samples=group["num_samples"],
-                sampling=Sampling(max_completion_tokens=group["max_tokens"]),
+                num_samples=len(group["lengths"]),
+                sampling=Sampling(max_completion_tokens=max(group["lengths"])),
             )
             for index, group in enumerate(groups)
         ]
+        lengths = {index: group["lengths"] for index, group in enumerate(groups)}
+        num_threads = num_threads if len(self._pipes) == 1 else 1
         begin = time.perf_counter()
         for index, pipe in enumerate(self._pipes):
-            pipe.send((num_threads if len(self._pipes) == 1 else 1, requests[index :: len(self._pipes)]))
-        answers = [pipe.recv() for pipe in self._pipes]
-        seconds = time.perf_counter() - begin
-        twice_counted = (len(answers) - 1) * os.fstat(self._buffer).st_size
-        return {
-            "tokens": sum(tokens for tokens, _ in answers),
-            "seconds": seconds,
-            "peak_bytes": sum(peak for _, peak in answers) - twice_counted,
-        }
+            pipe.send((num_threads, requests[index :: len(self._pipes)], lengths))
+        num_tokens = sum(pipe.recv() for pipe in self._pipes)
+        return {"tokens": num_tokens, "seconds": time.perf_counter() - begin}
 
 
 if __name__ == "__main__":

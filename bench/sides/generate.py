@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-from asked import answer, peak_bytes
+from asked import answer
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
 Prompts = list[list[int]]
@@ -33,8 +33,8 @@ class Transformers:
         self, groups: list[dict[str, Any]], batch_size: int = 0, page_tokens: int = 0, seed: int = 0
     ) -> dict[str, Any]:
         """In padded batches of `batch_size`; 0 is continuous batching, with pages of `page_tokens`."""
-        prompts = [group["prompt"] for group in groups for _ in range(group["num_samples"])]
-        lengths = [group["max_tokens"] for group in groups for _ in range(group["num_samples"])]
+        prompts = [group["prompt"] for group in groups for _ in group["lengths"]]
+        lengths = [length for group in groups for length in group["lengths"]]
         torch.manual_seed(seed)
         if batch_size:
             start = time.perf_counter()
@@ -44,7 +44,7 @@ class Transformers:
             seconds = time.perf_counter() - start
         else:
             seconds = self._continuous(prompts, lengths, page_tokens, seed)
-        return {"tokens": sum(lengths), "seconds": seconds, "peak_bytes": peak_bytes()}
+        return {"tokens": sum(lengths), "seconds": seconds}
 
     def _padded(self, prompts: Prompts, num_tokens: int) -> None:
         longest = max(map(len, prompts))

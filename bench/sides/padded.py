@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-from asked import answer, peak_bytes
+from asked import answer
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
@@ -66,7 +66,7 @@ def work(
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return {"seconds": time.perf_counter() - started, "grad_norm": float(norm), "peak_bytes": peak_bytes()}
+    return {"seconds": time.perf_counter() - started, "grad_norm": float(norm)}
 
 
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32, attn_implementation="sdpa")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from asked import answer, peak_bytes
+from asked import answer
 
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
@@ -83,7 +83,6 @@ def work(
         "seconds": seconds,
         "grad_norm": result.metrics["grad_norm"],
         "num_computed_tokens": result.metrics["train_tokens_per_second"] * seconds,
-        "peak_bytes": peak_bytes(),
     }
 
 

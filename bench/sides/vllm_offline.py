@@ -22,7 +22,7 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
 }
 
-from asked import answer, peak_bytes
+from asked import answer
 from vllm import LLM, SamplingParams
 
 MAX_SEQUENCE_TOKENS = 1024
@@ -40,27 +40,28 @@ def main() -> None:
         disable_log_stats=True,
     )
 
-    def work(groups: list[dict[str, Any]], with_logprobs: bool = True) -> dict[str, Any]:
+    def work(groups: list[dict[str, Any]]) -> dict[str, Any]:
         llm.reset_prefix_cache()
         prompts = [{"prompt_token_ids": group["prompt"]} for group in groups]
-        sampling = [_sampling(group, with_logprobs) for group in groups]
+        sampling = [_sampling(group) for group in groups]
         start = time.perf_counter()
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         seconds = time.perf_counter() - start
         tokens = sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
-        return {"tokens": tokens, "seconds": seconds, "peak_bytes": peak_bytes()}
+        return {"tokens": tokens, "seconds": seconds}
 
     answer(work)
 
 
-def _sampling(group: dict[str, Any], with_logprobs: bool) -> SamplingParams:
+def _sampling(group: dict[str, Any]) -> SamplingParams:
     """Temperature 1; nothing ends a completion before its length. `logprobs=0` are those of the sampled tokens."""
+    (max_tokens,) = set(group["lengths"])
     return SamplingParams(
-        n=group["num_samples"],
+        n=len(group["lengths"]),
         temperature=1.0,
-        max_tokens=group["max_tokens"],
+        max_tokens=max_tokens,
         ignore_eos=True,
-        logprobs=0 if with_logprobs else None,
+        logprobs=0,
         detokenize=False,
     )
 
