@@ -1,6 +1,9 @@
 """Packed weights compute what plain ones do, in the engine too, and follow every load."""
 
 import copy
+import json
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,9 +18,11 @@ from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
-from freerun.model.decoder import DecoderConfig, Linear
+from freerun.model.checkpoint import read_config
+from freerun.model.decoder import Decoder, DecoderConfig, Linear
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.model.packed import PackedWeight
+from freerun.model.projections import num_packed_elements
 
 WIDE = DecoderConfig(
     vocab_size=640,
@@ -57,6 +62,27 @@ def test_an_order_that_is_not_known_is_packed_anew_each_time(monkeypatch: pytest
     assert packed._blocks is None
     packed.refresh(other)
     torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"tie_word_embeddings": False}, {"vocab_size": 64}])
+def test_what_is_packed_is_known_from_the_models_config_alone(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    raw = {
+        "model_type": "llama",
+        "vocab_size": 640,
+        "hidden_size": 512,
+        "intermediate_size": 320,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+    } | sizes
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    model = Decoder(read_config(tmp_path))
+    model.pack(changed=())
+    packed = [layer.weight for layer in model.modules() if isinstance(layer, Linear) and layer.packed]
+    packed += [model.embedding.weight] if model._packed_embedding else []
+    assert num_packed_elements(raw) == sum(weight.numel() for weight in packed) > 0
 
 
 def make_engine() -> Engine:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MIN_ELEMENTS = 2**18
-"""Below, oneDNN's longer way to the product (15 microseconds a call) costs more than it saves."""
+from freerun.model.projections import MIN_PACKED_ELEMENTS
+
 ROWS_SIDE_BY_SIDE = 64
 TYPICAL_ROWS = 32
 """Of the other factor; oneDNN may choose its order by it."""
@@ -27,7 +27,7 @@ TYPICAL_ROWS = 32
 
 def is_worth_packing(weight: Tensor) -> bool:
     is_plain = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return is_plain and weight.numel() >= MIN_ELEMENTS and torch.backends.mkldnn.is_available()
+    return is_plain and weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available()
 
 
 class PackedWeight:
