@@ -123,6 +123,10 @@ def test_the_plan_counts_the_packed_copies_of_large_matrices(tmp_path: Path) -> 
     evaluating = f"while evaluating {(trained + packed) / 1e6:.1f} MB more"
     assert held + evaluating in describe_plan(recipe_of(path))
     assert "packed" not in describe_plan(recipe_of(path, "--engine.dtype", "bfloat16"))
+    with_adapter = describe_plan(recipe_of(path, "--lora.rank", "64", "--lora.targets", "o_proj"))
+    assert f"{packed / 1e6:.1f} MB of packed weights and KV cache" in with_adapter
+    trained = 64 * (512 + 512) * 4
+    assert f"while evaluating {trained / 1e6:.1f} MB more" in with_adapter, "the packed base is shared"
 
 
 def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be_used(tmp_path: Path) -> None:

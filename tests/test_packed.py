@@ -19,7 +19,7 @@ from freerun.config.lora import LoraConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
 from freerun.model.checkpoint import read_config
-from freerun.model.decoder import Decoder, DecoderConfig, Linear
+from freerun.model.decoder import Decoder, DecoderConfig
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.model.packed import PackedWeight
 from freerun.model.projections import num_packed_elements
@@ -80,8 +80,7 @@ def test_what_is_packed_is_known_from_the_models_config_alone(tmp_path: Path, si
     (tmp_path / "config.json").write_text(json.dumps(raw))
     model = Decoder(read_config(tmp_path))
     model.pack(changed=())
-    packed = [layer.weight for layer in model.modules() if isinstance(layer, Linear) and layer.packed]
-    packed += [model.embedding.weight] if model._packed_embedding else []
+    packed = [model.get_parameter(name) for name in model.packed_weights()]
     assert num_packed_elements(raw) == sum(weight.numel() for weight in packed) > 0
 
 
@@ -97,7 +96,7 @@ REQUEST = make_request(1, num_samples=3, max_completion_tokens=20, vocab_size=WI
 
 def test_an_engine_with_packed_weights_gives_the_logprobs_of_a_plain_forward_across_loads() -> None:
     engine = make_engine()
-    assert any(layer.packed for layer in engine.model.modules() if isinstance(layer, Linear))
+    assert engine.model.packed_weights()
     for completion in finish(engine, REQUEST, {6: 1, 13: 2}, WEIGHTS):
         assert set(completion.versions.tolist()) == {0, 1, 2}
         for version in range(3):
@@ -121,8 +120,8 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     engine = Engine(model, EngineConfig(num_slots=4), text=Letters(), max_sequence_tokens=100, seed=7)
     adapter = {name: torch.randn_like(p) / 8 for name, p in trained_parameters(model).items()}
     engine.load(0, adapter)
-    packed = [layer.packed for layer in model.modules() if isinstance(layer, Linear)]
-    assert any(packed)
+    packed = model.packed_weights()
+    assert packed
     request = make_request(2, vocab_size=WIDE.vocab_size)
     (completion,) = finish(engine, request, {}, WEIGHTS)
     plain = random_model(0, WIDE)
@@ -130,4 +129,5 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     expected = logprobs_of_full_forward(plain, adapter, request, completion)
     np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
     engine.load(1, adapter)
-    assert [layer.packed for layer in model.modules() if isinstance(layer, Linear)] == packed
+    assert model.packed_weights() == packed
+    assert engine.pinned_copy().model.packed_weights() == packed, "a pinned version shares what never changes"

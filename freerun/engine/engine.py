@@ -144,7 +144,8 @@ class Engine:
         """A second engine at this version, with weights and cache of its own and none of the requests."""
         # What is not trained (the base of an adapter) never changes, so both engines read the same.
         changing = trained_parameters(self.model)
-        unchanging = {id(p): p for name, p in self.model.named_parameters() if name not in changing}
+        weights = (*self.model.named_parameters(), *self.model.packed_weights().items())
+        unchanging = {id(weight): weight for name, weight in weights if name not in changing}
         pinned = Engine(
             copy.deepcopy(self.model, unchanging),
             self.config,

@@ -76,7 +76,9 @@ def _rollout_line(
     if is_merged:
         more = f"; {_size(2 * num_parameters * FLOAT32_BYTES)} more to merge the adapter"
     elif is_native:
-        more = f"; while evaluating {_size(num_trained * number + packed)} more, and up to as much cache again"
+        # The packed base of an adapter never changes, so an evaluation shares it.
+        pinned = num_trained * number + (0 if recipe.lora.is_on else packed)
+        more = f"; while evaluating {_size(pinned)} more, and up to as much cache again"
     else:
         # A vLLM server has one version at a time, and evaluates by holding back the next.
         more = ""
