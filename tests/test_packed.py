@@ -55,11 +55,15 @@ def test_a_packed_product_is_the_plain_one(shape: tuple[int, int], num_rows: int
     torch.testing.assert_close(twin.linear(x, bias), F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
 
 
-def test_an_order_that_is_not_known_is_packed_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weight", [torch.randn(1024, 512), torch.zeros(1024, 512)], ids=["random", "zeros"])
+def test_an_order_that_is_not_known_is_packed_anew_each_time(
+    weight: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(freerun.model.packed, "ROWS_SIDE_BY_SIDE", 32)
-    weight, other = torch.randn(2, 1024, 512)
-    packed, x = PackedWeight(weight), torch.randn(8, 512)
-    assert packed._blocks is None
+    uncached = freerun.model.packed._has_known_order.__wrapped__
+    monkeypatch.setattr(freerun.model.packed, "_has_known_order", uncached)
+    other, x = torch.randn(1024, 512), torch.randn(8, 512)
+    packed = PackedWeight(weight)
     packed.refresh(other)
     torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-4, rtol=1e-5)
 
