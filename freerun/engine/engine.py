@@ -188,7 +188,7 @@ class Engine:
         )
         for sequence in ready:
             sequence.num_computed = len(sequence.tokens)
-        self._scheduler.finish_prefills(step.prefills)
+        self._scheduler.finish_prefills(step.prefills, self.version)
         self._counts["prefill"] += len(token_ids) - len(ready)
         return ready, hidden_TC[last_rows] if step.prefills else hidden_TC
 
