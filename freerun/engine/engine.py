@@ -171,7 +171,7 @@ class Engine:
 
     def _run(self, step: Step) -> tuple[list[Sequence], Tensor]:
         """Compute the step's tokens; returns the sequences that miss none now, with their last hidden state."""
-        ready = step.decodes
+        ready = step.decodes.copy()
         token_ids = [sequence.tokens[-1] for sequence in ready]
         positions = [len(sequence.tokens) - 1 for sequence in ready]
         slots = [sequence.slot for sequence in ready]
