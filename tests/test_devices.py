@@ -113,6 +113,22 @@ def test_the_plan_shows_device_dtype_cores_and_memory_by_dtype(tmp_path: Path) -
     assert 'warning: train.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
 
 
+@has_no_gpu
+def test_the_plan_counts_the_packed_copies_of_large_matrices(tmp_path: Path) -> None:
+    path = make_run(tmp_path, hidden_size=512, num_layers=1, intermediate_size=320)
+    trained = count_parameters(tmp_path / "model") * 4
+    # q, k, v and o, then gate and up: the rows of half as many keys and values as queries; down is too small.
+    packed = (512 + 2 * 256 + 512 + 2 * 320) * 512 * 4
+    held = f"memory: {packed / 1e6:.1f} MB of packed weights and KV cache up to 1.3 MB per rollout worker; "
+    evaluating = f"while evaluating {(trained + packed) / 1e6:.1f} MB more"
+    assert held + evaluating in describe_plan(recipe_of(path))
+    assert "packed" not in describe_plan(recipe_of(path, "--engine.dtype", "bfloat16"))
+    with_adapter = describe_plan(recipe_of(path, "--lora.rank", "64", "--lora.targets", "o_proj"))
+    assert f"{packed / 1e6:.1f} MB of packed weights and KV cache" in with_adapter
+    trained = 64 * (512 + 512) * 4
+    assert f"while evaluating {trained / 1e6:.1f} MB more" in with_adapter, "the packed base is shared"
+
+
 def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be_used(tmp_path: Path) -> None:
     path = make_run(tmp_path, hidden_size=256, intermediate_size=256)
     recipe = recipe_of(path, "--engine.cache_tokens", "64")

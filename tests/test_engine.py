@@ -192,6 +192,17 @@ def test_a_kept_cache_is_never_lent_to_a_sample_that_starts_later() -> None:
     )
 
 
+def test_a_prompt_that_a_load_came_into_is_not_lent() -> None:
+    # The first sample has two of the prompt's three chunks when the load comes; its cache is kept, for itself.
+    request = make_request(1, prompt_length=40, num_samples=3, max_completion_tokens=12)
+    finished = run(make_engine(kv_on_load="keep", prefill_chunk_tokens=16), [request], {2: 1})
+    for late in finished[1][1][1:]:
+        assert late.versions.tolist() == [1] * 12
+        np.testing.assert_allclose(
+            late.logprobs, logprobs_of_full_forward(random_model(0), WEIGHTS[1], request, late), atol=1e-4
+        )
+
+
 def test_tokens_do_not_depend_on_who_shares_the_batch() -> None:
     together = run(make_engine(), MIX)
     for request in MIX:

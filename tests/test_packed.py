@@ -1,6 +1,9 @@
 """Packed weights compute what plain ones do, in the engine too, and follow every load."""
 
 import copy
+import json
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,9 +18,11 @@ from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
-from freerun.model.decoder import DecoderConfig, Linear
+from freerun.model.checkpoint import read_config
+from freerun.model.decoder import Decoder, DecoderConfig
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.model.packed import PackedWeight
+from freerun.model.projections import num_packed_elements
 
 WIDE = DecoderConfig(
     vocab_size=640,
@@ -50,13 +55,37 @@ def test_a_packed_product_is_the_plain_one(shape: tuple[int, int], num_rows: int
     torch.testing.assert_close(twin.linear(x, bias), F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
 
 
-def test_an_order_that_is_not_known_is_packed_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weight", [torch.randn(1024, 512), torch.zeros(1024, 512)], ids=["random", "zeros"])
+def test_an_order_that_is_not_known_is_packed_anew_each_time(
+    weight: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(freerun.model.packed, "ROWS_SIDE_BY_SIDE", 32)
-    weight, other = torch.randn(2, 1024, 512)
-    packed, x = PackedWeight(weight), torch.randn(8, 512)
-    assert packed._blocks is None
+    uncached = freerun.model.packed._has_known_order.__wrapped__
+    monkeypatch.setattr(freerun.model.packed, "_has_known_order", uncached)
+    other, x = torch.randn(1024, 512), torch.randn(8, 512)
+    packed = PackedWeight(weight)
     packed.refresh(other)
     torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"tie_word_embeddings": False}, {"vocab_size": 64}])
+def test_what_is_packed_is_known_from_the_models_config_alone(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    raw = {
+        "model_type": "llama",
+        "vocab_size": 640,
+        "hidden_size": 512,
+        "intermediate_size": 320,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+    } | sizes
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    model = Decoder(read_config(tmp_path))
+    model.pack(changed=())
+    packed = [model.get_parameter(name) for name in model.packed_weights()]
+    assert num_packed_elements(raw) == sum(weight.numel() for weight in packed) > 0
 
 
 def make_engine() -> Engine:
@@ -71,7 +100,7 @@ REQUEST = make_request(1, num_samples=3, max_completion_tokens=20, vocab_size=WI
 
 def test_an_engine_with_packed_weights_gives_the_logprobs_of_a_plain_forward_across_loads() -> None:
     engine = make_engine()
-    assert any(layer.packed for layer in engine.model.modules() if isinstance(layer, Linear))
+    assert engine.model.packed_weights()
     for completion in finish(engine, REQUEST, {6: 1, 13: 2}, WEIGHTS):
         assert set(completion.versions.tolist()) == {0, 1, 2}
         for version in range(3):
@@ -95,8 +124,8 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     engine = Engine(model, EngineConfig(num_slots=4), text=Letters(), max_sequence_tokens=100, seed=7)
     adapter = {name: torch.randn_like(p) / 8 for name, p in trained_parameters(model).items()}
     engine.load(0, adapter)
-    packed = [layer.packed for layer in model.modules() if isinstance(layer, Linear)]
-    assert any(packed)
+    packed = model.packed_weights()
+    assert packed
     request = make_request(2, vocab_size=WIDE.vocab_size)
     (completion,) = finish(engine, request, {}, WEIGHTS)
     plain = random_model(0, WIDE)
@@ -104,4 +133,5 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     expected = logprobs_of_full_forward(plain, adapter, request, completion)
     np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
     engine.load(1, adapter)
-    assert [layer.packed for layer in model.modules() if isinstance(layer, Linear)] == packed
+    assert model.packed_weights() == packed
+    assert engine.pinned_copy().model.packed_weights() == packed, "a pinned version shares what never changes"

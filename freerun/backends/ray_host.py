@@ -18,7 +18,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -32,6 +32,16 @@ from freerun.weights.buffers import NUM_BUFFERS, create_buffers
 POLL_SECONDS = 1.0
 END_SECONDS = 5.0
 WRITE_BYTES = 1 << 30
+
+
+class StoredWeights(NamedTuple):
+    """Published weights in the object store, as long as somebody holds their reference.
+
+    A reference travels inside of this: an argument or a result by itself would be replaced by what it refers to.
+    """
+
+    version: int
+    reference: Any
 
 
 class Host:
@@ -81,13 +91,12 @@ class Host:
         )
         self._reading = asyncio.create_task(self._read(self._process))
 
-    async def deliver(self, letters: Sequence[tuple[bytes, list[Any]]]) -> None:
+    async def deliver(self, letters: Sequence[tuple[bytes, StoredWeights | None]]) -> None:
         """Pass frames to the worker, in order; the weights that one speaks of are in the buffer before it."""
         assert self._process is not None
         for frame, weights in letters:
-            if weights:
-                version, reference = weights
-                await asyncio.to_thread(self._fill, version, await reference)
+            if weights is not None:
+                await asyncio.to_thread(self._fill, weights.version, await weights.reference)
             self._process.write(frame)
 
     async def poll(self) -> tuple[list[bytes], str]:
@@ -101,9 +110,9 @@ class Host:
         end = await self.stop() if None in bodies else ""
         return [body for body in bodies if body is not None], end
 
-    async def share(self, version: int) -> list[Any]:
-        """Put the worker's weights of this version into the object store; the reference keeps them there."""
-        return [version, await asyncio.to_thread(self._put, version)]
+    async def share(self, version: int) -> StoredWeights:
+        """Put the worker's weights of this version into the object store."""
+        return StoredWeights(version, await asyncio.to_thread(self._put, version))
 
     def _put(self, version: int) -> Any:
         with mmap.mmap(self._buffers[version % NUM_BUFFERS], 0, prot=mmap.PROT_READ) as memory:

@@ -21,6 +21,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from freerun.backends.ray_demand import Demand
+from freerun.backends.ray_host import StoredWeights
 from freerun.errors import WorkerError
 from freerun.processes.frames import Alive, MessageDecoder, to_frame
 from freerun.processes.link import WorkerJob
@@ -35,19 +36,18 @@ NUM_KEPT = 2
 
 
 class PublishedWeights:
-    """References to published weights in the object store, by version; what is forgotten is freed there."""
+    """What workers may be asked to load, by version; what is forgotten is freed in the object store."""
 
     def __init__(self) -> None:
-        self._references: dict[int, list[Any]] = {}
+        self._stored: dict[int, StoredWeights] = {}
 
-    def keep(self, version: int, reference: list[Any]) -> None:
-        self._references[version] = reference
-        for old in sorted(self._references)[:-NUM_KEPT]:
-            del self._references[old]
+    def keep(self, stored: StoredWeights) -> None:
+        self._stored[stored.version] = stored
+        for old in sorted(self._stored)[:-NUM_KEPT]:
+            del self._stored[old]
 
-    def of(self, version: int) -> list[Any]:
-        """In a list: by itself, Ray would replace the reference by what it refers to."""
-        return self._references[version]
+    def of(self, version: int) -> StoredWeights:
+        return self._stored[version]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class RayLink(Generic[M]):
         self._node = ""
         self._last_heard = self._loop.time()
         self._inbox: asyncio.Queue[M | WorkerError | None] = asyncio.Queue()
-        self._outbox: list[tuple[bytes, list[Any]]] = []
+        self._outbox: list[tuple[bytes, StoredWeights | None]] = []
         self._has_outgoing = asyncio.Event()
         self._end = ""
         self._is_sharing = False
@@ -117,7 +117,7 @@ class RayLink(Generic[M]):
     def send(self, message: Any) -> None:
         frame = to_frame(message)
         published = _publication_in(message)
-        weights = self._site.weights.of(published.version) if published and self._job.has_weights else []
+        weights = self._site.weights.of(published.version) if published and self._job.has_weights else None
         if self.is_alive:
             self._outbox.append((frame, weights))
             self._has_outgoing.set()
@@ -209,7 +209,7 @@ class RayLink(Generic[M]):
             if self._job.role == "trainer" and (published := _publication_in(message)):
                 # Before anyone hears of them, so that the reference is there for whoever is told to load them.
                 self._is_sharing = True
-                self._site.weights.keep(published.version, await self._host.share.remote(published.version))
+                self._site.weights.keep(await self._host.share.remote(published.version))
                 self._is_sharing, self._last_heard = False, self._loop.time()
             self._inbox.put_nowait(message)
 

@@ -144,7 +144,8 @@ class Engine:
         """A second engine at this version, with weights and cache of its own and none of the requests."""
         # What is not trained (the base of an adapter) never changes, so both engines read the same.
         changing = trained_parameters(self.model)
-        unchanging = {id(p): p for name, p in self.model.named_parameters() if name not in changing}
+        weights = (*self.model.named_parameters(), *self.model.packed_weights().items())
+        unchanging = {id(weight): weight for name, weight in weights if name not in changing}
         pinned = Engine(
             copy.deepcopy(self.model, unchanging),
             self.config,
@@ -170,7 +171,7 @@ class Engine:
 
     def _run(self, step: Step) -> tuple[list[Sequence], Tensor]:
         """Compute the step's tokens; returns the sequences that miss none now, with their last hidden state."""
-        ready = step.decodes
+        ready = step.decodes.copy()
         token_ids = [sequence.tokens[-1] for sequence in ready]
         positions = [len(sequence.tokens) - 1 for sequence in ready]
         slots = [sequence.slot for sequence in ready]
@@ -187,7 +188,7 @@ class Engine:
         )
         for sequence in ready:
             sequence.num_computed = len(sequence.tokens)
-        self._scheduler.finish_prefills(step.prefills)
+        self._scheduler.finish_prefills(step.prefills, self.version)
         self._counts["prefill"] += len(token_ids) - len(ready)
         return ready, hidden_TC[last_rows] if step.prefills else hidden_TC
 

@@ -5,7 +5,8 @@
 
 `pin` makes a second engine with a copy of the weights and a cache of its own. While both have work their
 steps alternate, so an evaluation takes at most every other step and never the place of a rollout. The price is
-one more copy of the weights, and a second cache as far as it is used, until `unpin`.
+one more copy of the weights that change, packed ones included, and a second cache as far as it is used, until
+`unpin`.
 """
 
 from __future__ import annotations

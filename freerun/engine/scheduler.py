@@ -78,7 +78,7 @@ class Scheduler:
         prefix_pending: set[int] = set()
         for sequence in self._lacking:
             group = sequence.group
-            if sequence.num_computed == 0 and group.prompt_length > 1:
+            if sequence.num_computed == 0:
                 self._find_prefix(sequence, version)
             if sequence.num_computed < group.prompt_length - 1:
                 if id(group) in prefix_pending:
@@ -93,7 +93,7 @@ class Scheduler:
                 prefills.append((sequence, chunk))
         return prefills
 
-    def finish_prefills(self, prefills: list[tuple[Sequence, PrefillChunk]]) -> None:
+    def finish_prefills(self, prefills: list[tuple[Sequence, PrefillChunk]], version: int) -> None:
         """Note what a step has computed beside decoding, and share the prompts among it.
 
         At the end of the step, not at the next one: a sequence may finish with its first token, and lend no more.
@@ -103,12 +103,12 @@ class Scheduler:
         for sequence, chunk in prefills:
             sequence.num_computed = chunk.end
         for sequence, _ in prefills:
-            self._share_prefix(sequence)
+            self._share_prefix(sequence, version)
         self._lacking = [sequence for sequence in self._lacking if sequence.num_missing > 1]
 
-    def _share_prefix(self, donor: Sequence) -> None:
+    def _share_prefix(self, donor: Sequence, version: int) -> None:
         """Give the prompt that `donor` has just computed to the siblings that wait for it."""
-        if not 0 < donor.group.prompt_length - 1 <= donor.num_computed:
+        if not _has_prefix(donor, version):
             return
         for sequence in self._lacking:
             if sequence.group is donor.group and sequence.num_computed == 0:
@@ -165,7 +165,7 @@ class Scheduler:
     def _find_prefix(self, sequence: Sequence, version: int) -> None:
         """Copy the prompt from a running sibling that has it under this version, if there is one."""
         for donor in sequence.group.sequences:
-            if donor.num_computed >= sequence.group.prompt_length - 1 and donor.prefix_version == version:
+            if _has_prefix(donor, version):
                 self._copy_prefix(donor, sequence)
                 return
 
@@ -174,6 +174,12 @@ class Scheduler:
         num_tokens = sequence.group.prompt_length - 1
         self.cache.copy(source=donor.slot, target=sequence.slot, num_tokens=num_tokens)
         sequence.num_computed, sequence.prefix_version = num_tokens, donor.prefix_version
+
+
+def _has_prefix(sequence: Sequence, version: int) -> bool:
+    """Whether it can lend its prompt: a kept cache may hold one that was begun under an older version."""
+    is_computed = 0 < sequence.group.prompt_length - 1 <= sequence.num_computed
+    return is_computed and sequence.prefix_version == version
 
 
 def _order(sequence: Sequence) -> int:

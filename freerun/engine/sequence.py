@@ -29,7 +29,7 @@ class Sequence:
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
         self.prefix_version = -1
-        """The version under which the prompt's keys and values were computed."""
+        """The version under which the first of the prompt's keys and values were computed."""
         self.finish_reason: FinishReason | None = None
 
     @property

@@ -193,6 +193,14 @@ class Decoder(nn.Module):
             is_changed = "embedding.weight" in changed
             self._packed_embedding = _packed(self.embedding.weight, self._packed_embedding, is_changed=is_changed)
 
+    def packed_weights(self) -> dict[str, PackedWeight]:
+        """What is packed, by the name of the weight that it is a copy of."""
+        copies = {
+            f"{name}.weight": layer.packed for name, layer in self.named_modules() if isinstance(layer, Linear)
+        }
+        copies["embedding.weight"] = self._packed_embedding
+        return {name: packed for name, packed in copies.items() if packed is not None}
+
     def _rotary_table(self, device: torch.device) -> Tensor:
         """Cosines and signed sines (`rotate`) of every position: derived, so neither saved nor published."""
         if self._rotary_P21D is None or self._rotary_P21D.device != device:

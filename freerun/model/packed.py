@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-MIN_ELEMENTS = 2**18
-"""Below, oneDNN's longer way to the product (15 microseconds a call) costs more than it saves."""
+from freerun.model.projections import MIN_PACKED_ELEMENTS
+
 ROWS_SIDE_BY_SIDE = 64
 TYPICAL_ROWS = 32
 """Of the other factor; oneDNN may choose its order by it."""
@@ -27,7 +28,7 @@ TYPICAL_ROWS = 32
 
 def is_worth_packing(weight: Tensor) -> bool:
     is_plain = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return is_plain and weight.numel() >= MIN_ELEMENTS and torch.backends.mkldnn.is_available()
+    return is_plain and weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available()
 
 
 class PackedWeight:
@@ -35,14 +36,14 @@ class PackedWeight:
 
     def __init__(self, weight: Tensor) -> None:
         self._opaque = _pack(weight)
-        self._blocks = _blocks_if_known(self._opaque, weight)
+        self._is_refreshed_in_place = _has_known_order(weight.shape)
 
     def refresh(self, weight: Tensor) -> None:
         """Pack the weight's new values, which is faster into memory that is there already."""
-        if self._blocks is None:
-            self._opaque = _pack(weight)
+        if self._is_refreshed_in_place:
+            np.copyto(_blocks_of(self._opaque, weight.shape), _in_blocks(weight))
         else:
-            np.copyto(self._blocks, _in_blocks(weight))
+            self._opaque = _pack(weight)
 
     def linear(self, x_TC: Tensor, bias: Tensor | None) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x_TC, self._opaque, bias, "none", [], "")
@@ -51,8 +52,6 @@ class PackedWeight:
     def __deepcopy__(self, memo: dict[int, Any]) -> PackedWeight:
         twin = copy.copy(self)
         twin._opaque = self._opaque.clone()
-        if self._blocks is not None:
-            twin._blocks = _memory_of(twin._opaque).reshape(self._blocks.shape)
         return twin
 
 
@@ -61,13 +60,15 @@ def _pack(weight: Tensor) -> Tensor:
     return packed
 
 
-def _blocks_if_known(packed: Tensor, weight: Tensor) -> np.ndarray | None:
-    """The packed memory itself, if its order is the one we know: it depends on processor, shape and version."""
-    memory = _memory_of(packed)
-    if len(weight) % ROWS_SIDE_BY_SIDE or memory.size != weight.numel():
-        return None
-    blocks = memory.reshape(-1, weight.shape[1], ROWS_SIDE_BY_SIDE)
-    return blocks if np.array_equal(blocks, _in_blocks(weight), equal_nan=True) else None
+@functools.cache
+def _has_known_order(shape: torch.Size) -> bool:
+    """Whether such a matrix is packed in the order we know: that depends on processor, shape and version."""
+    # The bits of consecutive integers: no two entries are alike, so that no other order can pass for ours.
+    probe = torch.arange(shape.numel(), dtype=torch.int32).view(torch.float32).view(shape)
+    packed = _pack(probe)
+    if shape[0] % ROWS_SIDE_BY_SIDE or torch.ops.mkldnn._nbytes(packed) != probe.nbytes:
+        return False
+    return np.array_equal(_blocks_of(packed, shape), _in_blocks(probe))
 
 
 def _in_blocks(weight: Tensor) -> np.ndarray:
@@ -75,8 +76,8 @@ def _in_blocks(weight: Tensor) -> np.ndarray:
     return rows.transpose(0, 2, 1)
 
 
-def _memory_of(packed: Tensor) -> np.ndarray:
-    """What an opaque tensor holds, in place; valid as long as the tensor lives."""
+def _blocks_of(packed: Tensor, shape: torch.Size) -> np.ndarray:
+    """The memory of an opaque tensor in the known order, in place; valid as long as the tensor lives."""
     num_bytes = torch.ops.mkldnn._nbytes(packed)
     memory = (ctypes.c_char * num_bytes).from_address(torch.ops.mkldnn.data_ptr(packed))
-    return np.frombuffer(memory, dtype=np.float32)
+    return np.frombuffer(memory, dtype=np.float32).reshape(-1, shape[1], ROWS_SIDE_BY_SIDE)

@@ -3,7 +3,8 @@
     trainer          float32 weights, gradients and two moments; in bfloat16 also the weights it computes with
     shared buffers   two versions of what is published, in float32, in the CPU's memory; on Ray for each worker
     rollout worker   a KV cache in its dtype, on a CPU as far as it is used, on a GPU every slot at full length;
-                     weights of its own unless it reads the buffers in place, which needs a CPU and float32;
+                     weights of its own unless it reads the buffers in place, which needs a CPU and float32,
+                     and then a packed copy of the large matrices;
                      for vLLM with an adapter also the base and the merged weights, in float32
 
 Activations are not counted.
@@ -21,7 +22,7 @@ from freerun.config.engine import BYTES
 from freerun.config.recipe import Recipe
 from freerun.model.adapter_directory import model_config
 from freerun.model.config_file import cached_numbers
-from freerun.model.projections import num_adapter_parameters
+from freerun.model.projections import num_adapter_parameters, num_packed_elements
 
 FLOAT32_BYTES = BYTES["float32"]
 
@@ -29,7 +30,6 @@ FLOAT32_BYTES = BYTES["float32"]
 def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> list[str]:
     """Lines for people."""
     raw = model_config(directory)
-    number = BYTES[recipe.engine.dtype]
     num_parameters = count_parameters(directory)
     num_trained = num_adapter_parameters(recipe.lora, raw) if recipe.lora.is_on else num_parameters
     num_frozen = num_parameters if recipe.lora.is_on else 0
@@ -45,24 +45,44 @@ def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str) -> l
     if recipe.train.dtype == "bfloat16":
         trainer += (num_frozen + num_trained) * BYTES["bfloat16"]
         parts += " in float32, weights again in bfloat16"
-    is_native = recipe.engine.backend == "native"
-    is_in_place = is_native and engine_device == "cpu" and recipe.engine.dtype == "float32"
-    is_merged = recipe.lora.is_on and not is_native
-    own = num_parameters * number if is_merged else (num_frozen + (0 if is_in_place else num_trained)) * number
-    # vLLM reserves room for engine.cache_tokens on either device.
-    cache = _cache_bytes(recipe, raw, is_used_only=engine_device == "cpu" or not is_native)
-    weights = f"{_size(own)} of weights and " if own else ""
-    merging = f"; {_size(2 * num_parameters * FLOAT32_BYTES)} more to merge the adapter" if is_merged else ""
     whose = " of each worker on Ray" if recipe.runtime.backend == "ray" else ""
-    # A vLLM server has one version at a time, and evaluates by holding back the next.
-    evaluating = f"; while evaluating {_size(num_trained * number)} more, and up to as much cache again"
     return [
         *lines,
         f"memory: weights {_size(num_parameters * FLOAT32_BYTES)}; trainer about {_size(trainer)} ({parts}), two "
         f"shared buffers{whose} {_size(2 * published)}",
         *_rank_lines(recipe, raw, num_parameters=num_parameters, published=published, trainer=trainer),
-        f"memory: {weights}KV cache up to {_size(cache)} per rollout worker{evaluating if is_native else merging}",
+        _rollout_line(
+            recipe, raw, engine_device=engine_device, num_parameters=num_parameters, num_trained=num_trained
+        ),
     ]
+
+
+def _rollout_line(
+    recipe: Recipe, raw: dict[str, Any], *, engine_device: str, num_parameters: int, num_trained: int
+) -> str:
+    """What each rollout worker holds, and what it needs besides for a while."""
+    number = BYTES[recipe.engine.dtype]
+    num_frozen = num_parameters if recipe.lora.is_on else 0
+    is_native = recipe.engine.backend == "native"
+    is_in_place = is_native and engine_device == "cpu" and recipe.engine.dtype == "float32"
+    is_merged = recipe.lora.is_on and not is_native
+    own = num_parameters * number if is_merged else (num_frozen + (0 if is_in_place else num_trained)) * number
+    packed = num_packed_elements(raw) * number if is_in_place else 0
+    # vLLM reserves room for engine.cache_tokens on either device.
+    cache = _cache_bytes(recipe, raw, is_used_only=engine_device == "cpu" or not is_native)
+    held = [f"{_size(own)} of weights"] if own else []
+    held += [f"{_size(packed)} of packed weights"] if packed else []
+    held += [f"KV cache up to {_size(cache)}"]
+    if is_merged:
+        more = f"; {_size(2 * num_parameters * FLOAT32_BYTES)} more to merge the adapter"
+    elif is_native:
+        # The packed base of an adapter never changes, so an evaluation shares it.
+        pinned = num_trained * number + (0 if recipe.lora.is_on else packed)
+        more = f"; while evaluating {_size(pinned)} more, and up to as much cache again"
+    else:
+        # A vLLM server has one version at a time, and evaluates by holding back the next.
+        more = ""
+    return f"memory: {' and '.join(held)} per rollout worker{more}"
 
 
 def _rank_lines(

@@ -111,8 +111,8 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """Which of train.num_ranks this process is."""
     rendezvous: str = ""
     """The host:port where rank 0 waits for this one; empty for rank 0, which says it in a `Rendezvous`."""
-    local_index: int = 0
-    """Number of rank 0 among the workers of its machine: chooses its GPU (`freerun.model.device`)."""
+    num_engine_gpus: int = 0
+    """How many GPUs the rollout workers take before rank 0 takes the next (`freerun.model.device`)."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):

@@ -90,7 +90,8 @@ class RolloutWorker:
             self._report()
 
     def _take_in_messages(self) -> None:
-        patience = 0.0 if self._engine.has_work else REPORT_SECONDS
+        is_busy = self._engine.has_work or self._deferred is not None
+        patience = 0.0 if is_busy else REPORT_SECONDS
         while (message := self._parent.receive(patience)) is not None:
             patience = 0.0
             match message:

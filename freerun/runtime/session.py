@@ -196,7 +196,7 @@ class Session:
             version=self._version,
             optimizer_file=str(self._checkpoint.optimizer_file) if self._checkpoint else "",
             reference_directory=str(self._run.reference) if self._recipe.objective.kl_coefficient > 0 else "",
-            local_index=self._recipe.engine.num_workers * self._recipe.engine.num_gpus,
+            num_engine_gpus=self._recipe.engine.num_workers * self._recipe.engine.num_gpus,
         )
         ready, *_ = await asyncio.gather(trainer.start(start), pool.start(), grader.start())
         self._act("trainer", f"ready: trains {ready.num_trained:,} of {ready.num_parameters:,} parameters")

@@ -71,7 +71,7 @@ class TrainWorker:
         self._trained = TrainedModel.load(
             Path(start.model_directory), start.lora, seed=start.seed, adapter=adapter
         )
-        device = resolve_device("train.device", start.train.device, index=start.local_index + start.rank)
+        device = resolve_device("train.device", start.train.device, index=start.num_engine_gpus + start.rank)
         self._model = self._trained.decoder.to(device)
         self._ranks: Ranks = SingleRank() if meeting is None else meeting.join(device)
         self._shared = (

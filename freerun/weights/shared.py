@@ -4,8 +4,8 @@
                  └── checksum(version, bytes) ──► controller ──► engine confirms it before it switches
 
 The memory is anonymous (memfd): it has no name in /dev/shm and is gone with the last process that holds
-it, kill -9 included. Engines on the CPU in float32 use the buffer itself as their parameters, so
-a load costs a checksum and a pointer swap, and N engines on one machine hold one copy.
+it, kill -9 included. Engines on the CPU in float32 use the buffer itself as their parameters: nothing is copied at
+a load but the large matrices, which each engine packs for itself (`freerun.model.packed`).
 
 Contract: `publish(version)` overwrites what `version - 2` used. The caller publishes only after every
 engine that was ever told to load anything has confirmed `version - 1` or is gone; then nobody reads that buffer
