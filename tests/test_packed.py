@@ -42,7 +42,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("shape", [(1024, 512), (1000, 300)])
+@pytest.mark.parametrize("shape", [(1024, 512), (1024, 576), (1000, 300)])
 @pytest.mark.parametrize("num_rows", [1, 7, 64, 200])
 def test_a_packed_product_is_the_plain_one(shape: tuple[int, int], num_rows: int) -> None:
     weight, other = torch.randn(2, *shape) / 16

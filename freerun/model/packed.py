@@ -22,6 +22,8 @@ from torch import Tensor
 from freerun.model.projections import MIN_PACKED_ELEMENTS
 
 ROWS_SIDE_BY_SIDE = 64
+COLLIDING_BYTES = 1024
+"""Rows a multiple of this apart are packed by a detour that takes less than half the time."""
 TYPICAL_ROWS = 32
 """Of the other factor; oneDNN may choose its order by it."""
 
@@ -41,7 +43,7 @@ class PackedWeight:
     def refresh(self, weight: Tensor) -> None:
         """Pack the weight's new values, which is faster into memory that is there already."""
         if self._is_refreshed_in_place:
-            np.copyto(_blocks_of(self._opaque, weight.shape), _in_blocks(weight))
+            _copy_in_blocks(weight, _blocks_of(self._opaque, weight.shape))
         else:
             self._opaque = _pack(weight)
 
@@ -74,6 +76,18 @@ def _has_known_order(shape: torch.Size) -> bool:
 def _in_blocks(weight: Tensor) -> np.ndarray:
     rows = weight.detach().numpy().reshape(-1, ROWS_SIDE_BY_SIDE, weight.shape[1])
     return rows.transpose(0, 2, 1)
+
+
+def _copy_in_blocks(weight: Tensor, blocks: np.ndarray) -> None:
+    if weight.shape[1] * weight.itemsize % COLLIDING_BYTES:
+        np.copyto(blocks, _in_blocks(weight))
+        return
+    # Rows so far apart fall on few lines of the first cache and drive each other out before they are used up: they
+    # are first laid a line further apart.
+    apart = np.empty((ROWS_SIDE_BY_SIDE, weight.shape[1] + 16), dtype=np.float32)[:, :-16]
+    for rows, block in zip(_in_blocks(weight), blocks, strict=True):
+        np.copyto(apart, rows.T)
+        np.copyto(block, apart.T)
 
 
 def _blocks_of(packed: Tensor, shape: torch.Size) -> np.ndarray:
