@@ -1,6 +1,7 @@
 """Cores that move: idle rollout workers lend theirs to the trainer, which takes what makes it faster."""
 
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from tiny_models import random_model
 
 from freerun.model.attention import full_forward_logits
 from freerun.runtime.core_lending import CoreLending
-from freerun.runtime.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores
+from freerun.runtime.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
 
 Cores = tuple[int, ...]
 
@@ -71,28 +72,34 @@ def test_what_was_too_slow_is_tried_again_later() -> None:
     assert chosen == [1] * NUM_DECLINED + [2]
 
 
+def affinities() -> set[Cores]:
+    """Where the threads of this process may run; one entry if all may run on the same cores."""
+    return {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in os.listdir("/proc/self/task")}
+
+
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
 @pytest.fixture
-def own_cores() -> Iterator[set[int]]:
-    """Cores and threads of this process, restored."""
-    cores, num_threads = os.sched_getaffinity(0), torch.get_num_threads()
-    yield cores
-    os.sched_setaffinity(0, cores)
+def two_cores() -> Iterator[Cores]:
+    """Two of this process, which begins with one thread on the second; where it was, it is again afterwards."""
+    cores, num_threads = sorted(os.sched_getaffinity(0)), torch.get_num_threads()
+    move_threads(cores[1:2])
+    torch.set_num_threads(1)
+    yield cores[0], cores[1]
+    move_threads(cores)
     torch.set_num_threads(num_threads)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(own_cores: set[int]) -> None:
-    first, second = sorted(own_cores)[:2]
-    offers: Iterator[Cores] = iter(
-        [(second,), (first, second), (first, second), (second,), (first, second), (second,)]
-    )
-    moves: list[tuple[Cores, set[int], int]] = []
-    os.sched_setaffinity(0, {second})
-    torch.set_num_threads(1)
+@needs_two_cores
+def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(two_cores: Cores) -> None:
+    own, both = two_cores[1:], two_cores
+    offers: Iterator[Cores] = iter([own, both, both, own])
+    moves: list[tuple[Cores, int]] = []
     cores = TrainerCores(
-        [second],
-        poll=lambda: cores.offer(next(offers, (second,))),
-        on_change=lambda now: moves.append((now, os.sched_getaffinity(0), torch.get_num_threads())),
+        own,
+        poll=lambda: cores.offer(next(offers)),
+        on_change=lambda now: moves.append((now, torch.get_num_threads())),
     )
     model, plain = random_model(1), random_model(1)
     tokens = [1, 2, 3, 4, 5, 6]
@@ -100,10 +107,24 @@ def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(own_cores:
     full_forward_logits(model, tokens).logsumexp(-1).sum().backward()
     full_forward_logits(plain, tokens).logsumexp(-1).sum().backward()
     # Two blocks: forward (1, 2 cores), backward (2, then 1).
-    assert [(now, affinity, threads) for now, affinity, threads in moves] == [
-        ((first, second), {first, second}, 2),
-        ((second,), {second}, 1),
-    ]
+    assert moves == [(both, 2), (own, 1)]
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         # Two threads add up in another order than one.
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+
+
+@needs_two_cores
+def test_all_threads_move_those_that_wait_in_a_pool_too(two_cores: Cores) -> None:
+    own, both = two_cores[1:], two_cores
+    cores = TrainerCores(own, poll=lambda: None, on_change=lambda now: None)
+    is_over = threading.Event()
+    pooled = threading.Thread(target=is_over.wait)
+    pooled.start()
+    try:
+        for offered in (both, own):
+            cores.offer(offered)
+            cores.move()
+            assert affinities() == {offered}
+    finally:
+        is_over.set()
+        pooled.join()

@@ -10,9 +10,10 @@ declined until it is time to try again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -57,8 +58,19 @@ class ThreadRates:
         return self._num_measured.get(num_threads, 0) >= NUM_TRIALS
 
 
+def move_threads(cores: Collection[int]) -> None:
+    """Put every thread of this process on these cores.
+
+    One that is made later begins where its maker is; but OpenMP keeps the threads of its teams, and those stay
+    where they were made until they are moved.
+    """
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
+
+
 class TrainerCores:
-    """Moves the calling thread, and the threads it computes with, to the cores that it may use now."""
+    """Moves the process to the cores that it may use now, with as many threads."""
 
     def __init__(
         self, own: Sequence[int], *, poll: Callable[[], None], on_change: Callable[[tuple[int, ...]], None]
@@ -104,8 +116,7 @@ class TrainerCores:
         if cores == self._in_use:
             return
         self._in_use = cores
-        os.sched_setaffinity(0, cores)
-        # Threads that the team now lacks are made anew, and begin on the cores of the thread that makes them.
+        move_threads(cores)
         torch.set_num_threads(len(cores))
         self._on_change(cores)
 
