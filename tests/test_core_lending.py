@@ -36,12 +36,13 @@ def test_nothing_is_offered_twice() -> None:
     assert offers == [(0, 1)]
 
 
-def test_a_rollout_worker_on_the_trainers_core_neither_lends_nor_takes_it() -> None:
+def test_nothing_is_lent_while_a_busy_rollout_worker_sits_on_the_trainers_core() -> None:
     policy, offers = lending({"rollout-0": (0,), "rollout-1": (1,)}, (1,))
-    policy.note("rollout-1", is_busy=False)
     policy.note("rollout-0", is_busy=False)
+    assert offers == []
+    policy.note("rollout-1", is_busy=False)
     policy.note("rollout-1", is_busy=True)
-    assert offers == [(0, 1)]
+    assert offers == [(0, 1), (1,)]
 
 
 def rates_of(*, one: float, two: float) -> ThreadRates:

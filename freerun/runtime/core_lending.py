@@ -44,7 +44,12 @@ class CoreLending:
             self._offer(cores)
 
     def _free_cores(self) -> tuple[int, ...]:
-        """The trainer's own, and those where nobody generates."""
+        """The trainer's own, and those where nobody generates.
+
+        Only its own while somebody generates there: a team of threads is as slow as the one that shares its core.
+        """
         in_use = {core for worker in self._busy for core in self._rollout_cores[worker]}
+        if in_use & {*self.trainer_cores}:
+            return self.trainer_cores
         all_cores = {core for cores in self._rollout_cores.values() for core in cores}
         return tuple(sorted({*self.trainer_cores, *(all_cores - in_use)}))
