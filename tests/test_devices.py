@@ -113,6 +113,15 @@ def test_the_plan_shows_device_dtype_cores_and_memory_by_dtype(tmp_path: Path) -
     assert 'warning: train.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
 
 
+def test_a_trainer_on_a_gpu_borrows_no_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(make_run(tmp_path))
+    lent = "and on those of idle rollout workers"
+    monkeypatch.setattr(devices, "count_gpus", lambda: 0)
+    assert lent in describe_plan(recipe)
+    monkeypatch.setattr(devices, "count_gpus", lambda: 2)
+    assert lent not in describe_plan(recipe)
+
+
 def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be_used(tmp_path: Path) -> None:
     path = make_run(tmp_path, hidden_size=256, intermediate_size=256)
     recipe = recipe_of(path, "--engine.cache_tokens", "64")

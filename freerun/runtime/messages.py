@@ -113,6 +113,8 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """The host:port where rank 0 waits for this one; empty for rank 0, which says it in a `Rendezvous`."""
     local_index: int = 0
     """Number of rank 0 among the workers of its machine: chooses its GPU (`freerun.model.device`)."""
+    borrows_cores: bool = False
+    """Whether it will be offered cores of idle rollout workers."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):

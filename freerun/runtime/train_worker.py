@@ -97,12 +97,14 @@ class TrainWorker:
         self._supervised: SupervisedTrainer | None = None
         self._waiting: deque[ToTrainer] = deque()
         """Messages that arrived during a step, to be served after it."""
-        self._cores = TrainerCores(
-            sorted(os.sched_getaffinity(0)),
-            poll=self._take_in_offers,
-            on_change=lambda cores: self._answer(CoresInUse(cores=cores)),
-        )
-        if self._ranks.num_ranks == 1:  # ranks are as fast as the slowest: to lend one of them cores is no use
+        self._cores: TrainerCores | None = None
+        """None where it keeps the cores that it has: a GPU computes, or nobody lends."""
+        if start.borrows_cores and device.type == "cpu":
+            self._cores = TrainerCores(
+                sorted(os.sched_getaffinity(0)),
+                poll=self._take_in_offers,
+                on_change=lambda cores: self._answer(CoresInUse(cores=cores)),
+            )
             self._cores.watch(self._model.blocks)
 
     def serve(self) -> None:
@@ -113,7 +115,7 @@ class TrainWorker:
             message = self._waiting.popleft() if self._waiting else self._parent.receive(timeout_seconds=60)
             match message:
                 case UseCores(cores=cores):
-                    self._cores.offer(cores)
+                    self._consider(cores)
                 case TrainStep(groups=groups):
                     self._supervised = None  # the warm start is over
                     self._need_reference()
@@ -135,9 +137,13 @@ class TrainWorker:
         """In the middle of a step: cores may come and go, everything else waits for its end."""
         while (message := self._parent.receive(0)) is not None:
             if isinstance(message, UseCores):
-                self._cores.offer(message.cores)
+                self._consider(message.cores)
             else:
                 self._waiting.append(message)
+
+    def _consider(self, cores: tuple[int, ...]) -> None:
+        if self._cores is not None:
+            self._cores.offer(cores)
 
     def _answer(self, message: FromTrainer) -> None:
         """Rank 0 speaks for all."""

@@ -1,0 +1,165 @@
+"""Cores that move, the trainer's side: when it looks for offers, what it takes up, and what it says."""
+
+import dataclasses
+import os
+import string
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import random_model
+from training_batches import CONFIG, MAX_COMPLETION_TOKENS, OBJECTIVE, TEMPERATURE, VERSION, make_groups
+
+from freerun.config.lora import LoraConfig
+from freerun.model.attention import full_forward_logits
+from freerun.model.tiny import make_tiny
+from freerun.runtime.messages import StartTrainer, StepDone, ToTrainer, TrainStep
+from freerun.runtime.train_worker import TrainWorker
+from freerun.runtime.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
+from freerun.weights.buffers import create_buffers
+
+Cores = tuple[int, ...]
+NUM_LAYERS = 2
+STEP = TrainStep(groups=tuple(make_groups()))
+
+
+def rates_of(*, one: float, two: float) -> ThreadRates:
+    rates = ThreadRates()
+    for _ in range(NUM_TRIALS):
+        rates.measure(1, one)
+        rates.measure(2, two)
+    return rates
+
+
+def test_both_numbers_of_threads_are_tried_before_one_is_chosen() -> None:
+    rates = ThreadRates()
+    chosen = []
+    for _ in range(2 * NUM_TRIALS + 1):
+        chosen.append(rates.choose(1, 2))
+        rates.measure(chosen[-1], 1.0 / chosen[-1])
+    assert chosen == [2] * NUM_TRIALS + [1] * NUM_TRIALS + [2]
+
+
+@pytest.mark.parametrize(("two", "chosen"), [(0.6, 2), (0.97, 1), (1.5, 1)])
+def test_more_threads_are_used_if_they_are_faster_by_a_margin(two: float, chosen: int) -> None:
+    assert rates_of(one=1.0, two=two).choose(1, 2) == chosen
+
+
+def test_what_was_too_slow_is_tried_again_later() -> None:
+    rates = rates_of(one=1.0, two=2.0)
+    chosen = [rates.choose(1, 2) for _ in range(NUM_DECLINED + 1)]
+    assert chosen == [1] * NUM_DECLINED + [2]
+
+
+def affinities() -> set[Cores]:
+    """Where the threads of this process may run; one entry if all may run on the same cores."""
+    return {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in os.listdir("/proc/self/task")}
+
+
+@pytest.fixture
+def two_cores() -> Iterator[Cores]:
+    """Two of this process, which begins with one thread on the second; where it was, it is again afterwards."""
+    cores, num_threads = sorted(os.sched_getaffinity(0)), torch.get_num_threads()
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    move_threads(cores[1:2])
+    torch.set_num_threads(1)
+    yield cores[0], cores[1]
+    move_threads(cores)
+    torch.set_num_threads(num_threads)
+
+
+def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(two_cores: Cores) -> None:
+    own, both = two_cores[1:], two_cores
+    offers: Iterator[Cores] = iter([own, both, both, own])
+    moves: list[tuple[Cores, int]] = []
+    cores = TrainerCores(
+        own,
+        poll=lambda: cores.offer(next(offers)),
+        on_change=lambda now: moves.append((now, torch.get_num_threads())),
+    )
+    model, plain = random_model(1), random_model(1)
+    tokens = [1, 2, 3, 4, 5, 6]
+    cores.watch(model.blocks)
+    full_forward_logits(model, tokens).logsumexp(-1).sum().backward()
+    full_forward_logits(plain, tokens).logsumexp(-1).sum().backward()
+    # Two blocks: forward (1, 2 cores), backward (2, then 1).
+    assert moves == [(both, 2), (own, 1)]
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        # Two threads add up in another order than one.
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_all_threads_move_those_that_wait_in_a_pool_too(two_cores: Cores) -> None:
+    own, both = two_cores[1:], two_cores
+    cores = TrainerCores(own, poll=lambda: None, on_change=lambda now: None)
+    is_over = threading.Event()
+    pooled = threading.Thread(target=is_over.wait)
+    pooled.start()
+    try:
+        for offered in (both, own):
+            cores.offer(offered)
+            cores.move()
+            assert affinities() == {offered}
+    finally:
+        is_over.set()
+        pooled.join()
+
+
+class ScriptedParent:
+    """A controller that sends its commands, and then hangs up; it counts how often a step looks for more."""
+
+    num_threads = 1
+
+    def __init__(self, *commands: ToTrainer) -> None:
+        self.weight_buffers = create_buffers("borrowed")
+        self.sent: list[Any] = []
+        self.num_looks = 0
+        self._commands: Iterator[ToTrainer] = iter(commands)
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def receive(self, timeout_seconds: float) -> ToTrainer | None:
+        if not timeout_seconds:
+            self.num_looks += 1
+            return None
+        if (command := next(self._commands, None)) is None:
+            raise EOFError
+        return command
+
+
+def serve(directory: Path, *commands: ToTrainer, **start: Any) -> ScriptedParent:
+    """What a trainer of one micro-batch a step, which borrows cores, does on these commands."""
+    model = directory / "model"
+    sizes = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 40}
+    make_tiny(model, alphabet=string.ascii_letters, seed=5, num_layers=NUM_LAYERS, **sizes)
+    settings: dict[str, Any] = {
+        "model_directory": str(model),
+        "adapter_directory": "",
+        "lora": LoraConfig(),
+        "seed": 0,
+        "companions_directory": str(model),
+        "train": dataclasses.replace(CONFIG, micro_batch_tokens=4096),
+        "objective": OBJECTIVE,
+        "temperature": TEMPERATURE,
+        "max_completion_tokens": MAX_COMPLETION_TOKENS,
+        "is_truncated": False,
+        "version": VERSION,
+        "optimizer_file": "",
+        "reference_directory": "",
+        "borrows_cores": True,
+    }
+    parent = ScriptedParent(*commands)
+    with pytest.raises(EOFError):
+        TrainWorker(parent, StartTrainer(**(settings | start))).serve()  # type: ignore[arg-type]
+    return parent
+
+
+def test_a_trainer_that_nobody_lends_cores_looks_for_none(tmp_path: Path) -> None:
+    alone = serve(tmp_path, STEP, borrows_cores=False)
+    assert isinstance(alone.sent[-1], StepDone)
+    assert alone.num_looks == 0
