@@ -74,7 +74,7 @@ def two_cores() -> Iterator[Cores]:
 
 def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(two_cores: Cores) -> None:
     own, both = two_cores[1:], two_cores
-    offers: Iterator[Cores] = iter([own, both, both, own])
+    offers: Iterator[Cores] = iter([own, both, both, own, both, own])
     moves: list[tuple[Cores, int]] = []
     cores = TrainerCores(
         own,
@@ -83,11 +83,11 @@ def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(two_cores:
     )
     model, plain = random_model(1), random_model(1)
     tokens = [1, 2, 3, 4, 5, 6]
-    cores.watch(model.blocks)
+    cores.watch(model)
     full_forward_logits(model, tokens).logsumexp(-1).sum().backward()
     full_forward_logits(plain, tokens).logsumexp(-1).sum().backward()
-    # Two blocks: forward (1, 2 cores), backward (2, then 1).
-    assert moves == [(both, 2), (own, 1)]
+    # Forward two blocks and the head (1, 2, 2 cores), backward the blocks after the head (1, 2, 1).
+    assert moves == [(both, 2), (own, 1), (both, 2), (own, 1)]
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         # Two threads add up in another order than one.
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
@@ -132,11 +132,15 @@ class ScriptedParent:
         return command
 
 
+def make_model(directory: Path) -> Path:
+    sizes = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 40}
+    make_tiny(directory, alphabet=string.ascii_letters, seed=5, num_layers=NUM_LAYERS, **sizes)
+    return directory
+
+
 def serve(directory: Path, *commands: ToTrainer, **start: Any) -> ScriptedParent:
     """What a trainer of one micro-batch a step, which borrows cores, does on these commands."""
-    model = directory / "model"
-    sizes = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 40}
-    make_tiny(model, alphabet=string.ascii_letters, seed=5, num_layers=NUM_LAYERS, **sizes)
+    model = make_model(directory / "model")
     settings: dict[str, Any] = {
         "model_directory": str(model),
         "adapter_directory": "",
@@ -163,3 +167,18 @@ def test_a_trainer_that_nobody_lends_cores_looks_for_none(tmp_path: Path) -> Non
     alone = serve(tmp_path, STEP, borrows_cores=False)
     assert isinstance(alone.sent[-1], StepDone)
     assert alone.num_looks == 0
+
+
+PASS = NUM_LAYERS + 1
+"""Looks for offers in one pass through a model: before each block, and between the last one and the head."""
+
+
+def test_a_trainer_looks_for_offers_forward_and_backward_and_before_an_update(tmp_path: Path) -> None:
+    assert serve(tmp_path, STEP).num_looks == PASS + PASS + 1
+
+
+def test_a_trainer_looks_for_offers_while_its_reference_computes(tmp_path: Path) -> None:
+    objective = dataclasses.replace(OBJECTIVE, kl_coefficient=0.1)
+    reference = make_model(tmp_path / "reference")
+    parent = serve(tmp_path, STEP, objective=objective, reference_directory=str(reference))
+    assert parent.num_looks == (PASS + 1) + (PASS + PASS + 1)

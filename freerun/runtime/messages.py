@@ -125,7 +125,7 @@ class Supervise(_Message, frozen=True, kw_only=True):
 
 
 class UseCores(_Message, frozen=True, kw_only=True):
-    """Compute on these cores, one thread on each, from the next block of the model on."""
+    """Compute on these cores, one thread on each, as soon as the step under way comes to a place to move."""
 
     cores: tuple[int, ...]
 

@@ -88,7 +88,7 @@ class TrainWorker:
             max_completion_tokens=start.max_completion_tokens,
             is_truncated=start.is_truncated,
             version=start.version,
-            on_progress=self._progress,
+            on_progress=self._step_progress,
             ranks=self._ranks,
         )
         if start.optimizer_file:
@@ -105,7 +105,7 @@ class TrainWorker:
                 poll=self._take_in_offers,
                 on_change=lambda cores: self._answer(CoresInUse(cores=cores)),
             )
-            self._cores.watch(self._model.blocks)
+            self._cores.watch(self._model)
 
     def serve(self) -> None:
         trained = self._trained
@@ -153,6 +153,12 @@ class TrainWorker:
     def _progress(self, doing: str) -> None:
         self._answer(Progress(doing=doing))
 
+    def _step_progress(self, doing: str) -> None:
+        """After every micro-batch; the update that follows the last one has no blocks to move between."""
+        if self._cores is not None:
+            self._cores.move()
+        self._progress(doing)
+
     def _publish(self) -> None:
         version, shared = self._trainer.version, self._shared
         weights = whole_tensors(self._ranks, self._trained.state())
@@ -190,7 +196,7 @@ class TrainWorker:
     def _supervise(self, message: Supervise) -> float:
         if self._supervised is None:
             self._supervised = SupervisedTrainer(
-                self._model, self._train, on_progress=self._progress, ranks=self._ranks
+                self._model, self._train, on_progress=self._step_progress, ranks=self._ranks
             )
         return self._supervised.step(message.demonstrations, message.lr)
 
@@ -211,6 +217,8 @@ class TrainWorker:
         self._trainer.reference = load_reference(
             directory, self._ranks, device=self._model.embedding.weight.device
         )
+        if self._cores is not None:
+            self._cores.watch(self._trainer.reference)
 
 
 def _meet(parent: Parent[ToTrainer], start: StartTrainer) -> Meeting:

@@ -1,7 +1,8 @@
-"""The cores that a trainer computes on, which may change between two blocks of its model.
+"""The cores that a trainer computes on, which may change in the middle of a step.
 
 A step of a large model takes a CPU minutes, one block a fraction of a second: so cores that are offered are taken
-up, and cores that are asked back are left, at the next block of the forward or the backward pass.
+up, and cores that are asked back are left, at the next block of the forward or the backward pass. The head is one
+piece from its forward to its backward.
 
 More threads are not always faster: on tiny models OpenMP costs more than a second core brings. So the time that a
 token takes in a block is measured for each number of threads, and an offer that did not make it shorter is
@@ -13,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from freerun.model.decoder import Decoder
 
 GAIN = 1.05
 """What more threads must bring."""
@@ -79,7 +82,7 @@ class TrainerCores:
         self._offered = self._own
         self._in_use = self._own
         self._poll = poll
-        """Called between blocks; may call `offer`."""
+        """Called before every move; may call `offer`."""
         self._on_change = on_change
         self._rates = ThreadRates()
         self._last_block: tuple[float, int] | None = None
@@ -89,25 +92,32 @@ class TrainerCores:
         """Use these from the next block on, as far as that helps; they include the trainer's own."""
         self._offered = cores
 
-    def watch(self, blocks: Iterable[nn.Module]) -> None:
-        """Move between these blocks, forward and backward."""
-        for block in blocks:
-            block.register_forward_pre_hook(self._before_forward)
-            block.register_forward_hook(self._after_forward)
+    def watch(self, model: Decoder) -> None:
+        """Move between the blocks of the model, and between them and its head, forward and backward."""
+        for layer in (*model.blocks, model.final_norm):
+            layer.register_forward_pre_hook(self._before_forward)
+            layer.register_forward_hook(self._after_forward)
+        for block in model.blocks:
+            block.register_forward_pre_hook(self._begin_block)
+            block.register_forward_hook(self._end_block)
 
     def _before_forward(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self.move()
-        self._last_block = time.perf_counter(), len(self._in_use)
 
     def _after_forward(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        assert self._last_block is not None
-        begin, num_threads = self._last_block
-        self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
         if output.requires_grad:
             output.register_hook(self._before_backward)
 
     def _before_backward(self, _: Tensor) -> None:
         self.move()
+
+    def _begin_block(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._last_block = time.perf_counter(), len(self._in_use)
+
+    def _end_block(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert self._last_block is not None
+        begin, num_threads = self._last_block
+        self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
 
     def move(self) -> None:
         """Take up what is offered, or leave what is no longer, if that is not what is in use already."""
