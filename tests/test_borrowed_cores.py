@@ -16,7 +16,7 @@ from training_batches import CONFIG, MAX_COMPLETION_TOKENS, OBJECTIVE, TEMPERATU
 from freerun.config.lora import LoraConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.tiny import make_tiny
-from freerun.runtime.messages import StartTrainer, StepDone, ToTrainer, TrainStep
+from freerun.runtime.messages import CoresInUse, StartTrainer, StepDone, ToTrainer, TrainStep, UseCores
 from freerun.runtime.train_worker import TrainWorker
 from freerun.runtime.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
 from freerun.weights.buffers import create_buffers
@@ -182,3 +182,10 @@ def test_a_trainer_looks_for_offers_while_its_reference_computes(tmp_path: Path)
     reference = make_model(tmp_path / "reference")
     parent = serve(tmp_path, STEP, objective=objective, reference_directory=str(reference))
     assert parent.num_looks == (PASS + 1) + (PASS + PASS + 1)
+
+
+def test_a_waiting_trainer_moves_when_it_is_told(two_cores: Cores, tmp_path: Path) -> None:
+    """Or it would be shown with cores that others compute on."""
+    own, both = two_cores[1:], two_cores
+    parent = serve(tmp_path, UseCores(cores=both), UseCores(cores=own))
+    assert [message.cores for message in parent.sent if isinstance(message, CoresInUse)] == [both, own]

@@ -125,7 +125,7 @@ class Supervise(_Message, frozen=True, kw_only=True):
 
 
 class UseCores(_Message, frozen=True, kw_only=True):
-    """Compute on these cores, one thread on each, as soon as the step under way comes to a place to move."""
+    """Compute on these cores, one thread on each: at once between two steps, soon in the middle of one."""
 
     cores: tuple[int, ...]
 

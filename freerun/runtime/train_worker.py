@@ -116,6 +116,7 @@ class TrainWorker:
             match message:
                 case UseCores(cores=cores):
                     self._consider(cores)
+                    self._move()
                 case TrainStep(groups=groups):
                     self._supervised = None  # the warm start is over
                     self._need_reference()
@@ -145,6 +146,10 @@ class TrainWorker:
         if self._cores is not None:
             self._cores.offer(cores)
 
+    def _move(self) -> None:
+        if self._cores is not None:
+            self._cores.move()
+
     def _answer(self, message: FromTrainer) -> None:
         """Rank 0 speaks for all."""
         if self._ranks.rank == 0:
@@ -155,8 +160,7 @@ class TrainWorker:
 
     def _step_progress(self, doing: str) -> None:
         """After every micro-batch; the update that follows the last one has no blocks to move between."""
-        if self._cores is not None:
-            self._cores.move()
+        self._move()
         self._progress(doing)
 
     def _publish(self) -> None:

@@ -89,7 +89,7 @@ class TrainerCores:
         """When the block under way began, and with how many threads."""
 
     def offer(self, cores: tuple[int, ...]) -> None:
-        """Use these from the next block on, as far as that helps; they include the trainer's own."""
+        """Use these from the next move on, as far as that helps; they include the trainer's own."""
         self._offered = cores
 
     def watch(self, model: Decoder) -> None:
