@@ -48,6 +48,15 @@ def test_more_threads_are_used_if_they_are_faster_by_a_margin(two: float, chosen
     assert rates_of(one=1.0, two=two).choose(1, 2) == chosen
 
 
+def test_a_number_of_threads_is_not_judged_by_its_first_block() -> None:
+    rates = ThreadRates()
+    rates.measure(2, 1000.0)
+    for _ in range(NUM_TRIALS):
+        rates.measure(1, 1.0)
+        rates.measure(2, 0.6)
+    assert rates.choose(1, 2) == 2
+
+
 def test_what_was_too_slow_is_tried_again_later() -> None:
     rates = rates_of(one=1.0, two=2.0)
     chosen = [rates.choose(1, 2) for _ in range(NUM_DECLINED + 1)]
@@ -78,6 +87,7 @@ def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(two_cores:
     moves: list[tuple[Cores, int]] = []
     cores = TrainerCores(
         own,
+        rates=ThreadRates(),
         poll=lambda: cores.offer(next(offers)),
         on_change=lambda now: moves.append((now, torch.get_num_threads())),
     )
@@ -93,9 +103,40 @@ def test_a_step_goes_on_with_the_cores_that_come_and_go_in_its_middle(two_cores:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("two", "taken_up"), [(2.0, []), (0.5, [2])])
+def test_an_offer_that_makes_it_slower_is_declined(two_cores: Cores, two: float, taken_up: list[int]) -> None:
+    moves: list[int] = []
+    cores = TrainerCores(
+        two_cores[1:],
+        rates=rates_of(one=1.0, two=two),
+        poll=lambda: None,
+        on_change=lambda now: moves.append(len(now)),
+    )
+    cores.offer(two_cores)
+    cores.move()
+    assert moves == taken_up
+
+
+def test_only_blocks_with_gradients_are_measured() -> None:
+    rates = ThreadRates()
+    for _ in range(NUM_TRIALS):
+        rates.measure(2, 0.0)
+    model = random_model(1)
+    TrainerCores([0], rates=rates, poll=lambda: None, on_change=lambda now: None).watch(model)
+
+    def choice_after_a_trial() -> int:
+        for _ in range(NUM_TRIALS):
+            full_forward_logits(model, [1, 2, 3])
+        return rates.choose(1, 2)
+
+    with torch.no_grad():
+        assert choice_after_a_trial() == 1, "one thread, of which nothing is known, is to be tried"
+    assert choice_after_a_trial() == 2
+
+
 def test_all_threads_move_those_that_wait_in_a_pool_too(two_cores: Cores) -> None:
     own, both = two_cores[1:], two_cores
-    cores = TrainerCores(own, poll=lambda: None, on_change=lambda now: None)
+    cores = TrainerCores(own, rates=ThreadRates(), poll=lambda: None, on_change=lambda now: None)
     is_over = threading.Event()
     pooled = threading.Thread(target=is_over.wait)
     pooled.start()

@@ -44,7 +44,7 @@ from freerun.runtime.messages import (
     TrainStep,
     UseCores,
 )
-from freerun.runtime.trainer_cores import TrainerCores
+from freerun.runtime.trainer_cores import ThreadRates, TrainerCores
 from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
 from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
@@ -102,6 +102,7 @@ class TrainWorker:
         if start.borrows_cores and device.type == "cpu":
             self._cores = TrainerCores(
                 sorted(os.sched_getaffinity(0)),
+                rates=ThreadRates(),
                 poll=self._take_in_offers,
                 on_change=lambda cores: self._answer(CoresInUse(cores=cores)),
             )

@@ -6,7 +6,8 @@ piece from its forward to its backward.
 
 More threads are not always faster: on tiny models OpenMP costs more than a second core brings. So the time that a
 token takes in a block is measured for each number of threads, and an offer that did not make it shorter is
-declined until it is time to try again.
+declined until it is time to try again. Only blocks that a backward pass follows are measured: those without
+gradients keep less and are faster, whatever the threads.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ class ThreadRates:
         self._num_declined = 0
 
     def measure(self, num_threads: int, seconds_per_token: float) -> None:
+        is_cold = self._num_measured.get(num_threads, 0) == 0
+        self._num_measured[num_threads] = self._num_measured.get(num_threads, 0) + 1
+        if is_cold:  # its threads and pages were made meanwhile
+            return
         known = self._seconds.get(num_threads, seconds_per_token)
         self._seconds[num_threads] = known + SMOOTHING * (seconds_per_token - known)
-        self._num_measured[num_threads] = self._num_measured.get(num_threads, 0) + 1
 
     def choose(self, fewer: int, more: int) -> int:
         """How many threads to compute the next block with."""
@@ -76,7 +80,12 @@ class TrainerCores:
     """Moves the process to the cores that it may use now, with as many threads."""
 
     def __init__(
-        self, own: Sequence[int], *, poll: Callable[[], None], on_change: Callable[[tuple[int, ...]], None]
+        self,
+        own: Sequence[int],
+        *,
+        rates: ThreadRates,
+        poll: Callable[[], None],
+        on_change: Callable[[tuple[int, ...]], None],
     ) -> None:
         self._own = tuple(own)
         self._offered = self._own
@@ -84,7 +93,7 @@ class TrainerCores:
         self._poll = poll
         """Called before every move; may call `offer`."""
         self._on_change = on_change
-        self._rates = ThreadRates()
+        self._rates = rates
         self._last_block: tuple[float, int] | None = None
         """When the block under way began, and with how many threads."""
 
@@ -117,7 +126,8 @@ class TrainerCores:
     def _end_block(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert self._last_block is not None
         begin, num_threads = self._last_block
-        self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
+        if output.requires_grad:
+            self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
 
     def move(self) -> None:
         """Take up what is offered, or leave what is no longer, if that is not what is in use already."""
