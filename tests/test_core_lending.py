@@ -1,10 +1,12 @@
 """Cores that move, the controller's side: who is idle, and what the trainer is offered."""
 
+import os
 from pathlib import Path
 
 import pytest
-from tiny_runs import make_run, recipe_of
+from tiny_runs import Run, make_run, recipe_of
 
+from freerun.events.events import CoresMoved
 from freerun.runtime import devices
 from freerun.runtime.build import make_core_lending
 from freerun.runtime.core_lending import CoreLending
@@ -54,3 +56,22 @@ def test_nothing_is_lent_while_a_busy_rollout_worker_sits_on_the_trainers_core()
     policy.note("rollout-1", is_busy=False)
     policy.note("rollout-1", is_busy=True)
     assert offers == [(0, 1), (1,)]
+
+
+def test_a_synchronous_run_trains_on_the_engines_core_and_gives_it_back(tmp_path: Path) -> None:
+    """With `max_staleness` 0 an engine stands still in a step, but for the evaluation of version 0."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    evals = ("--eval.every_steps", "100", "--eval.num_prompts", "1", "--eval.num_samples", "1")
+    run = Run(make_run(tmp_path), "--buffer.max_staleness", "0", "--train.num_steps", "4", *evals)
+    assert run.wait() == 0, run.output
+    borrows_by_step: list[list[bool]] = [[]]
+    for event in run.reader().events("cores_moved", "step_finished"):
+        if isinstance(event, CoresMoved):
+            borrows_by_step[-1].append(event.num_borrowed > 0)
+        else:
+            borrows_by_step.append([])
+    for borrows in borrows_by_step[2:4]:  # the third step and the fourth
+        assert not borrows[0], "the engine generates"
+        assert borrows[-1], "the trainer trains"
+    assert "the trainer had cores of idle rollout workers for" in run.output
