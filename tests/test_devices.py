@@ -129,6 +129,15 @@ def test_the_plan_counts_the_packed_copies_of_large_matrices(tmp_path: Path) -> 
     assert f"while evaluating {trained / 1e6:.1f} MB more" in with_adapter, "the packed base is shared"
 
 
+def test_a_trainer_on_a_gpu_borrows_no_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(make_run(tmp_path))
+    lent = "and on those of idle rollout workers"
+    monkeypatch.setattr(devices, "count_gpus", lambda: 0)
+    assert lent in describe_plan(recipe)
+    monkeypatch.setattr(devices, "count_gpus", lambda: 2)
+    assert lent not in describe_plan(recipe)
+
+
 def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be_used(tmp_path: Path) -> None:
     path = make_run(tmp_path, hidden_size=256, intermediate_size=256)
     recipe = recipe_of(path, "--engine.cache_tokens", "64")

@@ -12,6 +12,7 @@ from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.runtime import RuntimeConfig
 from freerun.errors import PinLostError, WorkerError
+from freerun.runtime.core_lending import CoreLending
 from freerun.runtime.messages import (
     EngineReady,
     Finished,
@@ -119,6 +120,17 @@ def with_cluster(act: Callable[[Cluster], Awaitable[None]], *placed: bool) -> No
     run_in_virtual_time(main())
 
 
+def offered(cluster: Cluster) -> tuple[int, ...]:
+    """The cores that a trainer on core 2 may use now, if the workers are on 0 and 1."""
+    offers: list[tuple[int, ...]] = []
+    lending = CoreLending(
+        trainer_cores=(2,), rollout_cores={"rollout-0": (0,), "rollout-1": (1,)}, offer=offers.append
+    )
+    for worker, is_busy in cluster.busy:
+        lending.note(worker, is_busy=is_busy)
+    return offers[-1]
+
+
 def version(number: int) -> Publication:
     return Publication(version=number, checksum=str(number))
 
@@ -143,11 +155,45 @@ def test_a_worker_is_busy_from_its_first_request_to_its_last_answer() -> None:
     async def act(cluster: Cluster) -> None:
         await cluster.pool.start()
         await cluster.pool.load(version(0))
-        assert cluster.busy == [("rollout-0", False)]
+        cluster.busy.clear()
         await asyncio.gather(*(cluster.pool.generate(make_request(index)) for index in range(3)))
-        assert cluster.busy == [("rollout-0", False), ("rollout-0", True), ("rollout-0", False)]
+        assert cluster.busy == [("rollout-0", True), ("rollout-0", False)]
 
     with_cluster(act, True)
+
+
+def test_a_worker_is_busy_while_it_loads() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        assert cluster.busy == [("rollout-0", False)]
+        cluster.links[0].answers_loads = False
+        load = asyncio.create_task(cluster.pool.load(version(0)))
+        await settle()
+        assert cluster.busy[1:] == [("rollout-0", True)]
+        cluster.links[0].inbox.put_nowait(Loaded(published=version(0)))
+        await load
+        assert cluster.busy[2:] == [("rollout-0", False)]
+
+    with_cluster(act, True)
+
+
+def test_a_worker_that_dies_while_its_core_is_lent_needs_it_until_its_successor_has_loaded() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        assert offered(cluster) == (0, 1, 2)
+        cluster.links[0].kill()
+        await settle()
+        assert offered(cluster) == (1, 2)
+        cluster.links[2].answers_loads = False
+        cluster.links[2].place()
+        await settle()
+        assert offered(cluster) == (1, 2)
+        cluster.links[2].inbox.put_nowait(Loaded(published=version(0)))
+        await settle()
+        assert offered(cluster) == (0, 1, 2)
+
+    with_cluster(act, True, True)
 
 
 def test_a_worker_that_finds_a_place_later_gets_the_newest_weights_and_then_work() -> None:

@@ -7,6 +7,7 @@ import random
 import time
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -275,6 +276,20 @@ def test_the_view_and_the_summary_tell_of_borrowed_cores() -> None:
     assert "training  on 1 core  " in picture([*a_run(), borrowed, returned])
     summary = describe(state_of([*a_run(), borrowed, returned, an_end()]))
     assert "the trainer had cores of idle rollout workers for 4.0 s" in summary
+
+
+def test_a_loan_counts_until_it_is_given_back_or_its_session_ends() -> None:
+    borrowed = CoresMoved(seconds=29.0, cores=(0, 1), num_borrowed=1)
+    returned = CoresMoved(seconds=29.7, cores=(1,), num_borrowed=0)
+    later = Activity(seconds=29.5, worker="trainer", doing="training")
+    again = msgspec.structs.replace(a_run()[0], seconds=29.2)
+    assert state_of([*a_run(), borrowed, later]).borrowed_seconds == pytest.approx(0.5)
+    assert state_of([*a_run(), borrowed, an_end()]).borrowed_seconds == pytest.approx(1.0)
+    assert state_of([*a_run(), borrowed, returned, an_end()]).borrowed_seconds == pytest.approx(0.7)
+    # Resumed from a checkpoint at 29.2: what came after it is forgotten, its processes are gone.
+    resumed = state_of([*a_run(), borrowed, an_end(), again])
+    assert resumed.borrowed_seconds == pytest.approx(0.2)
+    assert resumed.cores is None
 
 
 def test_a_broken_bound_is_shouted_in_view_and_summary() -> None:

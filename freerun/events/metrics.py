@@ -130,8 +130,8 @@ class RunState:
     train_seconds: float = 0.0
     cores: CoresMoved | None = None
     """Where the trainer computes, if it has moved."""
-    borrowed_seconds: float = 0.0
-    """Time for which the trainer had cores of rollout workers, up to when it last moved."""
+    returned_seconds: float = 0.0
+    """Time for which the trainer had cores of rollout workers that it has given back."""
     num_trained: int = 0
     """Trajectories trained on."""
     staleness_counts: Counter[int] = field(default_factory=Counter)
@@ -228,6 +228,11 @@ class RunState:
         return _share(self.train_seconds, self.steps[-1].seconds - self.first_step.begin)
 
     @property
+    def borrowed_seconds(self) -> float:
+        """Time for which the trainer has had cores of rollout workers, those that it has now included."""
+        return self.returned_seconds + self._open_loan_seconds(self.seconds)
+
+    @property
     def recent_generate_share(self) -> float | None:
         """Mean over the engines of the share of the last seconds that each was computing."""
         shares = [e.recent_busy_share for e in self.engines.values()]
@@ -247,11 +252,19 @@ class RunState:
         return max(0.0, pace * (self.num_steps - self.version) - since_last)
 
     def _move(self, event: CoresMoved) -> None:
-        if self.cores is not None and self.cores.num_borrowed:
-            self.borrowed_seconds += event.seconds - self.cores.seconds
+        self._end_loan(event.seconds)
         self.cores = event
 
+    def _end_loan(self, seconds: float) -> None:
+        self.returned_seconds += self._open_loan_seconds(seconds)
+        self.cores = None
+
+    def _open_loan_seconds(self, now: float) -> float:
+        """How long the trainer has had the cores of rollout workers that it has now."""
+        return now - self.cores.seconds if self.cores is not None and self.cores.num_borrowed else 0.0
+
     def _start(self, event: RunStarted) -> None:
+        self._end_loan(event.seconds)  # with the processes of the start before
         self.name, self.directory = event.name, event.directory
         self.num_steps, self.max_staleness = event.num_steps, event.max_staleness
         self.start_version = self.version = event.version

@@ -32,7 +32,7 @@ from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
 from freerun.runtime.checkpoint import Checkpoint
 from freerun.runtime.core_lending import CoreLending
-from freerun.runtime.devices import check_devices, has_cpu_servers, planned_devices
+from freerun.runtime.devices import check_devices, has_cpu_servers
 from freerun.runtime.messages import FromRollout, FromTrainer, StartEngine
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.trainer_client import TrainerClient
@@ -223,10 +223,11 @@ async def make_trainer(
 
 
 def lends_cores(recipe: Recipe) -> bool:
-    """Whether the trainer gets the cores of rollout workers while they are idle."""
+    """Whether the cores of idle rollout workers are offered to the trainer; one on a GPU takes up none."""
+    # Ranks are as fast as the slowest: to lend one of them cores is no use.
     if recipe.runtime.backend != "local" or recipe.train.num_ranks > 1 or recipe.train.num_threads:
         return False
-    return not place(recipe).is_crowded and planned_devices(recipe)["trainer"] == "cpu"
+    return not place(recipe).is_crowded
 
 
 def make_core_lending(recipe: Recipe, offer: Callable[[tuple[int, ...]], None]) -> CoreLending | None:

@@ -113,6 +113,8 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """The host:port where rank 0 waits for this one; empty for rank 0, which says it in a `Rendezvous`."""
     num_engine_gpus: int = 0
     """How many GPUs the rollout workers take before rank 0 takes the next (`freerun.model.device`)."""
+    borrows_cores: bool = False
+    """Whether it will be offered cores of idle rollout workers."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):
@@ -123,7 +125,7 @@ class Supervise(_Message, frozen=True, kw_only=True):
 
 
 class UseCores(_Message, frozen=True, kw_only=True):
-    """Compute on these cores, one thread on each, from the next block of the model on."""
+    """Compute on these cores, one thread on each: at once between two steps, soon in the middle of one."""
 
     cores: tuple[int, ...]
 

@@ -92,7 +92,8 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
         f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
         f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates"
     )
-    borrows = ", and on those of idle rollout workers" if lends_cores(recipe) else ""
+    is_lent_cores = lends_cores(recipe) and devices["trainer"] == "cpu"
+    borrows = ", and on those of idle rollout workers" if is_lent_cores else ""
     lines += [
         f"{name}: {recipe.train.dtype} on {devices[name]}, {where[name]}{borrows}"
         for name in trainer_names(recipe)

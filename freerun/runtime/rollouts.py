@@ -51,7 +51,7 @@ class _Worker:
         self.link = link
         self.is_ready = False
         self.is_busy = True
-        """As it was last told to `on_busy`: reading its model keeps it busy too."""
+        """As it was last told to `on_busy`: reading its model, and loading weights, keeps it busy too."""
         self.loaded_version = -1
         self.pinned_version = -1
         self.last_progress = asyncio.get_running_loop().time()
@@ -90,7 +90,7 @@ class RolloutPool:
         self._on_report = on_report
         self._on_death = on_death
         self._on_busy = on_busy
-        """Told when a worker gets its first request, and when it has answered its last."""
+        """Told when a worker gets something to do, and when it has answered its last request and load."""
         self._workers: list[_Worker] = []
         self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
         self._published: Publication | None = None
@@ -159,6 +159,7 @@ class RolloutPool:
         for worker in self._workers:
             if worker.is_ready:
                 worker.link.send(Load(published=published))
+                self._note_busy(worker)
         self._relieve_unplaced()  # of requests for a version that they will now never have
 
         def is_loaded() -> bool:
@@ -276,7 +277,8 @@ class RolloutPool:
         self._note_busy(worker)
 
     def _note_busy(self, worker: _Worker) -> None:
-        is_busy = bool(worker.requests) or not worker.is_ready
+        is_loading = self._published is not None and worker.loaded_version < self._published.version
+        is_busy = bool(worker.requests) or is_loading or not worker.is_ready
         if is_busy != worker.is_busy:
             worker.is_busy = is_busy
             self._on_busy(worker.name, is_busy)

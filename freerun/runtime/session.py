@@ -157,8 +157,8 @@ class Session:
             on_progress=lambda doing: self._act("trainer", doing),
             on_cores=self._on_trainer_cores,
         )
-        self._lending = make_core_lending(recipe, trainer.use_cores)
         try:
+            self._lending = make_core_lending(recipe, trainer.use_cores)
             await self._start_workers(trainer, pool, grader)
             if recipe.warm_start.num_steps and self._checkpoint is None:
                 await self._warm_start(trainer, tokenizer)
@@ -197,6 +197,7 @@ class Session:
             optimizer_file=str(self._checkpoint.optimizer_file) if self._checkpoint else "",
             reference_directory=str(self._run.reference) if self._recipe.objective.kl_coefficient > 0 else "",
             num_engine_gpus=self._recipe.engine.num_workers * self._recipe.engine.num_gpus,
+            borrows_cores=self._lending is not None,
         )
         ready, *_ = await asyncio.gather(trainer.start(start), pool.start(), grader.start())
         self._act("trainer", f"ready: trains {ready.num_trained:,} of {ready.num_parameters:,} parameters")

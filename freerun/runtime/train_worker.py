@@ -44,7 +44,7 @@ from freerun.runtime.messages import (
     TrainStep,
     UseCores,
 )
-from freerun.runtime.trainer_cores import TrainerCores
+from freerun.runtime.trainer_cores import ThreadRates, TrainerCores
 from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
 from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
@@ -88,7 +88,7 @@ class TrainWorker:
             max_completion_tokens=start.max_completion_tokens,
             is_truncated=start.is_truncated,
             version=start.version,
-            on_progress=self._progress,
+            on_progress=self._step_progress,
             ranks=self._ranks,
         )
         if start.optimizer_file:
@@ -97,13 +97,16 @@ class TrainWorker:
         self._supervised: SupervisedTrainer | None = None
         self._waiting: deque[ToTrainer] = deque()
         """Messages that arrived during a step, to be served after it."""
-        self._cores = TrainerCores(
-            sorted(os.sched_getaffinity(0)),
-            poll=self._take_in_offers,
-            on_change=lambda cores: self._answer(CoresInUse(cores=cores)),
-        )
-        if self._ranks.num_ranks == 1:  # ranks are as fast as the slowest: to lend one of them cores is no use
-            self._cores.watch(self._model.blocks)
+        self._cores: TrainerCores | None = None
+        """None where it keeps the cores that it has: a GPU computes, or nobody lends."""
+        if start.borrows_cores and device.type == "cpu":
+            self._cores = TrainerCores(
+                sorted(os.sched_getaffinity(0)),
+                rates=ThreadRates(),
+                poll=self._take_in_offers,
+                on_change=lambda cores: self._answer(CoresInUse(cores=cores)),
+            )
+            self._cores.watch(self._model)
 
     def serve(self) -> None:
         trained = self._trained
@@ -113,7 +116,8 @@ class TrainWorker:
             message = self._waiting.popleft() if self._waiting else self._parent.receive(timeout_seconds=60)
             match message:
                 case UseCores(cores=cores):
-                    self._cores.offer(cores)
+                    self._consider(cores)
+                    self._move()
                 case TrainStep(groups=groups):
                     self._supervised = None  # the warm start is over
                     self._need_reference()
@@ -135,9 +139,17 @@ class TrainWorker:
         """In the middle of a step: cores may come and go, everything else waits for its end."""
         while (message := self._parent.receive(0)) is not None:
             if isinstance(message, UseCores):
-                self._cores.offer(message.cores)
+                self._consider(message.cores)
             else:
                 self._waiting.append(message)
+
+    def _consider(self, cores: tuple[int, ...]) -> None:
+        if self._cores is not None:
+            self._cores.offer(cores)
+
+    def _move(self) -> None:
+        if self._cores is not None:
+            self._cores.move()
 
     def _answer(self, message: FromTrainer) -> None:
         """Rank 0 speaks for all."""
@@ -146,6 +158,11 @@ class TrainWorker:
 
     def _progress(self, doing: str) -> None:
         self._answer(Progress(doing=doing))
+
+    def _step_progress(self, doing: str) -> None:
+        """After every micro-batch; the update that follows the last one has no blocks to move between."""
+        self._move()
+        self._progress(doing)
 
     def _publish(self) -> None:
         version, shared = self._trainer.version, self._shared
@@ -184,7 +201,7 @@ class TrainWorker:
     def _supervise(self, message: Supervise) -> float:
         if self._supervised is None:
             self._supervised = SupervisedTrainer(
-                self._model, self._train, on_progress=self._progress, ranks=self._ranks
+                self._model, self._train, on_progress=self._step_progress, ranks=self._ranks
             )
         return self._supervised.step(message.demonstrations, message.lr)
 
@@ -205,6 +222,8 @@ class TrainWorker:
         self._trainer.reference = load_reference(
             directory, self._ranks, device=self._model.embedding.weight.device
         )
+        if self._cores is not None:
+            self._cores.watch(self._trainer.reference)
 
 
 def _meet(parent: Parent[ToTrainer], start: StartTrainer) -> Meeting:

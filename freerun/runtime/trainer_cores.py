@@ -1,21 +1,26 @@
-"""The cores that a trainer computes on, which may change between two blocks of its model.
+"""The cores that a trainer computes on, which may change in the middle of a step.
 
 A step of a large model takes a CPU minutes, one block a fraction of a second: so cores that are offered are taken
-up, and cores that are asked back are left, at the next block of the forward or the backward pass.
+up, and cores that are asked back are left, at the next block of the forward or the backward pass. The head is one
+piece from its forward to its backward.
 
 More threads are not always faster: on tiny models OpenMP costs more than a second core brings. So the time that a
 token takes in a block is measured for each number of threads, and an offer that did not make it shorter is
-declined until it is time to try again.
+declined until it is time to try again. Only blocks that a backward pass follows are measured: those without
+gradients keep less and are faster, whatever the threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from freerun.model.decoder import Decoder
 
 GAIN = 1.05
 """What more threads must bring."""
@@ -35,9 +40,12 @@ class ThreadRates:
         self._num_declined = 0
 
     def measure(self, num_threads: int, seconds_per_token: float) -> None:
+        is_cold = self._num_measured.get(num_threads, 0) == 0
+        self._num_measured[num_threads] = self._num_measured.get(num_threads, 0) + 1
+        if is_cold:  # its threads and pages were made meanwhile
+            return
         known = self._seconds.get(num_threads, seconds_per_token)
         self._seconds[num_threads] = known + SMOOTHING * (seconds_per_token - known)
-        self._num_measured[num_threads] = self._num_measured.get(num_threads, 0) + 1
 
     def choose(self, fewer: int, more: int) -> int:
         """How many threads to compute the next block with."""
@@ -57,45 +65,69 @@ class ThreadRates:
         return self._num_measured.get(num_threads, 0) >= NUM_TRIALS
 
 
+def move_threads(cores: Collection[int]) -> None:
+    """Put every thread of this process on these cores.
+
+    One that is made later begins where its maker is; but OpenMP keeps the threads of its teams, and those stay
+    where they were made until they are moved.
+    """
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
+
+
 class TrainerCores:
-    """Moves the calling thread, and the threads it computes with, to the cores that it may use now."""
+    """Moves the process to the cores that it may use now, with as many threads."""
 
     def __init__(
-        self, own: Sequence[int], *, poll: Callable[[], None], on_change: Callable[[tuple[int, ...]], None]
+        self,
+        own: Sequence[int],
+        *,
+        rates: ThreadRates,
+        poll: Callable[[], None],
+        on_change: Callable[[tuple[int, ...]], None],
     ) -> None:
         self._own = tuple(own)
         self._offered = self._own
         self._in_use = self._own
         self._poll = poll
-        """Called between blocks; may call `offer`."""
+        """Called before every move; may call `offer`."""
         self._on_change = on_change
-        self._rates = ThreadRates()
+        self._rates = rates
         self._last_block: tuple[float, int] | None = None
         """When the block under way began, and with how many threads."""
 
     def offer(self, cores: tuple[int, ...]) -> None:
-        """Use these from the next block on, as far as that helps; they include the trainer's own."""
+        """Use these from the next move on, as far as that helps; they include the trainer's own."""
         self._offered = cores
 
-    def watch(self, blocks: Iterable[nn.Module]) -> None:
-        """Move between these blocks, forward and backward."""
-        for block in blocks:
-            block.register_forward_pre_hook(self._before_forward)
-            block.register_forward_hook(self._after_forward)
+    def watch(self, model: Decoder) -> None:
+        """Move between the blocks of the model, and between them and its head, forward and backward."""
+        for layer in (*model.blocks, model.final_norm):
+            layer.register_forward_pre_hook(self._before_forward)
+            layer.register_forward_hook(self._after_forward)
+        for block in model.blocks:
+            block.register_forward_pre_hook(self._begin_block)
+            block.register_forward_hook(self._end_block)
 
     def _before_forward(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self.move()
-        self._last_block = time.perf_counter(), len(self._in_use)
 
     def _after_forward(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        assert self._last_block is not None
-        begin, num_threads = self._last_block
-        self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
         if output.requires_grad:
             output.register_hook(self._before_backward)
 
     def _before_backward(self, _: Tensor) -> None:
         self.move()
+
+    def _begin_block(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._last_block = time.perf_counter(), len(self._in_use)
+
+    def _end_block(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert self._last_block is not None
+        begin, num_threads = self._last_block
+        if output.requires_grad:
+            self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
 
     def move(self) -> None:
         """Take up what is offered, or leave what is no longer, if that is not what is in use already."""
@@ -104,8 +136,7 @@ class TrainerCores:
         if cores == self._in_use:
             return
         self._in_use = cores
-        os.sched_setaffinity(0, cores)
-        # Threads that the team now lacks are made anew, and begin on the cores of the thread that makes them.
+        move_threads(cores)
         torch.set_num_threads(len(cores))
         self._on_change(cores)
 
