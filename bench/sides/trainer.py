@@ -18,6 +18,7 @@ from asked import answer
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.checkpoint import load_model
+from freerun.train.allocator import keep_freed_memory
 from freerun.train.batch import Rated, pack_trajectories
 from freerun.train.preparation import Minibatch
 from freerun.train.trainer import PolicyTrainer
@@ -86,6 +87,7 @@ def work(
     }
 
 
+keep_freed_memory()  # as the worker process of a trainer does
 model = load_model(Path(sys.argv[1]))
 trainers: dict[int, FixedCountTrainer] = {}
 answer(work)

@@ -34,6 +34,7 @@ from freerun.model.adapter_directory import model_config
 from freerun.model.projections import check_rank
 from freerun.model.trained import TrainedModel
 from freerun.runtime.sft_directory import OPTIMIZER_FILE, SftDirectory
+from freerun.train.allocator import keep_freed_memory
 from freerun.train.schedule import cosine_learning_rate
 from freerun.train.supervised import SupervisedTrainer
 from freerun.types import Demonstration
@@ -68,6 +69,7 @@ def run_sft(job: SftJob) -> int:
     settings = job.settings(data)
     step = directory.find_step(settings)
     torch.set_num_threads(job.config.num_threads or len(os.sched_getaffinity(0)))
+    keep_freed_memory()
     session = SftSession(job, data, directory, console, step=step)
     # Only now that the model is accepted: a directory of refused settings would refuse the corrected ones.
     directory.begin(settings, step)

@@ -45,6 +45,7 @@ from freerun.runtime.messages import (
     UseCores,
 )
 from freerun.runtime.trainer_cores import ThreadRates, TrainerCores
+from freerun.train.allocator import keep_freed_memory
 from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
 from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
@@ -250,6 +251,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 def serve(parent: Parent[ToTrainer]) -> None:
+    keep_freed_memory()
     TrainWorker(parent, parent.receive_first(StartTrainer)).serve()
 
 
