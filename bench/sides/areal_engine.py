@@ -3,8 +3,7 @@
     areal_engine.py MODEL        MODEL: a Hugging Face directory
 
 One sequence per micro-batch because with SDPA, the attention it has on a CPU, sequences that it packs together
-attend to each other where the model takes the masks it gives. Llama does not; what is done about it here makes
-transformers find the packed sequences by their positions, so here packed micro-batches are right as well.
+attend to each other.
 """
 
 from __future__ import annotations
@@ -87,16 +86,15 @@ def mean_loss(logprobs: torch.Tensor, _entropy: torch.Tensor, batch: dict[str, A
     return -torch.where(is_trained, gains, 0.0).sum() / is_trained.sum()
 
 
-def work(*, num_threads: int, groups: list[dict[str, Any]], micro_batch_tokens: int = 0) -> dict[str, float]:
-    """One step, packed to `micro_batch_tokens`; 0 is one sequence per micro-batch."""
+def work(*, num_threads: int, groups: list[dict[str, Any]]) -> dict[str, float]:
+    """One step."""
     torch.set_num_threads(num_threads)
     sequences = [
         as_input(group["prompt"], completion, advantage, group["behaviour_logprob"])
         for group in groups
         for completion, advantage in zip(group["completions"], group["advantages"], strict=True)
     ]
-    engine.config.mb_spec.n_mbs = 1 if micro_batch_tokens else len(sequences)
-    engine.config.mb_spec.max_tokens_per_mb = micro_batch_tokens or None
+    engine.config.mb_spec.n_mbs = len(sequences)
     started = time.perf_counter()
     stats = engine.train_batch(sequences, mean_loss, lambda batch: batch["loss_mask"].count_nonzero())
     return {
