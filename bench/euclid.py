@@ -46,9 +46,10 @@ def measure(turns: int) -> None:
         "runs": {side: figures[side].details for side in figures},
     }
     note = f"Ours: {ours}. Held-out accuracy after the runs, with standard errors: " + ", ".join(
-        f"{side} {statistics.mean(values):.3f} +- {_standard_error(values):.3f}"
+        f"{side} {statistics.mean(values):.3f} ± {_standard_error(values):.3f}"
         for side, values in accuracies.items()
     )
+    note += ". Busy, of the time: " + ", ".join(f"{side} {_busy(figures[side])}" for side in figures)
     speeds = {side: figures[side].trajectories_per_second for side in figures}
 
     def result(side: str, peer: str, *, at_least: float, aim: float, note: str = "") -> Result:
@@ -78,6 +79,13 @@ def _accuracies(figures: Figures) -> list[float]:
         held_out_accuracy(run, "--eval.num_prompts", str(NUM_HELD_OUT), "--eval.num_samples", "1")
         for run in figures.runs
     ]
+
+
+def _busy(figures: Figures) -> str:
+    """Of each engine and of the trainer."""
+    engines = statistics.mean(share for run in figures.details for share in run["engines_busy"].values())
+    trainer = statistics.mean(run["trainer_busy"] for run in figures.details)
+    return f"engine {engines:.0%} and trainer {trainer:.0%}"
 
 
 def _standard_error(accuracies: list[float]) -> float:

@@ -57,6 +57,8 @@ def measure(turns: int) -> None:
                 "seconds_between_loads": SECONDS_BETWEEN_LOADS,
                 "loads_per_turn": LOADS_PER_TURN,
             },
+            note="Most of it is packing 0.54 GB of weights, without which each step would take longer "
+            "([decision 16](../decisions/0016-engine-speed.md)).",
         ),
     )
 
