@@ -9,14 +9,21 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from child_processes import PATIENCE_SECONDS, Did, Do, assert_ends, is_running, with_child, write_worker
+from child_processes import (
+    PATIENCE_SECONDS,
+    assert_ends,
+    is_running,
+    let_children_find_the_worker,
+    with_child,
+)
+from the_worker import Did, Do
 
 from freerun.processes.child import Child
 
 
 @pytest.fixture(autouse=True)
-def _worker_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_worker(tmp_path, monkeypatch)
+def _worker_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_children_find_the_worker(monkeypatch)
 
 
 @pytest.mark.parametrize("what", ["busy", "stopped", "sleep", "flood"])
@@ -82,7 +89,8 @@ CONTROLLER = """
     import asyncio, sys, time
     from pathlib import Path
     sys.path.insert(0, {test_directory!r})
-    from child_processes import Child, Did, Do
+    from child_processes import Child
+    from the_worker import Did, Do
 
     async def main():
         child = await Child.start("worker-0", "the_worker", receives=Did, log_path=Path({log_path!r}))

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from child_processes import PATIENCE_SECONDS, Did, Do, with_child, write_worker
+from child_processes import PATIENCE_SECONDS, let_children_find_the_worker, with_child
+from the_worker import Did, Do
 
 from freerun.errors import WorkerError
 from freerun.processes.child import Child
@@ -20,8 +21,8 @@ class Unknown(msgspec.Struct, tag="unknown"):
 
 
 @pytest.fixture(autouse=True)
-def _worker_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_worker(tmp_path, monkeypatch)
+def _worker_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_children_find_the_worker(monkeypatch)
 
 
 def test_a_child_echoes_messages_in_order(tmp_path: Path) -> None:

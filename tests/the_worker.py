@@ -1,0 +1,84 @@
+"""A worker that does what it is told; each worker of the tests of processes runs this module."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import msgspec
+
+from freerun.processes.parent import run_worker
+
+
+class Do(msgspec.Struct, tag="do"):
+    what: str
+    payload: bytes = b""
+
+
+class Did(msgspec.Struct, tag="did"):
+    what: str
+    payload: bytes = b""
+
+
+def serve(parent):
+    parent.send(Did("started"))
+    while True:
+        message = parent.receive(3600)
+        if message is None:
+            continue
+        if message.what == "return":
+            parent.send(Did("last words", b"x" * 1_000_000))
+            return
+        ACTIONS.get(message.what, lambda p, m: p.send(Did(m.what, m.payload)))(parent, message)
+
+
+def flood(parent, message):
+    while True:
+        parent.send(Did("flood", b"x" * 1_000_000))
+        time.sleep(0.01)
+
+
+def fork(parent, message):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(1000)
+    parent.send(Did(str(pid)))
+
+
+def run(arguments, **options):
+    return lambda parent, message: parent.send(Did(str(subprocess.Popen(arguments, **options).pid)))
+
+
+def terminate(parent, message):
+    program = subprocess.Popen(["sleep", "1000"])
+    program.terminate()
+    parent.send(Did(str(program.wait())))
+
+
+def fail(parent, message):
+    raise RuntimeError("the reason it failed")
+
+
+def placement(parent, message):
+    parent.send(Did(str(os.sched_getaffinity(0)) + os.environ["OMP_NUM_THREADS"]))
+
+
+ACTIONS = {
+    "busy": lambda p, m: re.match(r"(a+)+$", "a" * 60 + "b"),  # a loop in C that never releases the GIL
+    "stopped": lambda p, m: os.kill(os.getpid(), signal.SIGSTOP),
+    "sleep": lambda p, m: time.sleep(1000),
+    "flood": flood,
+    "fork": fork,
+    "new session": run(["sleep", "1000"], start_new_session=True),
+    "terminate": terminate,
+    "fail": fail,
+    "exit 7": lambda p, m: os._exit(7),
+    "real-time signal": lambda p, m: os.kill(os.getpid(), 40),
+    "unsendable": lambda p, m: p.send(object()),
+    "garbage": lambda p, m: p.send({"type": "nonsense"}),
+    "placement": placement,
+}
+
+if __name__ == "__main__":
+    run_worker(Do, serve)
