@@ -33,12 +33,15 @@ ASYNCHRONOUS: dict[str, Overrides] = {
 }
 """Ways to use the cores; each side of a comparison is measured with its fastest."""
 
-SYNCHRONOUS = ASYNCHRONOUS | {
+BOTH_CORES: dict[str, Overrides] = {
+    "two engines, which lend their cores": ("--engine.num_workers", "2"),
     "one engine and one trainer of two threads": ("--engine.num_threads", "2", "--train.num_threads", "2"),
     "two engines, two trainer ranks": ("--engine.num_workers", "2", "--train.num_ranks", "2"),
 }
-"""With those in which engine and trainer would be in each other's way if they did not take turns."""
-TRIAL_STEPS = 0.4
+"""Ways in which generation and training each have both cores, as suits those that take turns."""
+
+SYNCHRONOUS = ASYNCHRONOUS | BOTH_CORES
+TRIAL_SHARE = 0.4
 """Of a run's steps, in the runs that find the fastest way."""
 
 
@@ -78,7 +81,7 @@ class EndToEnd:
     def fastest(self, ways: Mapping[str, Overrides], *always: str) -> tuple[str, dict[str, float]]:
         """The way that took least time in one run each, and what each reached."""
         tried = {}
-        num_steps = ("--train.num_steps", str(math.ceil(TRIAL_STEPS * self._num_steps)))
+        num_steps = ("--train.num_steps", str(math.ceil(TRIAL_SHARE * self._num_steps)))
         for name, overrides in ways.items():
             show(f"{name}:")
             tried[name] = self.run((*overrides, *always, *num_steps), seed=1000, figures=Figures())

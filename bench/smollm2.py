@@ -1,8 +1,9 @@
 """End to end where computing is the limit: SmolLM2-135M on two cores, lengths with a long tail to 256 tokens.
 
 Asynchronous (at most 4 versions of staleness) against our own synchronous loop at its best, both in their steady
-state (`sides/rl.py`). Neither side can do less work for a token, so what is won is what stands still: the tail of
-each batch, and the core that waits.
+state (`sides/rl.py`); with one engine of one thread a core would stand still while it generates, so that is not
+tried. Neither side can do less work for a token, so what is won is what stands still: the tail of each batch, and
+the core that waits.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from bench.end_to_end import SYNCHRONOUS
+from bench.end_to_end import BOTH_CORES
 from bench.harness import ROOT, Result, Side, in_turns, record, show
 from bench.models import smollm2
 
@@ -19,8 +20,6 @@ NUM_STEPS = 5
 TRIAL_STEPS = 2
 MAX_TURNS = 3
 """A run takes minutes."""
-WAYS = {name: overrides for name, overrides in SYNCHRONOUS.items() if "two" in name}
-"""With one engine of one thread, a core would stand still while a synchronous run generates."""
 
 
 def measure(turns: int) -> None:
@@ -35,7 +34,7 @@ def measure(turns: int) -> None:
     with ExitStack() as sides:
         synchronous = {
             name: sides.enter_context(Side("rl.py", str(RECIPE), *overrides, "--buffer.max_staleness", "0", *way))
-            for name, way in WAYS.items()
+            for name, way in BOTH_CORES.items()
         }
         ours = sides.enter_context(Side("rl.py", str(RECIPE), *overrides))
         tried = {}
