@@ -104,22 +104,17 @@ class Result:
         return median <= self.at_least if self.lower_is_better else median >= self.at_least
 
 
-def in_turns(
-    ours: Callable[[], float], theirs: Callable[[], float], *, turns: int, warms_up: bool = True
-) -> tuple[list[float], list[float]]:
-    """Measure both sides once in each turn, after one turn that warms them up; who begins changes every turn."""
-    our_figures: list[float] = []
-    their_figures: list[float] = []
+def in_turns(*sides: Callable[[], float], turns: int, warms_up: bool = True) -> tuple[list[float], ...]:
+    """Measure every side once in each turn, after one turn that warms them up; the order turns round every turn."""
+    figures: tuple[list[float], ...] = tuple([] for _ in sides)
     for turn in range(-1 if warms_up else 0, turns):
-        if turn % 2:
-            their_figure, our_figure = theirs(), ours()
-        else:
-            our_figure, their_figure = ours(), theirs()
-        show(f"  turn {turn + 1}: {our_figure:.4g} against {their_figure:.4g}")
+        order = range(len(sides)) if turn % 2 == 0 else range(len(sides))[::-1]
+        latest = dict(sorted((side, sides[side]()) for side in order))
+        show(f"  turn {turn + 1}: " + " against ".join(f"{figure:.4g}" for figure in latest.values()))
         if turn >= 0:
-            our_figures.append(our_figure)
-            their_figures.append(their_figure)
-    return our_figures, their_figures
+            for side, figure in latest.items():
+                figures[side].append(figure)
+    return figures
 
 
 def record(name: str, *results: Result) -> None:
