@@ -105,7 +105,7 @@ class Result:
 
 
 def in_turns(*sides: Callable[[], float], turns: int, warms_up: bool = True) -> tuple[list[float], ...]:
-    """Measure every side once in each turn, after one turn that warms them up; the order turns round every turn."""
+    """Measure every side once in each turn, after one turn that warms them up; every other turn runs backwards."""
     figures: tuple[list[float], ...] = tuple([] for _ in sides)
     for turn in range(-1 if warms_up else 0, turns):
         order = range(len(sides)) if turn % 2 == 0 else range(len(sides))[::-1]

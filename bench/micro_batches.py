@@ -1,10 +1,9 @@
 """Micro-batches packed to a capacity (AReaL, Algorithm 1) against a fixed count of them, on the same trainer.
 
 Both sides have the same memory: no micro-batch exceeds the capacity. Sequences are dealt in order into as many
-micro-batches as the count says, of equally many each. A count is set before a run begins, so it is the smallest that
-fits every one of `NUM_BATCHES` batches of the same distribution. What it would cost to know the best count for each
-batch beforehand is measured as well, and told in the note. Neighbours share their prompt on all sides, and count it
-once.
+micro-batches as the count says, of equally many each. A count is set before a run begins, so it is the smallest
+that fits every one of `NUM_BATCHES` batches of the same distribution. The smallest count for the measured batch
+alone is measured as well, and told in the note. Neighbours share their prompt on all sides, and count it once.
 """
 
 from __future__ import annotations
