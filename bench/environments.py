@@ -53,6 +53,7 @@ AREAL_IMPORTS = (
     "msgspec",
     "accelerate",
     "lark",
+    "pillow",
 )
 TRANSFORMERS = "transformers==5.22.2"
 TRL = ("trl==1.16.0", TRANSFORMERS, "accelerate==1.15.0", "datasets==5.2.0")
