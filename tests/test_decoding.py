@@ -1,5 +1,7 @@
 """Decoding attends as each sequence alone would, and the cache takes no memory before it is used."""
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -8,24 +10,41 @@ from hypothesis import strategies as st
 from tiny_models import TINY
 from torch.nn import functional as F
 
-from freerun.engine.cache import KVCache
+from freerun.engine.cache import CachedAttention, KVCache
+from freerun.engine.decode_kernel import CompiledDecodeAttention
 from freerun.engine.decoding import DecodeAttention, _choose_alone
 
 NUM_SLOTS, NUM_KV_HEADS, SLOT_TOKENS, HEAD_SIZE = 12, 2, 900, 8
 
+Attend = Callable[[torch.Tensor, list[int], list[int]], DecodeAttention | CompiledDecodeAttention]
 
+
+def compiled(_: torch.Tensor, slots: list[int], positions: list[int]) -> CompiledDecodeAttention:
+    return CompiledDecodeAttention(slots, positions)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("make", [DecodeAttention, compiled])
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.dictionaries(st.integers(0, NUM_SLOTS - 1), st.integers(1, SLOT_TOKENS), min_size=1),
     num_queries=st.integers(1, 3),
 )
-def test_each_row_attends_to_its_own_sequence_and_no_further(lengths: dict[int, int], num_queries: int) -> None:
+def test_each_row_attends_to_its_own_sequence_and_no_further(
+    make: Attend, lengths: dict[int, int], num_queries: int
+) -> None:
     generator = torch.Generator().manual_seed(len(lengths))
     cache = torch.randn(2, NUM_SLOTS, NUM_KV_HEADS, SLOT_TOKENS, HEAD_SIZE, generator=generator)
     slots = sorted(lengths)
     q = torch.randn(len(slots), NUM_KV_HEADS * num_queries, HEAD_SIZE, generator=generator)
     k, v = torch.randn(2, len(slots), NUM_KV_HEADS, HEAD_SIZE, generator=generator)
-    attend = DecodeAttention(cache, slots, [lengths[slot] - 1 for slot in slots])
+    attend = make(cache, slots, [lengths[slot] - 1 for slot in slots])
     before = cache.clone()
     attended = attend(cache, q, k, v)
     for row, slot in enumerate(slots):
@@ -34,6 +53,57 @@ def test_each_row_attends_to_its_own_sequence_and_no_further(lengths: dict[int, 
         expected = F.scaled_dot_product_attention(q[row].view(NUM_KV_HEADS, num_queries, HEAD_SIZE), keys, values)
         torch.testing.assert_close(attended[row], expected.view(-1, HEAD_SIZE), atol=1e-5, rtol=1e-5)
     assert torch.equal(cache, before), "only the new keys and values are written"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    head_size=st.integers(1, 80),
+    num_queries=st.integers(1, 5),
+    length=st.integers(1, 70),
+    size=st.sampled_from([1e-3, 1.0, 30.0]),
+)
+def test_the_compiled_attention_is_exact_for_heads_of_any_size_and_scores_far_apart(
+    head_size: int, num_queries: int, length: int, size: float
+) -> None:
+    generator = torch.Generator().manual_seed(length)
+    cache = torch.randn(2, 1, 2, length, head_size, generator=generator, dtype=torch.float32)
+    # As in the decoder: queries and keys lie together, values elsewhere, and none of them is contiguous.
+    qk = torch.randn(1, 2 * num_queries + 2, head_size, generator=generator) * size
+    q, k = qk.split([2 * num_queries, 2], dim=1)
+    v = torch.randn(1, 4, head_size, generator=generator)[:, 2:]
+    attended = CompiledDecodeAttention([0], [length - 1])(cache, q, k, v)
+    assert torch.equal(cache[:, 0, :, -1], torch.stack((k[0], v[0])))
+    keys, values = cache[:, 0].double()
+    expected = F.scaled_dot_product_attention(q.view(2, num_queries, head_size).double(), keys, values)
+    torch.testing.assert_close(attended[0], expected.view(-1, head_size).float(), atol=2e-5, rtol=2e-5)
+
+
+def test_what_a_row_computes_does_not_depend_on_who_shares_the_batch() -> None:
+    cache = torch.randn(2, NUM_SLOTS, NUM_KV_HEADS, 300, HEAD_SIZE, generator=torch.Generator().manual_seed(0))
+    q = torch.randn(NUM_SLOTS, NUM_KV_HEADS * 3, HEAD_SIZE, generator=torch.Generator().manual_seed(1))
+    k, v = torch.randn(2, NUM_SLOTS, NUM_KV_HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(2))
+    positions = [17 * slot + 3 for slot in range(NUM_SLOTS)]
+    together = CompiledDecodeAttention(range(NUM_SLOTS), positions)(cache, q, k, v)
+    for row in range(NUM_SLOTS):
+        alone = CompiledDecodeAttention([row], [positions[row]])(cache, q[row, None], k[row, None], v[row, None])
+        assert torch.equal(together[row], alone[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "num_threads", "kind"),
+    [
+        (torch.float32, 1, CompiledDecodeAttention),
+        (torch.float32, 2, CompiledDecodeAttention),
+        (torch.float32, 3, DecodeAttention),
+        (torch.bfloat16, 1, DecodeAttention),
+    ],
+)
+def test_few_threads_attend_in_float32_by_what_was_compiled(
+    dtype: torch.dtype, num_threads: int, kind: type
+) -> None:
+    torch.set_num_threads(num_threads)
+    cache = KVCache(TINY, num_slots=2, slot_tokens=8, device=torch.device("cpu"), dtype=dtype)
+    assert type(CachedAttention(cache, [0, 1], [3, 5], [])._decode) is kind
 
 
 @pytest.mark.parametrize(
