@@ -1,7 +1,7 @@
 """Measure the claims and write the table.
 
     python -m bench                       # all of them: more than an hour; peers are installed on the way
-    python -m bench generation training   # some
+    python -m bench loads training        # some
     python -m bench --table               # only the table, from the results that are there
 
 Give the machine nothing else to do meanwhile. Each claim leaves docs/results/speed/<claim>.json; the table is
@@ -17,7 +17,8 @@ from bench.harness import show
 from bench.table import write_table
 
 CLAIMS = (
-    "generation",
+    "generation_vllm",
+    "generation_transformers",
     "training",
     "micro_batches",
     "peak",

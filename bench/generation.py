@@ -1,9 +1,7 @@
-"""Tokens generated per second, SmolLM2 in fp32 on both cores, groups of 8: against vLLM, and against transformers.
+"""Tokens generated per second, SmolLM2 in fp32 on both cores, groups of 8: what the comparisons have in common.
 
-Against vLLM all completions have 128 tokens, against transformers their lengths have a long tail
-(`long_tailed_lengths`): padded, `generate` runs a batch to its longest. Lengths are forced, so all sides produce
-the same number of tokens. Each side is measured in the setting that is its fastest on this work, found just before
-the turns on completions a quarter as long.
+Lengths are forced, so all sides produce the same number of tokens. Each side is measured in the setting that is
+its fastest on this work, found just before the turns on completions a quarter as long.
 """
 
 from __future__ import annotations
@@ -17,28 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from bench.environments import TRANSFORMERS, trl, vllm
-from bench.harness import Result, Side, in_turns, record, show
+from bench.harness import Result, Side, in_turns, show
 from bench.models import smollm2
 
-PROMPT_TOKENS, NEW_TOKENS, GROUP_SIZE = 60, 128, 8
-NUM_LONG_TAILED = 64
-MAX_LENGTH = 256
-MAX_SLOW_TURNS = 2
-"""Of continuous batching, which takes minutes."""
+PROMPT_TOKENS, GROUP_SIZE = 60, 8
+MAX_SEQUENCES = 64
 VOCABULARY = range(1_000, 49_000)
 """Ordinary tokens, none of them special."""
 
 Groups = list[dict[str, Any]]
 Setting = Callable[[Groups, int], dict[str, Any]]
 """One way to ask one side: groups and a seed in, figures out."""
-
-
-def long_tailed_lengths(seed: int = 0) -> list[int]:
-    """New tokens of each completion: log-normal, cut at `MAX_LENGTH`; mean 60, median 44."""
-    rng = random.Random(seed)
-    lengths = [round(rng.lognormvariate(3.75, 0.9)) for _ in range(NUM_LONG_TAILED)]
-    return [min(max(length, 1), MAX_LENGTH) for length in lengths]
 
 
 def groups_of(lengths: list[int], seed: int = 0) -> Groups:
@@ -50,52 +37,16 @@ def groups_of(lengths: list[int], seed: int = 0) -> Groups:
     ]
 
 
-def measure(turns: int) -> None:
+def our_settings(sides: ExitStack) -> dict[str, Setting]:
     num_cores = len(os.sched_getaffinity(0))
-    results = []
-    with ExitStack() as sides:
-        ours = our_settings(sides, num_cores)
-        with ExitStack() as peers:
-            theirs = vllm_settings(peers)
-            for num_sequences in (32, 64):
-                groups = groups_of([NEW_TOKENS] * num_sequences)
-                claim = f"generation, tokens/s, {num_sequences} sequences of {PROMPT_TOKENS} + {NEW_TOKENS} tokens"
-                results.append(compare(claim, "vLLM CPU 0.32.0", (1.3, 1.5), groups, ours, theirs, turns))
-        with ExitStack() as peers:
-            groups = groups_of(long_tailed_lengths())
-            claim = f"generation, tokens/s, {NUM_LONG_TAILED} sequences of long-tailed lengths"
-            padded, continuous = transformers_settings(peers)
-            name = TRANSFORMERS.replace("==", " ")
-            results.append(compare(claim, f"{name}, generate", (2.0, 0.0), groups, ours, padded, turns))
-            name += ", continuous batching"
-            results.append(compare(claim, name, (5.0, 0.0), groups, ours, continuous, min(turns, MAX_SLOW_TURNS)))
-    record("generation", *results)
-
-
-def our_settings(sides: ExitStack, num_cores: int) -> dict[str, Setting]:
-    one = sides.enter_context(Side("engine.py", str(smollm2()), "1", str(NUM_LONG_TAILED)))
-    slots = str(NUM_LONG_TAILED // num_cores)
+    one = sides.enter_context(Side("engine.py", str(smollm2()), "1", str(MAX_SEQUENCES)))
+    slots = str(MAX_SEQUENCES // num_cores)
     many = sides.enter_context(Side("engine.py", str(smollm2()), str(num_cores), slots))
     return {
         f"1 process, {num_cores} threads": lambda groups, seed: one.ask(
             groups=groups, num_threads=num_cores, seed=seed
         ),
         f"{num_cores} processes, 1 thread": lambda groups, seed: many.ask(groups=groups, num_threads=1, seed=seed),
-    }
-
-
-def vllm_settings(peers: ExitStack) -> dict[str, Setting]:
-    """One process on all cores, or one on each."""
-
-    def start(*cores: int) -> Side:
-        return peers.enter_context(
-            Side("vllm_offline.py", str(smollm2()), str(NUM_LONG_TAILED), python=vllm(), cores=cores)
-        )
-
-    cores = sorted(os.sched_getaffinity(0))
-    return {
-        f"1 process, {len(cores)} threads": together([start(*cores)]),
-        f"{len(cores)} processes, 1 thread": together([start(core) for core in cores]),
     }
 
 
@@ -110,29 +61,6 @@ def together(sides: list[Side], **options: int) -> Setting:
         return {"tokens": sum(each["tokens"] for each in figures), "seconds": time.perf_counter() - begin}
 
     return ask
-
-
-def transformers_settings(peers: ExitStack) -> tuple[dict[str, Setting], dict[str, Setting]]:
-    """Padded batches, and continuous batching with short pages: each page a sequence touches is read whole."""
-
-    def start(*cores: int) -> Side:
-        return peers.enter_context(Side("generate.py", str(smollm2()), python=trl(), cores=cores))
-
-    cores = sorted(os.sched_getaffinity(0))
-    one, many = [start(*cores)], [start(core) for core in cores]
-    named = {f"1 process, {len(cores)} threads": one, f"{len(cores)} processes, 1 thread": many}
-    return (
-        {
-            f"{name}, batches of {size}": together(sides, batch_size=size)
-            for name, sides in named.items()
-            for size in (NUM_LONG_TAILED // 2, NUM_LONG_TAILED // len(sides))
-        },
-        {
-            f"{name}, pages of {size}": together(sides, page_tokens=size)
-            for name, sides in named.items()
-            for size in (32, 256)
-        },
-    )
 
 
 def compare(
