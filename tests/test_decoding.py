@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_models import TINY
 from torch.nn import functional as F
 
+from freerun.engine import decode_kernel
 from freerun.engine.cache import CachedAttention, KVCache
 from freerun.engine.decode_kernel import CompiledDecodeAttention
 from freerun.engine.decoding import DecodeAttention, _choose_alone
@@ -19,19 +20,19 @@ NUM_SLOTS, NUM_KV_HEADS, SLOT_TOKENS, HEAD_SIZE = 12, 2, 900, 8
 Attend = Callable[[torch.Tensor, list[int], list[int]], DecodeAttention | CompiledDecodeAttention]
 
 
-def compiled(_: torch.Tensor, slots: list[int], positions: list[int]) -> CompiledDecodeAttention:
-    return CompiledDecodeAttention(slots, positions)
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """However little there is to read, each of so many threads has a share."""
+    monkeypatch.setattr(decode_kernel, "MIN_SHARE", 1)
     before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
     yield
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("make", [DecodeAttention, compiled])
-@settings(max_examples=60, deadline=None)
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("make", [DecodeAttention, CompiledDecodeAttention])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.dictionaries(st.integers(0, NUM_SLOTS - 1), st.integers(1, SLOT_TOKENS), min_size=1),
     num_queries=st.integers(1, 3),
@@ -71,39 +72,32 @@ def test_the_compiled_attention_is_exact_for_heads_of_any_size_and_scores_far_ap
     qk = torch.randn(1, 2 * num_queries + 2, head_size, generator=generator) * size
     q, k = qk.split([2 * num_queries, 2], dim=1)
     v = torch.randn(1, 4, head_size, generator=generator)[:, 2:]
-    attended = CompiledDecodeAttention([0], [length - 1])(cache, q, k, v)
+    attended = CompiledDecodeAttention(cache, [0], [length - 1])(cache, q, k, v)
     assert torch.equal(cache[:, 0, :, -1], torch.stack((k[0], v[0])))
     keys, values = cache[:, 0].double()
     expected = F.scaled_dot_product_attention(q.view(2, num_queries, head_size).double(), keys, values)
     torch.testing.assert_close(attended[0], expected.view(-1, head_size).float(), atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.usefixtures("threads")
 def test_what_a_row_computes_does_not_depend_on_who_shares_the_batch() -> None:
     cache = torch.randn(2, NUM_SLOTS, NUM_KV_HEADS, 300, HEAD_SIZE, generator=torch.Generator().manual_seed(0))
     q = torch.randn(NUM_SLOTS, NUM_KV_HEADS * 3, HEAD_SIZE, generator=torch.Generator().manual_seed(1))
     k, v = torch.randn(2, NUM_SLOTS, NUM_KV_HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(2))
     positions = [17 * slot + 3 for slot in range(NUM_SLOTS)]
-    together = CompiledDecodeAttention(range(NUM_SLOTS), positions)(cache, q, k, v)
+    together = CompiledDecodeAttention(cache, range(NUM_SLOTS), positions)(cache, q, k, v)
     for row in range(NUM_SLOTS):
-        alone = CompiledDecodeAttention([row], [positions[row]])(cache, q[row, None], k[row, None], v[row, None])
-        assert torch.equal(together[row], alone[0])
+        attend = CompiledDecodeAttention(cache, [row], [positions[row]])
+        assert torch.equal(together[row], attend(cache, q[row, None], k[row, None], v[row, None])[0])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "num_threads", "kind"),
-    [
-        (torch.float32, 1, CompiledDecodeAttention),
-        (torch.float32, 2, CompiledDecodeAttention),
-        (torch.float32, 3, DecodeAttention),
-        (torch.bfloat16, 1, DecodeAttention),
-    ],
-)
-def test_few_threads_attend_in_float32_by_what_was_compiled(
-    dtype: torch.dtype, num_threads: int, kind: type
-) -> None:
-    torch.set_num_threads(num_threads)
-    cache = KVCache(TINY, num_slots=2, slot_tokens=8, device=torch.device("cpu"), dtype=dtype)
-    assert type(CachedAttention(cache, [0, 1], [3, 5], [])._decode) is kind
+def test_float32_on_a_cpu_is_attended_by_what_was_compiled_and_bfloat16_is_not() -> None:
+    def kind(dtype: torch.dtype) -> type:
+        cache = KVCache(TINY, num_slots=2, slot_tokens=8, device=torch.device("cpu"), dtype=dtype)
+        return type(CachedAttention(cache, [0, 1], [3, 5], [])._decode)
+
+    assert kind(torch.float32) is CompiledDecodeAttention
+    assert kind(torch.bfloat16) is DecodeAttention
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from freerun.engine.decode_kernel import CompiledDecodeAttention, is_worth_it
+from freerun.engine.decode_kernel import CompiledDecodeAttention, can_compile_for
 from freerun.engine.decoding import DecodeAttention
 from freerun.model.decoder import DecoderConfig
 
@@ -58,14 +58,6 @@ def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def _decode_attention(
-    layer_2SKLD: Tensor, slots: Sequence[int], positions: Sequence[int]
-) -> CompiledDecodeAttention | DecodeAttention:
-    if is_worth_it(layer_2SKLD):
-        return CompiledDecodeAttention(slots, positions)
-    return DecodeAttention(layer_2SKLD, slots, positions)
-
-
 @dataclass(frozen=True)
 class PrefillChunk:
     """Positions start to end of the sequence in `slot` are computed in this step."""
@@ -89,7 +81,9 @@ class CachedAttention:
         self.chunks = chunks
         self.num_decodes = len(decode_slots)
         if decode_slots:
-            self._decode = _decode_attention(cache.layers_2SKLD[0], decode_slots, decode_positions)
+            layer_2SKLD = cache.layers_2SKLD[0]
+            kind = CompiledDecodeAttention if can_compile_for(layer_2SKLD) else DecodeAttention
+            self._decode = kind(layer_2SKLD, decode_slots, decode_positions)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         cache_2SKLD = self.cache.layers_2SKLD[layer]

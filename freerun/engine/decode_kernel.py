@@ -1,10 +1,11 @@
 """Attention of one new token in each of many cached sequences, compiled for this processor.
 
 A CPU reads each cached position once, as far as each sequence goes: there is no mask, no padding, and what a row
-computes does not depend on who shares the batch. For the three or four queries of a key head the batched products
-of `decoding.py` spend most of their time on the way to the product; this takes less than half of it.
+computes does not depend on who shares the batch. For the three or four queries of a key head batched products of
+torch spend most of their time on the way to the product; this takes half of it, or less.
 
-One thread. Compiling takes seconds, once on each machine: numba keeps the result beside this file.
+Threads divide the rows so that each reads about as much. Compiling takes seconds, once on each machine: numba
+keeps the result beside this file.
 
 Shapes: S slots, R decode rows, K key/value heads, G query heads of each, H = K G, L positions, D head size; 2
 stands for keys and values.
@@ -14,6 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -21,14 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MAX_THREADS = 2
-"""More share the products of `decoding.py` faster than one computes here."""
+MIN_SHARE = 2**19
+"""Numbers that a thread has to read in a layer, or waking it takes longer than what it does: an estimate."""
 
 _SIGNATURE = numba.void(
-    numba.float32[:, :, :],
-    numba.float32[:, :, :],
-    numba.float32[:, :, :],
     numba.float32[:, :, :, :, ::1],
+    numba.float32[:, :, :],
+    numba.float32[:, :, :],
+    numba.float32[:, :, :],
     numba.int64[::1],
     numba.int64[::1],
     numba.float32[:, :, ::1],
@@ -42,44 +46,53 @@ _E2, _E3, _E4, _E5, _E6 = (np.float32(1 / math.factorial(n)) for n in range(2, 7
 _EXPONENT_BIAS, _MANTISSA_BITS = np.int32(127), np.int32(23)
 
 
-def is_worth_it(cache: Tensor) -> bool:
-    return cache.device.type == "cpu" and cache.dtype == torch.float32 and torch.get_num_threads() <= MAX_THREADS
+def can_compile_for(cache_2SKLD: Tensor) -> bool:
+    return cache_2SKLD.device.type == "cpu" and cache_2SKLD.dtype == torch.float32
 
 
 class CompiledDecodeAttention:
     """Who decodes in this step and how far each sees; called once for each layer."""
 
-    def __init__(self, slots: Sequence[int], positions: Sequence[int]) -> None:
+    def __init__(self, cache_2SKLD: Tensor, slots: Sequence[int], positions: Sequence[int]) -> None:
         self._slots_R = np.array(slots, dtype=np.int64)
         self._positions_R = np.array(positions, dtype=np.int64)
+        _, _, num_kv_heads, _, head_size = cache_2SKLD.shape
+        ends_R = np.cumsum(self._positions_R + 1)
+        num_read = int(ends_R[-1]) * 2 * num_kv_heads * head_size
+        num_threads = max(1, min(torch.get_num_threads(), num_read // MIN_SHARE))
+        bounds = np.searchsorted(ends_R, ends_R[-1] * np.arange(1, num_threads) // num_threads)
+        self._shares = [slice(*pair) for pair in pairwise(sorted({0, *bounds.tolist(), len(slots)}))]
 
     def __call__(self, cache_2SKLD: Tensor, q_RHD: Tensor, k_RKD: Tensor, v_RKD: Tensor) -> Tensor:
         attended_RHD = torch.empty(q_RHD.shape)
-        _attend(
-            q_RHD.numpy(),
-            k_RKD.numpy(),
-            v_RKD.numpy(),
-            cache_2SKLD.numpy(),
-            self._slots_R,
-            self._positions_R,
-            attended_RHD.numpy(),
-        )
+        layer, attended = cache_2SKLD.numpy(), attended_RHD.numpy()
+        arrays = q_RHD.numpy(), k_RKD.numpy(), v_RKD.numpy(), self._slots_R, self._positions_R, attended
+        own, *others = ([array[share] for array in arrays] for share in self._shares)
+        helping = [_helpers(len(others)).submit(_attend, layer, *share) for share in others]
+        _attend(layer, *own)
+        for helper in helping:
+            helper.result()
         return attended_RHD
+
+
+@cache
+def _helpers(num_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(num_threads, thread_name_prefix="attention")
 
 
 def _compiled(function: Callable[..., None]) -> Any:
     try:
-        return numba.njit(_SIGNATURE, fastmath=True, cache=True)(function)
+        return numba.njit(_SIGNATURE, fastmath=True, nogil=True, cache=True)(function)
     except RuntimeError:  # there is no directory to keep it in
-        return numba.njit(_SIGNATURE, fastmath=True)(function)
+        return numba.njit(_SIGNATURE, fastmath=True, nogil=True)(function)
 
 
 @_compiled
 def _attend(
+    cache_2SKLD: np.ndarray,
     q_RHD: np.ndarray,
     k_RKD: np.ndarray,
     v_RKD: np.ndarray,
-    cache_2SKLD: np.ndarray,
     slots_R: np.ndarray,
     positions_R: np.ndarray,
     attended_RHD: np.ndarray,

@@ -1,4 +1,6 @@
-"""Attention of one new token in each of many cached sequences, whose lengths differ.
+"""Attention of one new token in each of many cached sequences, whose lengths differ, in torch's own kernels.
+
+For GPUs, and for bfloat16; in float32 on a CPU `decode_kernel.py` has a kernel of its own.
 
     slot 0  ████████
     slot 1  ██████████              one product over a slice of the cache, `num_shared` positions wide,
@@ -76,21 +78,11 @@ class DecodeAttention:
         if not self._is_slice:
             q_SKGD = q_RKGD.new_zeros((self._num_slots, *q_RKGD.shape[1:])).index_copy_(0, self._slots_R, q_RKGD)
         keys_XLD, values_XLD = cache_2SKLD[:, : self._num_slots, :, : self._num_shared].flatten(1, 2)
-        attended_XGD = _attend(q_SKGD.flatten(0, 1), keys_XLD, values_XLD, self._mask_S1L)
+        attended_XGD = F.scaled_dot_product_attention(
+            q_SKGD.flatten(0, 1), keys_XLD, values_XLD, attn_mask=self._mask_S1L
+        )
         attended_SKGD = attended_XGD.view(q_SKGD.shape)
         return attended_SKGD if self._is_slice else attended_SKGD[self._slots_R]
-
-
-def _attend(q_XGD: Tensor, keys_XLD: Tensor, values_XLD: Tensor, mask_X1L: Tensor | None) -> Tensor:
-    """Plain products in float32 on CPUs: for a query or three a head they are faster than the fused kernel."""
-    if q_XGD.device.type != "cpu" or q_XGD.dtype != torch.float32:
-        return F.scaled_dot_product_attention(q_XGD, keys_XLD, values_XLD, attn_mask=mask_X1L)
-    scale = q_XGD.shape[-1] ** -0.5
-    if mask_X1L is None:
-        scores_XGL = torch.bmm(q_XGD * scale, keys_XLD.transpose(1, 2))
-    else:
-        scores_XGL = torch.baddbmm(mask_X1L, q_XGD, keys_XLD.transpose(1, 2), alpha=scale)
-    return torch.bmm(scores_XGL.softmax(dim=-1), values_XLD)
 
 
 def _choose_alone(lengths_R: np.ndarray, num_slots: int) -> np.ndarray:
