@@ -32,7 +32,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("make", [DecodeAttention, CompiledDecodeAttention])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.dictionaries(st.integers(0, NUM_SLOTS - 1), st.integers(1, SLOT_TOKENS), min_size=1),
     num_queries=st.integers(1, 3),
