@@ -8,10 +8,12 @@ their last step.
 from __future__ import annotations
 
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -35,8 +37,8 @@ BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engi
 def measure(turns: int) -> None:
     with tempfile.TemporaryDirectory(prefix="freerun-controller-") as scratch:
         rates = [_rate(Path(scratch), turn) for turn in range(turns)]
-        shares = {
-            recipe: [_cpu_percent(recipe, Path(scratch), f"{recipe.stem}-{turn}") for turn in range(turns)]
+        costs = {
+            recipe: [_cost(recipe, Path(scratch), f"{recipe.stem}-{turn}") for turn in range(turns)]
             for recipe in REAL_RUNS
         }
     settings = {"group_size": 8, "completion_tokens": COMPLETION_TOKENS, "graders": NUM_GRADERS}
@@ -60,13 +62,15 @@ def measure(turns: int) -> None:
                 at_least=5,
                 aim=0,
                 unit=" %",
-                ours=of_turns,
+                ours=[cost.percent for cost in of_turns],
                 theirs=[],
                 lower_is_better=True,
                 settings={"recipe": str(recipe.relative_to(ROOT)), "steps": REAL_RUNS[recipe]},
-                note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core.",
+                note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core. "
+                f"{statistics.median(cost.num_per_second for cost in of_turns):.3g} trajectories a second passed, "
+                f"{statistics.median(cost.milliseconds for cost in of_turns):.2g} ms for each.",
             )
-            for recipe, of_turns in shares.items()
+            for recipe, of_turns in costs.items()
         ),
     )
 
@@ -86,7 +90,22 @@ def _rate(scratch: Path, turn: int) -> float:
     return rate
 
 
-def _cpu_percent(recipe: Path, scratch: Path, name: str) -> float:
+@dataclass(frozen=True)
+class Cost:
+    """Of the controller's process in a run."""
+
+    percent: float
+    """Of one core."""
+    num_per_second: float
+    """Trajectories that were trained on."""
+
+    @property
+    def milliseconds(self) -> float:
+        """For each of them."""
+        return 10 * self.percent / self.num_per_second
+
+
+def _cost(recipe: Path, scratch: Path, name: str) -> Cost:
     """CPU time of the controller's own process between the first and the last step, over the time between them."""
     start = euclid_start() if recipe == EUCLID else []
     command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe), *start, *QUIET]
@@ -102,6 +121,9 @@ def _cpu_percent(recipe: Path, scratch: Path, name: str) -> float:
     if run.returncode:
         raise SystemExit(f"{' '.join(command)} ended with status {run.returncode}")
     (begin, cpu_before), (end, cpu_after) = clocks[0], clocks[-1]
-    percent = 100 * (cpu_after - cpu_before) / (end - begin)
-    show(f"  {recipe.stem}: {percent:.2f} % of {end - begin:.1f} s")
-    return percent
+    with RunReader(scratch / name) as reader:
+        num_trained = sum(sum(step.staleness_counts.values()) for step in reader.steps()[1:])
+    seconds = end - begin
+    cost = Cost(percent=100 * (cpu_after - cpu_before) / seconds, num_per_second=num_trained / seconds)
+    show(f"  {recipe.stem}: {cost.percent:.2f} % of {seconds:.1f} s, {cost.milliseconds:.2f} ms a trajectory")
+    return cost
