@@ -71,7 +71,10 @@ def compare(
     ours: dict[str, Setting],
     theirs: dict[str, Setting],
     turns: int,
+    *,
+    limit: str,
 ) -> Result:
+    """Both sides in turns; `limit` says what keeps ours from being faster."""
     show(f"{claim}, against {peer}")
     ours_tried, theirs_tried = try_out(ours, groups), try_out(theirs, groups)
     our_setting, their_setting = fastest(ours_tried), fastest(theirs_tried)
@@ -89,7 +92,7 @@ def compare(
         "mean_length": statistics.mean(lengths),
         "max_length": max(lengths),
     }
-    note = f"Ours: {our_setting}. Theirs: {their_setting}."
+    note = f"Ours: {our_setting}. Theirs: {their_setting}. {limit}"
     return Result(claim, peer, *bounds, "x", our_figures, their_figures, settings=settings, note=note)
 
 

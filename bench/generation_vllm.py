@@ -11,6 +11,10 @@ from bench.harness import Side, record
 from bench.models import smollm2
 
 NEW_TOKENS = 128
+LIMIT = (
+    "Matrix products, most of a step of ours, run at more than four fifths of the processor's peak "
+    "(`python -m bench peak`), and vLLM's are the same products."
+)
 
 
 def measure(turns: int) -> None:
@@ -20,7 +24,7 @@ def measure(turns: int) -> None:
         for num_sequences in (32, 64):
             groups = groups_of([NEW_TOKENS] * num_sequences)
             claim = f"generation, tokens/s, {num_sequences} sequences of {PROMPT_TOKENS} + {NEW_TOKENS} tokens"
-            results.append(compare(claim, "vLLM CPU 0.32.0", (1.3, 1.5), groups, ours, theirs, turns))
+            results.append(compare(claim, "vLLM CPU 0.32.0", (1.3, 1.5), groups, ours, theirs, turns, limit=LIMIT))
     record("generation_vllm", *results)
 
 
