@@ -1,5 +1,6 @@
 """Decoding attends as each sequence alone would, and the cache takes no memory before it is used."""
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -89,6 +90,23 @@ def test_what_a_row_computes_does_not_depend_on_who_shares_the_batch() -> None:
     for row in range(NUM_SLOTS):
         attend = CompiledDecodeAttention(cache, [row], [positions[row]])
         assert torch.equal(together[row], attend(cache, q[row, None], k[row, None], v[row, None])[0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
+@pytest.mark.parametrize("where", ["query", "new key", "cached key", "value"])
+def test_what_is_not_finite_is_never_attended_away(bad: float, where: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    cache = torch.randn(2, 2, 1, 9, 8, generator=generator)
+    q, k, v = torch.randn(3, 2, 1, 8, generator=generator)
+    q[:, :, 3], k[:, :, 3], cache[0, :, :, :, 3] = 8, 8, 8  # the largest number times these overflows
+    places = {"query": q[0, 0], "new key": k[0, 0], "cached key": cache[0, 0, 0, 4], "value": cache[1, 0, 0, 4]}
+    places[where][3] = bad
+    attended = CompiledDecodeAttention(cache, [0, 1], [8, 8])(cache, q, k, v)
+    if where == "value" and bad == 3e38:  # a large value is a number like others
+        assert attended[0].isfinite().all()
+    else:
+        assert not attended[0].isfinite().all()
+    assert attended[1].isfinite().all(), "the other row has nothing to do with it"
 
 
 def test_float32_on_a_cpu_is_attended_by_what_was_compiled_and_bfloat16_is_not() -> None:

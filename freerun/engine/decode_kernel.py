@@ -4,6 +4,9 @@ A CPU reads each cached position once, as far as each sequence goes: there is no
 computes does not depend on who shares the batch. For the three or four queries of a key head batched products of
 torch spend most of their time on the way to the product; this takes half of it, or less.
 
+Sums may be taken in any order, so that vector units can take them, but infinite and undefined numbers count: where
+a score is one the result is undefined, as it would be in torch, and whoever samples from it notices.
+
 Threads divide the rows so that each reads about as much. Compiling takes seconds, once on each machine: numba
 keeps the result beside this file.
 
@@ -16,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +29,8 @@ from torch import Tensor
 
 MIN_SHARE = 2**19
 """Numbers that a thread has to read in a layer, or waking it takes longer than what it does: an estimate."""
+
+_HELPERS = ThreadPoolExecutor(thread_name_prefix="attention")
 
 _SIGNATURE = numba.void(
     numba.float32[:, :, :, :, ::1],
@@ -56,7 +60,10 @@ class CompiledDecodeAttention:
     def __init__(self, cache_2SKLD: Tensor, slots: Sequence[int], positions: Sequence[int]) -> None:
         self._slots_R = np.array(slots, dtype=np.int64)
         self._positions_R = np.array(positions, dtype=np.int64)
-        _, _, num_kv_heads, _, head_size = cache_2SKLD.shape
+        _, num_slots, num_kv_heads, slot_tokens, head_size = cache_2SKLD.shape
+        # What is compiled does not look where it writes.
+        assert 0 <= min(slots) <= max(slots) < num_slots, f"slots {slots} of {num_slots}"
+        assert 0 <= min(positions) <= max(positions) < slot_tokens, f"positions {positions} of {slot_tokens}"
         ends_R = np.cumsum(self._positions_R + 1)
         num_read = int(ends_R[-1]) * 2 * num_kv_heads * head_size
         num_threads = max(1, min(torch.get_num_threads(), num_read // MIN_SHARE))
@@ -68,23 +75,19 @@ class CompiledDecodeAttention:
         layer, attended = cache_2SKLD.numpy(), attended_RHD.numpy()
         arrays = q_RHD.numpy(), k_RKD.numpy(), v_RKD.numpy(), self._slots_R, self._positions_R, attended
         own, *others = ([array[share] for array in arrays] for share in self._shares)
-        helping = [_helpers(len(others)).submit(_attend, layer, *share) for share in others]
+        helping = [_HELPERS.submit(_attend, layer, *share) for share in others]
         _attend(layer, *own)
         for helper in helping:
             helper.result()
         return attended_RHD
 
 
-@cache
-def _helpers(num_threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(num_threads, thread_name_prefix="attention")
-
-
 def _compiled(function: Callable[..., None]) -> Any:
+    fastmath = {"reassoc", "contract", "arcp", "nsz"}  # all but the assumption that every number is finite
     try:
-        return numba.njit(_SIGNATURE, fastmath=True, nogil=True, cache=True)(function)
+        return numba.njit(_SIGNATURE, fastmath=fastmath, nogil=True, cache=True)(function)
     except RuntimeError:  # there is no directory to keep it in
-        return numba.njit(_SIGNATURE, fastmath=True, nogil=True)(function)
+        return numba.njit(_SIGNATURE, fastmath=fastmath, nogil=True)(function)
 
 
 @_compiled
@@ -140,9 +143,10 @@ def _attend(
                     weights_GL[g, p] = s0
 
             for g in range(num_shared):
-                largest = weights_GL[g, 0]
+                largest, blemish = weights_GL[g, 0], _ZERO
                 for p in range(length):
                     largest = max(largest, weights_GL[g, p])
+                    blemish += weights_GL[g, p] * _ZERO  # stays 0 unless it is infinite or undefined
                 # exp(x) = 2^n exp(y) with y below ln(2) / 2 in size: a series, which vector units can compute.
                 for p in range(length):
                     x = max(weights_GL[g, p] - largest, _LOWEST)
@@ -151,7 +155,7 @@ def _attend(
                     series = _ONE + y * (_ONE + y * (_E2 + y * (_E3 + y * (_E4 + y * (_E5 + y * _E6)))))
                     weights_GL[g, p] = series
                     exponents_L[p] = (np.int32(n) + _EXPONENT_BIAS) << _MANTISSA_BITS
-                total = _ZERO
+                total = blemish
                 for p in range(length):
                     weights_GL[g, p] *= powers_L[p]
                     total += weights_GL[g, p]
