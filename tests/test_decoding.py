@@ -64,7 +64,7 @@ def test_each_row_attends_to_its_own_sequence_and_no_further(
     length=st.integers(1, 70),
     size=st.sampled_from([1e-3, 1.0, 30.0]),
 )
-def test_the_compiled_attention_is_exact_for_heads_of_any_size_and_scores_far_apart(
+def test_the_compiled_attention_is_as_exact_as_float32_for_heads_of_any_size_and_scores_far_apart(
     head_size: int, num_queries: int, length: int, size: float
 ) -> None:
     generator = torch.Generator().manual_seed(length)
@@ -76,8 +76,12 @@ def test_the_compiled_attention_is_exact_for_heads_of_any_size_and_scores_far_ap
     attended = CompiledDecodeAttention(cache, [0], [length - 1])(cache, q, k, v)
     assert torch.equal(cache[:, 0, :, -1], torch.stack((k[0], v[0])))
     keys, values = cache[:, 0].double()
-    expected = F.scaled_dot_product_attention(q.view(2, num_queries, head_size).double(), keys, values)
-    torch.testing.assert_close(attended[0], expected.view(-1, head_size).float(), atol=2e-5, rtol=2e-5)
+    queries = q.view(2, num_queries, head_size).double()
+    expected = F.scaled_dot_product_attention(queries, keys, values)
+    # What float32 rounds off a score of this size changes the weights of values by as much.
+    rounding = 2.0**-23 * float((queries.abs() @ keys.abs().mT).max()) / math.sqrt(head_size)
+    tolerance = 2e-5 + 2 * rounding * float(values.abs().max())
+    torch.testing.assert_close(attended[0], expected.view(-1, head_size).float(), atol=tolerance, rtol=2e-5)
 
 
 @pytest.mark.usefixtures("threads")
