@@ -82,12 +82,78 @@ class CompiledDecodeAttention:
         return attended_RHD
 
 
+_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+"""All that numba may assume, but not that every number is finite."""
+
+
 def _compiled(function: Callable[..., None]) -> Any:
-    fastmath = {"reassoc", "contract", "arcp", "nsz"}  # all but the assumption that every number is finite
     try:
-        return numba.njit(_SIGNATURE, fastmath=fastmath, nogil=True, cache=True)(function)
+        return numba.njit(_SIGNATURE, fastmath=_FASTMATH, nogil=True, cache=True)(function)
     except RuntimeError:  # there is no directory to keep it in
-        return numba.njit(_SIGNATURE, fastmath=fastmath, nogil=True)(function)
+        return numba.njit(_SIGNATURE, fastmath=_FASTMATH, nogil=True)(function)
+
+
+@numba.njit(fastmath=_FASTMATH)
+def _score(queries_GD: np.ndarray, keys_LD: np.ndarray, scores_GL: np.ndarray) -> None:
+    """Products of all queries with all keys; four keys at once, so that a query is read once for four."""
+    length, head_size = keys_LD.shape
+    in_fours = length - length % 4
+    for p in range(0, in_fours, 4):
+        for g in range(len(queries_GD)):
+            s0 = s1 = s2 = s3 = _ZERO
+            for d in range(head_size):
+                query = queries_GD[g, d]
+                s0 += query * keys_LD[p, d]
+                s1 += query * keys_LD[p + 1, d]
+                s2 += query * keys_LD[p + 2, d]
+                s3 += query * keys_LD[p + 3, d]
+            scores_GL[g, p], scores_GL[g, p + 1], scores_GL[g, p + 2], scores_GL[g, p + 3] = s0, s1, s2, s3
+    for p in range(in_fours, length):
+        for g in range(len(queries_GD)):
+            s0 = _ZERO
+            for d in range(head_size):
+                s0 += queries_GD[g, d] * keys_LD[p, d]
+            scores_GL[g, p] = s0
+
+
+@numba.njit(fastmath=_FASTMATH)
+def _softmax(scores_L: np.ndarray, exponents_L: np.ndarray) -> None:
+    """In place; `exponents_L` is scratch. Undefined if a score is not finite."""
+    powers_L = exponents_L.view(np.float32)  # 2 to the exponents, whose bits are written there
+    largest, total = scores_L[0], _ZERO
+    for p in range(len(scores_L)):
+        largest = max(largest, scores_L[p])
+        total += scores_L[p] * _ZERO  # stays 0 unless it is infinite or undefined
+    # exp(x) = 2^n exp(y) with y below ln(2) / 2 in size: a series, which vector units can compute.
+    for p in range(len(scores_L)):
+        x = max(scores_L[p] - largest, _LOWEST)
+        n = np.floor(x * _LOG2_E + _HALF)
+        y = x - n * _LN_2
+        scores_L[p] = _ONE + y * (_ONE + y * (_E2 + y * (_E3 + y * (_E4 + y * (_E5 + y * _E6)))))
+        exponents_L[p] = (np.int32(n) + _EXPONENT_BIAS) << _MANTISSA_BITS
+    for p in range(len(scores_L)):
+        scores_L[p] *= powers_L[p]
+        total += scores_L[p]
+    for p in range(len(scores_L)):
+        scores_L[p] /= total
+
+
+@numba.njit(fastmath=_FASTMATH)
+def _mix(weights_GL: np.ndarray, values_LD: np.ndarray, mixed_GD: np.ndarray) -> None:
+    """Weighted sums of the values; four values at once, so that a sum is written once for four."""
+    length, head_size = values_LD.shape
+    in_fours = length - length % 4
+    mixed_GD[:] = _ZERO
+    for p in range(0, in_fours, 4):
+        for g in range(len(mixed_GD)):
+            w0, w1, w2, w3 = weights_GL[g, p], weights_GL[g, p + 1], weights_GL[g, p + 2], weights_GL[g, p + 3]
+            for d in range(head_size):
+                first_two = w0 * values_LD[p, d] + w1 * values_LD[p + 1, d]
+                mixed_GD[g, d] += first_two + w2 * values_LD[p + 2, d] + w3 * values_LD[p + 3, d]
+    for p in range(in_fours, length):
+        for g in range(len(mixed_GD)):
+            for d in range(head_size):
+                mixed_GD[g, d] += weights_GL[g, p] * values_LD[p, d]
 
 
 @_compiled
@@ -103,77 +169,20 @@ def _attend(
     """Put the new keys and values into the cache, and attend to all that each row has there."""
     num_kv_heads, head_size = k_RKD.shape[1:]
     num_shared = q_RHD.shape[1] // num_kv_heads
+    scale = np.float32(1 / math.sqrt(head_size))
     longest = positions_R.max() + 1
+    queries_GD = np.empty((num_shared, head_size), dtype=np.float32)
     weights_GL = np.empty((num_shared, longest), dtype=np.float32)
     exponents_L = np.empty(longest, dtype=np.int32)
-    powers_L = exponents_L.view(np.float32)  # 2 to the exponents, whose bits are written there
-    queries_GD = np.empty((num_shared, head_size), dtype=np.float32)
-    sums_GD = np.empty((num_shared, head_size), dtype=np.float32)
-    scale = np.float32(1 / math.sqrt(head_size))
     for row in range(len(slots_R)):
-        last = positions_R[row]
-        length = last + 1
-        in_fours = length - length % 4
+        length = positions_R[row] + 1
         for head in range(num_kv_heads):
-            keys_LD, values_LD = cache_2SKLD[0, slots_R[row], head], cache_2SKLD[1, slots_R[row], head]
-            first = head * num_shared
-            for d in range(head_size):
-                keys_LD[last, d], values_LD[last, d] = k_RKD[row, head, d], v_RKD[row, head, d]
-                for g in range(num_shared):
-                    queries_GD[g, d] = q_RHD[row, first + g, d] * scale
-                    sums_GD[g, d] = _ZERO
-
-            # Four positions at once: a register of the query, or of the sums, is read for four products.
-            for p in range(0, in_fours, 4):
-                for g in range(num_shared):
-                    s0 = s1 = s2 = s3 = _ZERO
-                    for d in range(head_size):
-                        query = queries_GD[g, d]
-                        s0 += query * keys_LD[p, d]
-                        s1 += query * keys_LD[p + 1, d]
-                        s2 += query * keys_LD[p + 2, d]
-                        s3 += query * keys_LD[p + 3, d]
-                    weights_GL[g, p], weights_GL[g, p + 1] = s0, s1
-                    weights_GL[g, p + 2], weights_GL[g, p + 3] = s2, s3
-            for p in range(in_fours, length):
-                for g in range(num_shared):
-                    s0 = _ZERO
-                    for d in range(head_size):
-                        s0 += queries_GD[g, d] * keys_LD[p, d]
-                    weights_GL[g, p] = s0
-
+            keys_LD = cache_2SKLD[0, slots_R[row], head, :length]
+            values_LD = cache_2SKLD[1, slots_R[row], head, :length]
+            keys_LD[-1], values_LD[-1] = k_RKD[row, head], v_RKD[row, head]
+            members = slice(head * num_shared, (head + 1) * num_shared)
+            np.multiply(q_RHD[row, members], scale, queries_GD)
+            _score(queries_GD, keys_LD, weights_GL)
             for g in range(num_shared):
-                largest, blemish = weights_GL[g, 0], _ZERO
-                for p in range(length):
-                    largest = max(largest, weights_GL[g, p])
-                    blemish += weights_GL[g, p] * _ZERO  # stays 0 unless it is infinite or undefined
-                # exp(x) = 2^n exp(y) with y below ln(2) / 2 in size: a series, which vector units can compute.
-                for p in range(length):
-                    x = max(weights_GL[g, p] - largest, _LOWEST)
-                    n = np.floor(x * _LOG2_E + _HALF)
-                    y = x - n * _LN_2
-                    series = _ONE + y * (_ONE + y * (_E2 + y * (_E3 + y * (_E4 + y * (_E5 + y * _E6)))))
-                    weights_GL[g, p] = series
-                    exponents_L[p] = (np.int32(n) + _EXPONENT_BIAS) << _MANTISSA_BITS
-                total = blemish
-                for p in range(length):
-                    weights_GL[g, p] *= powers_L[p]
-                    total += weights_GL[g, p]
-                for p in range(length):
-                    weights_GL[g, p] /= total
-
-            for p in range(0, in_fours, 4):
-                for g in range(num_shared):
-                    w0, w1 = weights_GL[g, p], weights_GL[g, p + 1]
-                    w2, w3 = weights_GL[g, p + 2], weights_GL[g, p + 3]
-                    for d in range(head_size):
-                        near = w0 * values_LD[p, d] + w1 * values_LD[p + 1, d]
-                        sums_GD[g, d] += near + w2 * values_LD[p + 2, d] + w3 * values_LD[p + 3, d]
-            for p in range(in_fours, length):
-                for g in range(num_shared):
-                    w0 = weights_GL[g, p]
-                    for d in range(head_size):
-                        sums_GD[g, d] += w0 * values_LD[p, d]
-            for g in range(num_shared):
-                for d in range(head_size):
-                    attended_RHD[row, first + g, d] = sums_GD[g, d]
+                _softmax(weights_GL[g, :length], exponents_L[:length])
+            _mix(weights_GL, values_LD, attended_RHD[row, members])
