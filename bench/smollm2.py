@@ -19,6 +19,7 @@ from typing import Any
 from bench.end_to_end import BOTH_CORES
 from bench.harness import ROOT, Result, Side, in_turns, record, show
 from bench.models import smollm2
+from bench.trl import trained_tokens_per_second
 
 RECIPE = ROOT / "bench/recipes/instructions.toml"
 NUM_STEPS = 5
@@ -34,7 +35,7 @@ def measure(turns: int) -> None:
 
     def speed(side: Side, name: str) -> float:
         figures[name].append(side.ask(num_steps=NUM_STEPS, seed=next(seeds)))
-        return tokens_per_second(figures[name][-1])
+        return trained_tokens_per_second(figures[name][-1])
 
     with ExitStack() as sides:
         synchronous = {
@@ -44,7 +45,7 @@ def measure(turns: int) -> None:
         ours = sides.enter_context(Side("rl.py", str(RECIPE), *overrides))
         tried = {}
         for name, side in synchronous.items():
-            tried[name] = tokens_per_second(side.ask(num_steps=TRIAL_STEPS))
+            tried[name] = trained_tokens_per_second(side.ask(num_steps=TRIAL_STEPS))
             show(f"  synchronous, {name}: {tried[name]:.4g} tokens/s")
         best = max(tried, key=lambda name: tried[name])
         our_speeds, their_speeds = in_turns(
@@ -72,10 +73,6 @@ def measure(turns: int) -> None:
             note=describe(figures["asynchronous"], figures["synchronous"]),
         ),
     )
-
-
-def tokens_per_second(figures: dict[str, Any]) -> float:
-    return float(figures["tokens"] / figures["seconds"])
 
 
 def describe(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:

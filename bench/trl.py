@@ -64,7 +64,7 @@ class Turns:
         self.lengths += figures.pop("lengths")
         self.peaks.append(figures.pop("peak_bytes"))
         self.figures.append(figures)
-        return speed(figures)
+        return trained_tokens_per_second(figures)
 
     def describe(self) -> dict[str, Any]:
         """Lengths in tokens, and each turn."""
@@ -88,7 +88,7 @@ def fastest_side(work: Work) -> tuple[Side, dict[int, float]]:
     best: Side | None = None
     for micro_batch in MICRO_BATCHES:
         newest = their_side(work, micro_batch)
-        tried[micro_batch] = speed(newest.ask(num_steps=1))
+        tried[micro_batch] = trained_tokens_per_second(newest.ask(num_steps=1))
         show(f"  TRL, micro-batches of {micro_batch}: {tried[micro_batch]:.4g} tokens/s")
         is_best = tried[micro_batch] == max(tried.values())
         best, slower = (newest, best) if is_best else (best, newest)
@@ -148,6 +148,5 @@ def training_prompts() -> list[str]:
     return [prompt.text for prompt in make_source(load_recipe(Path(RECIPE), []), tokenizer).training()]
 
 
-def speed(figures: dict[str, Any]) -> float:
-    """Completion tokens trained on per second."""
+def trained_tokens_per_second(figures: dict[str, Any]) -> float:
     return float(figures["tokens"] / figures["seconds"])
