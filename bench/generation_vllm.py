@@ -12,8 +12,8 @@ from bench.models import smollm2
 
 NEW_TOKENS = 128
 LIMIT = (
-    "Matrix products, most of a step of ours, run at more than four fifths of the processor's peak "
-    "(`python -m bench peak`), and vLLM's are the same products."
+    "Most of a step of ours is matrix products, which run near the processor's peak "
+    "([decision 16](../decisions/0016-engine-speed.md)); vLLM has the same ones to do."
 )
 
 
