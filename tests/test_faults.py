@@ -65,7 +65,7 @@ def test_a_killed_trainer_stops_the_run_with_the_reason_and_resume_goes_on(tmp_p
     recipe = make_run(tmp_path)
     # Slow grades: the trainer is mostly idle, and its death must be noticed all the same.
     run = Run(recipe, *LONG, "--reward.grader", "tests.lively_grader:slow_score")
-    run.until(lambda: "checkpoint 4 saved" in run.output)
+    run.until_saved(4)
     workers = run.workers()
     run.workers("train_worker")[0].kill()
     assert run.wait() == 1
@@ -81,7 +81,7 @@ def test_a_killed_controller_takes_everything_with_it_and_resume_goes_on(tmp_pat
     recipe = make_run(tmp_path)
     shared_memory = set(os.listdir("/dev/shm"))
     run = Run(recipe, *LONG)
-    run.until(lambda: "checkpoint 4 saved" in run.output)
+    run.until_saved(4)
     run.until_step(7)
     workers = run.workers()
     run.kill()

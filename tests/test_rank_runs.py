@@ -16,7 +16,7 @@ def test_a_killed_rank_stops_the_run_by_name_and_fewer_ranks_resume_it(tmp_path:
     run = Run(
         recipe, *RANKS, "--train.num_steps", "400", "--checkpoint.every_steps", "2", "--eval.every_steps=1000"
     )
-    run.until(lambda: "checkpoint 2 saved" in run.output)
+    run.until_saved(2)
     workers, ranks = run.workers(), run.workers("train_worker")
     assert len(ranks) == 2
     ranks[1].kill()

@@ -1,6 +1,7 @@
 """Real runs in miniature: the command line, real processes, a model of a few thousand parameters."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,14 @@ class Run:
 
     def until_step(self, step: int) -> None:
         self.until(lambda: f"step {step}/" in self.output)
+
+    def until_saved(self, version: int) -> None:
+        """Wait for a checkpoint of this version or a later one: what falls due while one is written is late."""
+
+        def is_saved() -> bool:
+            return any(int(saved) >= version for saved in re.findall(r"checkpoint (\d+) saved", self.output))
+
+        self.until(is_saved)
 
     def workers(self, module: str = "") -> list[psutil.Process]:
         """Living child processes, or those of one module."""

@@ -135,7 +135,7 @@ def test_a_lost_trainer_stops_the_run_and_resume_goes_on(
     run = begin(recipe, *arguments)
     wait_for(run, trainer_node, "train_worker")
     add_node(1)
-    run.until(lambda: "checkpoint 4 saved" in run.output)
+    run.until_saved(4)
     cluster.remove_node(trainer_node, allow_graceful=False)  # type: ignore[attr-defined]
     assert run.wait() == 1
     assert "the trainer is gone: trainer on node 127.0.0.1 is lost" in run.output
