@@ -134,4 +134,18 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
     engine.load(1, adapter)
     assert model.packed_weights() == packed
-    assert engine.pinned_copy().model.packed_weights() == packed, "a pinned version shares what never changes"
+    pinned = model.frozen_copy(changing=adapter.keys())
+    assert pinned.packed_weights() == packed, "a pinned version shares what never changes"
+
+
+def test_a_pinned_version_takes_memory_only_when_others_are_loaded_and_once_for_each_packed_weight() -> None:
+    live = make_engine()
+    twin = live.twin()
+    assert twin.model is live.model
+    twin.keep_weights()
+    packed = twin.model.packed_weights()
+    assert packed.keys() == live.model.packed_weights().keys()
+    num_elements = {name: weight.numel() for name, weight in twin.model.named_parameters()}
+    assert all(num_elements[name] == 0 for name in packed if name != "embedding.weight")
+    assert num_elements["embedding.weight"] == live.model.embedding.weight.numel(), "it is read by rows too"
+    assert all(num_elements[name] for name in num_elements.keys() - packed.keys())

@@ -15,7 +15,6 @@ The engine is single-threaded and knows no processes; `freerun.runtime.rollout_w
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Mapping
 from typing import Protocol
@@ -140,21 +139,20 @@ class Engine:
         """Account for time that decoding stood still around `load`: the checksum, the copy of a pinned version."""
         self._load_seconds += seconds
 
-    def pinned_copy(self) -> Engine:
-        """A second engine at this version, with weights and cache of its own and none of the requests."""
-        # What is not trained (the base of an adapter) never changes, so both engines read the same.
-        changing = trained_parameters(self.model)
-        weights = (*self.model.named_parameters(), *self.model.packed_weights().items())
-        unchanging = {id(weight): weight for name, weight in weights if name not in changing}
-        pinned = Engine(
-            copy.deepcopy(self.model, unchanging),
-            self.config,
-            text=self._text,
-            max_sequence_tokens=self._slot_tokens,
-            seed=self._seed,
+    def twin(self) -> Engine:
+        """A second engine at this version, with a cache of its own and none of the requests.
+
+        It reads the weights of this one: before these change it must `keep_weights`.
+        """
+        twin = Engine(
+            self.model, self.config, text=self._text, max_sequence_tokens=self._slot_tokens, seed=self._seed
         )
-        pinned.version = self.version
-        return pinned
+        twin.version = self.version
+        return twin
+
+    def keep_weights(self) -> None:
+        """Go on with a copy of the weights, and share only what is never trained."""
+        self.model = self.model.frozen_copy(changing=trained_parameters(self.model).keys())
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:

@@ -3,10 +3,10 @@
     live     version  7 ─ 7 ─ 8 ─── 8 ─── 9 ─── 9 ─── 9 ─ 10      loads as they come
     pinned               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8, gone when it is let go
 
-`pin` makes a second engine with a copy of the weights and a cache of its own. While both have work their
-steps alternate, so an evaluation takes at most every other step and never the place of a rollout. The price is
-one more copy of the weights that change, packed ones included, and a second cache as far as it is used, until
-`unpin`.
+`pin` makes a second engine with a cache of its own. While both have work their steps alternate, so an evaluation
+takes at most every other step and never the place of a rollout. Both read the same weights until the next load,
+which leaves a copy of the old ones to the pinned engine, in the form in which it multiplies by them. That is the
+price of an evaluation that outlasts its version, until `unpin`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class PinnableEngine:
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """New weights for the live engine; what is pinned stays."""
+        if self._pinned is not None and self._pinned.model is self._live.model:
+            begin = time.perf_counter()
+            self._pinned.keep_weights()
+            self._live.add_load_seconds(time.perf_counter() - begin)
         self._live.load(version, weights)
 
     def add_load_seconds(self, seconds: float) -> None:
@@ -59,10 +63,8 @@ class PinnableEngine:
         """Keep the weights of the live engine, which must be of `version`, for requests that name it."""
         if self._live.version != version:
             raise WeightsError(f"version {version} cannot be pinned: the engine holds {self._live.version}")
-        begin = time.perf_counter()
         self.unpin()
-        self._pinned = self._live.pinned_copy()
-        self._live.add_load_seconds(time.perf_counter() - begin)
+        self._pinned = self._live.twin()
 
     def unpin(self) -> None:
         """Let go of the pinned version, and of the requests that it still has."""

@@ -12,10 +12,11 @@ Shapes: T packed tokens, C hidden size, H query heads, K key/value heads, D head
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -200,6 +201,18 @@ class Decoder(nn.Module):
         }
         copies["embedding.weight"] = self._packed_embedding
         return {name: packed for name, packed in copies.items() if packed is not None}
+
+    def frozen_copy(self, changing: Collection[str]) -> Decoder:
+        """A decoder for generation that stays when the weights named in `changing` do not; the others are shared.
+
+        A layer with a packed weight has no other: asking it for one fails.
+        """
+        weights = (*self.named_parameters(), *self.packed_weights().items())
+        stand_ins: dict[int, Any] = {id(weight): weight for name, weight in weights if name not in changing}
+        for name, layer in self.named_modules():
+            if isinstance(layer, Linear) and layer.packed is not None and f"{name}.weight" in changing:
+                stand_ins[id(layer.weight)] = nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
+        return copy.deepcopy(self, stand_ins)
 
     def _rotary_table(self, device: torch.device) -> Tensor:
         """Cosines and signed sines (`rotate`) of every position: derived, so neither saved nor published."""

@@ -22,7 +22,7 @@ from freerun.config.engine import BYTES
 from freerun.config.recipe import Recipe
 from freerun.model.adapter_directory import model_config
 from freerun.model.config_file import cached_numbers
-from freerun.model.projections import num_adapter_parameters, num_packed_elements
+from freerun.model.projections import num_adapter_parameters, num_kept_twice, num_packed_elements
 
 FLOAT32_BYTES = BYTES["float32"]
 
@@ -76,8 +76,9 @@ def _rollout_line(
     if is_merged:
         more = f"; {_size(2 * num_parameters * FLOAT32_BYTES)} more to merge the adapter"
     elif is_native:
-        # The packed base of an adapter never changes, so an evaluation shares it.
-        pinned = num_trained * number + (0 if recipe.lora.is_on else packed)
+        # An evaluation shares the base of an adapter, which never changes, and keeps a packed matrix only packed.
+        is_kept_twice = is_in_place and not recipe.lora.is_on
+        pinned = (num_trained + (num_kept_twice(raw) if is_kept_twice else 0)) * number
         more = f"; while evaluating {_size(pinned)} more, and up to as much cache again"
     else:
         # A vLLM server has one version at a time, and evaluates by holding back the next.
