@@ -96,6 +96,41 @@ def test_what_a_row_computes_does_not_depend_on_who_shares_the_batch() -> None:
         assert torch.equal(together[row], attend(cache, q[row, None], k[row, None], v[row, None])[0])
 
 
+@pytest.mark.usefixtures("threads")
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    families=st.lists(
+        st.tuples(st.integers(0, 40), st.lists(st.integers(1, 30), min_size=1, max_size=5)), min_size=1, max_size=4
+    ),
+    seed=st.integers(0, 100),
+)
+def test_a_prompt_is_read_where_it_is_lent_and_whoever_lends_it_makes_no_difference(
+    families: list[tuple[int, list[int]]], seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows = [(family, length) for family, (_, lengths) in enumerate(families) for length in lengths]
+    rows = [rows[row] for row in torch.randperm(len(rows), generator=generator)]  # siblings lie anywhere
+    slots = range(len(rows))
+    cache = torch.randn(2, len(rows), NUM_KV_HEADS, 80, HEAD_SIZE, generator=generator)
+    lenders: dict[int, int] = {}
+    prompts = []
+    for slot, (family, _) in enumerate(rows):
+        lender, num_lent = lenders.setdefault(family, slot), families[family][0]
+        cache[:, slot, :, :num_lent] = cache[:, lender, :, :num_lent]
+        prompts.append((lender, num_lent))
+    positions = [families[family][0] + length - 1 for family, length in rows]
+    q = torch.randn(len(rows), NUM_KV_HEADS * 3, HEAD_SIZE, generator=generator)
+    k, v = torch.randn(2, len(rows), NUM_KV_HEADS, HEAD_SIZE, generator=generator)
+    own_prompts = [(slot, num_lent) for slot, (_, num_lent) in zip(slots, prompts, strict=True)]
+    expected = CompiledDecodeAttention(cache, slots, positions, own_prompts)(cache, q, k, v)
+    plain = DecodeAttention(cache, slots, positions)(cache, q, k, v)
+    torch.testing.assert_close(expected, plain, atol=1e-5, rtol=1e-5)
+    for slot, (lender, num_lent) in zip(slots, prompts, strict=True):
+        if slot != lender:
+            cache[:, slot, :, :num_lent] = math.nan
+    assert torch.equal(CompiledDecodeAttention(cache, slots, positions, prompts)(cache, q, k, v), expected)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
 @pytest.mark.parametrize("where", ["query", "new key", "cached key", "value"])
 def test_what_is_not_finite_is_never_attended_away(bad: float, where: str) -> None:
@@ -116,7 +151,7 @@ def test_what_is_not_finite_is_never_attended_away(bad: float, where: str) -> No
 def test_float32_on_a_cpu_is_attended_by_what_was_compiled_and_bfloat16_is_not() -> None:
     def kind(dtype: torch.dtype) -> type:
         cache = KVCache(TINY, num_slots=2, slot_tokens=8, device=torch.device("cpu"), dtype=dtype)
-        return type(CachedAttention(cache, [0, 1], [3, 5], [])._decode)
+        return type(CachedAttention(cache, [0, 1], [3, 5], [(0, 2), (0, 2)], [])._decode)
 
     assert kind(torch.float32) is CompiledDecodeAttention
     assert kind(torch.bfloat16) is DecodeAttention

@@ -68,13 +68,17 @@ class PrefillChunk:
 
 
 class CachedAttention:
-    """Attention of one step: first a row for each decoding slot, then the prefill chunks, all packed."""
+    """Attention of one step: first a row for each decoding slot, then the prefill chunks, all packed.
+
+    `prompts` has for each row a slot that has the same prompt, and how much of it (`decode_kernel.py`).
+    """
 
     def __init__(
         self,
         cache: KVCache,
         decode_slots: Sequence[int],
         decode_positions: Sequence[int],
+        prompts: Sequence[tuple[int, int]],
         chunks: Sequence[PrefillChunk],
     ) -> None:
         self.cache = cache
@@ -82,8 +86,11 @@ class CachedAttention:
         self.num_decodes = len(decode_slots)
         if decode_slots:
             layer_2SKLD = cache.layers_2SKLD[0]
-            kind = CompiledDecodeAttention if can_compile_for(layer_2SKLD) else DecodeAttention
-            self._decode = kind(layer_2SKLD, decode_slots, decode_positions)
+            self._decode: DecodeAttention | CompiledDecodeAttention = (
+                CompiledDecodeAttention(layer_2SKLD, decode_slots, decode_positions, prompts)
+                if can_compile_for(layer_2SKLD)
+                else DecodeAttention(layer_2SKLD, decode_slots, decode_positions)
+            )
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         cache_2SKLD = self.cache.layers_2SKLD[layer]

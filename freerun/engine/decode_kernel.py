@@ -4,6 +4,13 @@ A CPU reads each cached position once, as far as each sequence goes: there is no
 computes does not depend on who shares the batch. For the three or four queries of a key head batched products of
 torch spend most of their time on the way to the product; this takes half of it, or less.
 
+Siblings have the same prompt in their slots. It is read from one of them for all, head by head, so that it comes
+from the first cache for all but the first; what they have of their own follows.
+
+    slot 3   prompt ████████  own ███          a row's result is that of the two parts one after the other,
+    slot 5         ────┘      own █████        whoever lends the prompt
+    slot 8         ────┘      own ██
+
 Sums may be taken in any order, so that vector units can take them, but infinite and undefined numbers count: where
 a score is one the result is undefined, as it would be in torch, and whoever samples from it notices.
 
@@ -11,12 +18,13 @@ Threads divide the rows so that each reads about as much. Compiling takes second
 keeps the result beside this file.
 
 Shapes: S slots, R decode rows, K key/value heads, G query heads of each, H = K G, L positions, D head size; 2
-stands for keys and values.
+stands for keys and values, 5 for what says where a row is.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -33,12 +41,11 @@ MIN_SHARE = 2**19
 _HELPERS = ThreadPoolExecutor(thread_name_prefix="attention")
 
 _SIGNATURE = numba.void(
+    numba.int64[:, ::1],
     numba.float32[:, :, :, :, ::1],
     numba.float32[:, :, :],
     numba.float32[:, :, :],
     numba.float32[:, :, :],
-    numba.int64[::1],
-    numba.int64[::1],
     numba.float32[:, :, ::1],
 )
 # Literals would be float64, and half as many would fit into a register.
@@ -55,28 +62,41 @@ def can_compile_for(cache_2SKLD: Tensor) -> bool:
 
 
 class CompiledDecodeAttention:
-    """Who decodes in this step and how far each sees; called once for each layer."""
+    """Who decodes in this step and how far each sees; called once for each layer.
 
-    def __init__(self, cache_2SKLD: Tensor, slots: Sequence[int], positions: Sequence[int]) -> None:
-        self._slots_R = np.array(slots, dtype=np.int64)
-        self._positions_R = np.array(positions, dtype=np.int64)
+    `prompts` has for each row a slot whose first positions are its own too, and how many; rows that name the same
+    slot read them there together.
+    """
+
+    def __init__(
+        self,
+        cache_2SKLD: Tensor,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        prompts: Sequence[tuple[int, int]] = (),
+    ) -> None:
         _, num_slots, num_kv_heads, slot_tokens, head_size = cache_2SKLD.shape
-        # What is compiled does not look where it writes.
-        assert 0 <= min(slots) <= max(slots) < num_slots, f"slots {slots} of {num_slots}"
-        assert 0 <= min(positions) <= max(positions) < slot_tokens, f"positions {positions} of {slot_tokens}"
-        ends_R = np.cumsum(self._positions_R + 1)
+        lenders, lent = zip(*prompts, strict=True) if prompts else (slots, [0] * len(slots))
+        # What is compiled does not look where it reads and writes.
+        assert 0 <= min(*slots, *lenders) <= max(*slots, *lenders) < num_slots, (
+            f"{slots}, {lenders} of {num_slots}"
+        )
+        assert max(positions) < slot_tokens, f"positions {positions} of {slot_tokens}"
+        assert all(map(operator.le, lent, positions)), f"prompts of {lent}, positions {positions}"
+        rows = sorted(range(len(slots)), key=lenders.__getitem__)
+        places_R5 = np.array([(row, slots[row], positions[row], lenders[row], lent[row]) for row in rows])
+        ends_R = np.cumsum(places_R5[:, 2] + 1)
         num_read = int(ends_R[-1]) * 2 * num_kv_heads * head_size
         num_threads = max(1, min(torch.get_num_threads(), num_read // MIN_SHARE))
         bounds = np.searchsorted(ends_R, ends_R[-1] * np.arange(1, num_threads) // num_threads)
-        self._shares = [slice(*pair) for pair in pairwise(sorted({0, *bounds.tolist(), len(slots)}))]
+        self._shares = [places_R5[slice(*pair)] for pair in pairwise(sorted({0, *bounds.tolist(), len(slots)}))]
 
     def __call__(self, cache_2SKLD: Tensor, q_RHD: Tensor, k_RKD: Tensor, v_RKD: Tensor) -> Tensor:
         attended_RHD = torch.empty(q_RHD.shape)
-        layer, attended = cache_2SKLD.numpy(), attended_RHD.numpy()
-        arrays = q_RHD.numpy(), k_RKD.numpy(), v_RKD.numpy(), self._slots_R, self._positions_R, attended
-        own, *others = ([array[share] for array in arrays] for share in self._shares)
-        helping = [_HELPERS.submit(_attend, layer, *share) for share in others]
-        _attend(layer, *own)
+        arrays = cache_2SKLD.numpy(), q_RHD.numpy(), k_RKD.numpy(), v_RKD.numpy(), attended_RHD.numpy()
+        own, *others = self._shares
+        helping = [_HELPERS.submit(_attend, share, *arrays) for share in others]
+        _attend(own, *arrays)
         for helper in helping:
             helper.result()
         return attended_RHD
@@ -94,8 +114,11 @@ def _compiled(function: Callable[..., None]) -> Any:
 
 
 @numba.njit(fastmath=_FASTMATH)
-def _score(queries_GD: np.ndarray, keys_LD: np.ndarray, scores_GL: np.ndarray) -> None:
-    """Products of all queries with all keys; four keys at once, so that a query is read once for four."""
+def _score(queries_GD: np.ndarray, keys_LD: np.ndarray, scores_GL: np.ndarray, begin: int) -> None:
+    """Products of all queries with all keys, from column `begin` on.
+
+    Four keys at once, so that a query is read once for four.
+    """
     length, head_size = keys_LD.shape
     in_fours = length - length % 4
     for p in range(0, in_fours, 4):
@@ -107,13 +130,14 @@ def _score(queries_GD: np.ndarray, keys_LD: np.ndarray, scores_GL: np.ndarray) -
                 s1 += query * keys_LD[p + 1, d]
                 s2 += query * keys_LD[p + 2, d]
                 s3 += query * keys_LD[p + 3, d]
-            scores_GL[g, p], scores_GL[g, p + 1], scores_GL[g, p + 2], scores_GL[g, p + 3] = s0, s1, s2, s3
+            four = scores_GL[g, begin + p : begin + p + 4]
+            four[0], four[1], four[2], four[3] = s0, s1, s2, s3
     for p in range(in_fours, length):
         for g in range(len(queries_GD)):
             s0 = _ZERO
             for d in range(head_size):
                 s0 += queries_GD[g, d] * keys_LD[p, d]
-            scores_GL[g, p] = s0
+            scores_GL[g, begin + p] = s0
 
 
 @numba.njit(fastmath=_FASTMATH)
@@ -139,50 +163,68 @@ def _softmax(scores_L: np.ndarray, exponents_L: np.ndarray) -> None:
 
 
 @numba.njit(fastmath=_FASTMATH)
-def _mix(weights_GL: np.ndarray, values_LD: np.ndarray, mixed_GD: np.ndarray) -> None:
-    """Weighted sums of the values; four values at once, so that a sum is written once for four."""
+def _mix(weights_GL: np.ndarray, begin: int, values_LD: np.ndarray, mixed_GD: np.ndarray) -> None:
+    """Add the values, weighted by the columns from `begin` on.
+
+    Four values at once, so that a sum is written once for four.
+    """
     length, head_size = values_LD.shape
     in_fours = length - length % 4
-    mixed_GD[:] = _ZERO
     for p in range(0, in_fours, 4):
         for g in range(len(mixed_GD)):
-            w0, w1, w2, w3 = weights_GL[g, p], weights_GL[g, p + 1], weights_GL[g, p + 2], weights_GL[g, p + 3]
+            four = weights_GL[g, begin + p : begin + p + 4]
+            w0, w1, w2, w3 = four[0], four[1], four[2], four[3]
             for d in range(head_size):
                 first_two = w0 * values_LD[p, d] + w1 * values_LD[p + 1, d]
                 mixed_GD[g, d] += first_two + w2 * values_LD[p + 2, d] + w3 * values_LD[p + 3, d]
     for p in range(in_fours, length):
         for g in range(len(mixed_GD)):
             for d in range(head_size):
-                mixed_GD[g, d] += weights_GL[g, p] * values_LD[p, d]
+                mixed_GD[g, d] += weights_GL[g, begin + p] * values_LD[p, d]
 
 
 @_compiled
 def _attend(
+    places_R5: np.ndarray,
     cache_2SKLD: np.ndarray,
     q_RHD: np.ndarray,
     k_RKD: np.ndarray,
     v_RKD: np.ndarray,
-    slots_R: np.ndarray,
-    positions_R: np.ndarray,
     attended_RHD: np.ndarray,
 ) -> None:
-    """Put the new keys and values into the cache, and attend to all that each row has there."""
+    """Put the new keys and values into the cache, and attend to all that each row has there.
+
+    A place is a row, its slot and position, the slot that lends it its prompt, and how much of it.
+    """
     num_kv_heads, head_size = k_RKD.shape[1:]
     num_shared = q_RHD.shape[1] // num_kv_heads
     scale = np.float32(1 / math.sqrt(head_size))
-    longest = positions_R.max() + 1
+    longest = places_R5[:, 2].max() + 1
     queries_GD = np.empty((num_shared, head_size), dtype=np.float32)
     weights_GL = np.empty((num_shared, longest), dtype=np.float32)
     exponents_L = np.empty(longest, dtype=np.int32)
-    for row in range(len(slots_R)):
-        length = positions_R[row] + 1
+    begin = 0
+    while begin < len(places_R5):
+        lender, num_lent = places_R5[begin, 3], places_R5[begin, 4]
+        end = begin
+        while end < len(places_R5) and places_R5[end, 3] == lender:
+            end += 1
         for head in range(num_kv_heads):
-            keys_LD = cache_2SKLD[0, slots_R[row], head, :length]
-            values_LD = cache_2SKLD[1, slots_R[row], head, :length]
-            keys_LD[-1], values_LD[-1] = k_RKD[row, head], v_RKD[row, head]
             members = slice(head * num_shared, (head + 1) * num_shared)
-            np.multiply(q_RHD[row, members], scale, queries_GD)
-            _score(queries_GD, keys_LD, weights_GL)
-            for g in range(num_shared):
-                _softmax(weights_GL[g, :length], exponents_L[:length])
-            _mix(weights_GL, values_LD, attended_RHD[row, members])
+            lent_keys_LD = cache_2SKLD[0, lender, head, :num_lent]
+            lent_values_LD = cache_2SKLD[1, lender, head, :num_lent]
+            for place in range(begin, end):
+                row, slot, position = places_R5[place, 0], places_R5[place, 1], places_R5[place, 2]
+                keys_LD = cache_2SKLD[0, slot, head, num_lent : position + 1]
+                values_LD = cache_2SKLD[1, slot, head, num_lent : position + 1]
+                keys_LD[-1], values_LD[-1] = k_RKD[row, head], v_RKD[row, head]
+                np.multiply(q_RHD[row, members], scale, queries_GD)
+                _score(queries_GD, lent_keys_LD, weights_GL, 0)
+                _score(queries_GD, keys_LD, weights_GL, num_lent)
+                for g in range(num_shared):
+                    _softmax(weights_GL[g, : position + 1], exponents_L[: position + 1])
+                mixed_GD = attended_RHD[row, members]
+                mixed_GD[:] = _ZERO
+                _mix(weights_GL, 0, lent_values_LD, mixed_GD)
+                _mix(weights_GL, num_lent, values_LD, mixed_GD)
+        begin = end

@@ -26,7 +26,7 @@ from torch import Tensor
 from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
 from freerun.engine.sampler import sample, streams, uniforms
-from freerun.engine.scheduler import Scheduler, Step
+from freerun.engine.scheduler import Scheduler, Step, lent_prompts
 from freerun.engine.sequence import Sequence, SequenceGroup
 from freerun.errors import RequestError, WeightsError
 from freerun.model.decoder import Decoder
@@ -173,7 +173,13 @@ class Engine:
         token_ids = [sequence.tokens[-1] for sequence in ready]
         positions = [len(sequence.tokens) - 1 for sequence in ready]
         slots = [sequence.slot for sequence in ready]
-        attention = CachedAttention(self._cache, slots, positions.copy(), [chunk for _, chunk in step.prefills])
+        attention = CachedAttention(
+            self._cache,
+            slots,
+            positions.copy(),
+            lent_prompts(ready),
+            [chunk for _, chunk in step.prefills],
+        )
         last_rows = list(range(len(ready)))
         for sequence, chunk in step.prefills:
             token_ids += sequence.tokens[chunk.start : chunk.end]

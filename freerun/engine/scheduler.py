@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect, insort
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from freerun.engine.cache import KVCache, PrefillChunk
-from freerun.engine.sequence import Sequence, SequenceGroup
+from freerun.engine.sequence import Prefix, Sequence, SequenceGroup
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Scheduler:
                     continue
                 prefix_pending.add(id(group))
                 if sequence.num_computed == 0:
-                    sequence.prefix_version = version
+                    sequence.prefix = Prefix(version)
             if sequence.num_missing > 1 and budget > 0:
                 start = sequence.num_computed
                 chunk = PrefillChunk(sequence.slot, start, min(start + budget, len(sequence.tokens)))
@@ -173,13 +174,19 @@ class Scheduler:
         # All but the last token: computing that one is the sequence's own first decode step.
         num_tokens = sequence.group.prompt_length - 1
         self.cache.copy(source=donor.slot, target=sequence.slot, num_tokens=num_tokens)
-        sequence.num_computed, sequence.prefix_version = num_tokens, donor.prefix_version
+        sequence.num_computed, sequence.prefix = num_tokens, donor.prefix
+
+
+def lent_prompts(sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
+    """For each a slot that has its prompt, the same for all that have it from each other, and how much of it."""
+    lenders: dict[Prefix | None, int] = {}
+    return [(lenders.setdefault(each.prefix, each.slot), each.group.prompt_length - 1) for each in sequences]
 
 
 def _has_prefix(sequence: Sequence, version: int) -> bool:
     """Whether it can lend its prompt: a kept cache may hold one that was begun under an older version."""
     is_computed = 0 < sequence.group.prompt_length - 1 <= sequence.num_computed
-    return is_computed and sequence.prefix_version == version
+    return is_computed and sequence.prefix is not None and sequence.prefix.version == version
 
 
 def _order(sequence: Sequence) -> int:

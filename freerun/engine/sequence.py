@@ -7,9 +7,19 @@ sampled. A weight load, a preemption and a new prompt differ only in how many ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from freerun.types import Completion, FinishReason, Request, Span
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """One computation of a prompt's keys and values: siblings that have the same one have the same bits of it."""
+
+    version: int
+    """Under which it was begun."""
 
 
 class Sequence:
@@ -28,8 +38,8 @@ class Sequence:
         """Its place in the cache; -1 while it has none."""
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
-        self.prefix_version = -1
-        """The version under which the first of the prompt's keys and values were computed."""
+        self.prefix: Prefix | None = None
+        """What the cache has of the prompt, but for its last token."""
         self.finish_reason: FinishReason | None = None
 
     @property
