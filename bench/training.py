@@ -14,7 +14,7 @@ from typing import Any
 from bench.environments import areal
 from bench.harness import Result, Side, in_turns, record, show
 from bench.models import smollm2, tiny
-from bench.trajectories import make_groups, num_tokens
+from bench.trajectories import PROMPT_TOKENS, make_groups, num_tokens
 
 Groups = list[dict[str, Any]]
 
@@ -62,7 +62,22 @@ def _against_padded(name: str, groups: Groups, ours: Side, padded: Side, turns: 
         ours=our_figures,
         theirs=their_figures,
         settings=_settings(groups) | their_work,
-        note=f"Padded micro-batches of {size} sequences {order}, its best of {len(PADDED_SETTINGS)} settings.",
+        note=f"Padded micro-batches of {size} sequences {order}, its best of {len(PADDED_SETTINGS)} settings. "
+        f"{_positions_note(groups, size, is_sorted)}",
+    )
+
+
+def _positions_note(groups: Groups, size: int, is_sorted: bool) -> str:
+    """What the ratio would be if a position took equally long on both sides."""
+    completions = [len(completion) for group in groups for completion in group["completions"]]
+    lengths = sorted(completions) if is_sorted else completions
+    batches = [lengths[begin : begin + size] for begin in range(0, len(lengths), size)]
+    padded = sum(len(batch) * (PROMPT_TOKENS + max(batch)) for batch in batches)
+    # The last token of a completion is predicted and predicts nothing.
+    ours = sum(PROMPT_TOKENS + sum(len(c) - 1 for c in group["completions"]) for group in groups)
+    return (
+        f"It computes {padded:,} positions, {padded / ours:.2f}x those of ours, which has no padding and each "
+        "group's prompt once: where a position takes equally long on both sides, that is the limit."
     )
 
 
