@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.sampler import streams, uniforms
+from freerun.engine.scheduler import lent_prompts
 from freerun.engine.sequence import SequenceGroup
 from freerun.errors import RequestError, WeightsError, WorkerError
 from freerun.model.attention import full_forward_logits
@@ -225,6 +226,30 @@ def test_samples_of_a_group_share_one_prefill() -> None:
     engine = make_engine(prefill_chunk_tokens=64, cache_tokens=800)
     run(engine, [request])
     assert engine.stats().num_prefill_tokens == 49
+
+
+def test_samples_of_a_group_decode_with_the_prompt_of_one_slot() -> None:
+    requests = [make_request(i, prompt_length=7 + i, num_samples=3) for i in (1, 2)]
+    expected = run(make_engine(), requests)
+    engine = make_engine()
+    for request in requests:
+        engine.submit(request)
+    for _ in range(5):
+        assert not engine.step()
+    decoding = engine._scheduler.running
+    prompts = lent_prompts(decoding)
+    assert sorted(prompts) == [(0, 7), (0, 7), (0, 7), (3, 8), (3, 8), (3, 8)]
+    for sequence, (lender, num_lent) in zip(decoding, prompts, strict=True):
+        if sequence.slot != lender:
+            for layer_2SKLD in engine._cache.layers_2SKLD:
+                layer_2SKLD[:, sequence.slot, :, :num_lent] = torch.nan
+    for _ in range(4):
+        assert not engine.step(), "the lender is still there: nobody looks at a copy of its own"
+    for sequence in decoding:
+        request = sequence.group.request
+        completion = expected[request.request_id][1][sequence.group.sequences.index(sequence)]
+        assert sequence.num_sampled >= 8
+        assert sequence.logprobs == completion.logprobs[: sequence.num_sampled].tolist()
 
 
 def test_samples_of_a_group_differ_and_seeds_differ() -> None:
