@@ -1,7 +1,7 @@
 """Decoding attends as each sequence alone would, and the cache takes no memory before it is used."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -18,6 +18,12 @@ from freerun.engine.decoding import DecodeAttention, _choose_alone
 
 NUM_SLOTS, NUM_KV_HEADS, SLOT_TOKENS, HEAD_SIZE = 12, 2, 900, 8
 
+
+def compiled(cache: torch.Tensor, slots: Sequence[int], positions: Sequence[int]) -> CompiledDecodeAttention:
+    """Nobody lends anything."""
+    return CompiledDecodeAttention(cache, slots, positions, [(slot, 0) for slot in slots])
+
+
 Attend = Callable[[torch.Tensor, list[int], list[int]], DecodeAttention | CompiledDecodeAttention]
 
 
@@ -32,7 +38,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("make", [DecodeAttention, CompiledDecodeAttention])
+@pytest.mark.parametrize("make", [DecodeAttention, compiled])
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.dictionaries(st.integers(0, NUM_SLOTS - 1), st.integers(1, SLOT_TOKENS), min_size=1),
@@ -73,7 +79,7 @@ def test_the_compiled_attention_is_as_exact_as_float32_for_heads_of_any_size_and
     qk = torch.randn(1, 2 * num_queries + 2, head_size, generator=generator) * size
     q, k = qk.split([2 * num_queries, 2], dim=1)
     v = torch.randn(1, 4, head_size, generator=generator)[:, 2:]
-    attended = CompiledDecodeAttention(cache, [0], [length - 1])(cache, q, k, v)
+    attended = compiled(cache, [0], [length - 1])(cache, q, k, v)
     assert torch.equal(cache[:, 0, :, -1], torch.stack((k[0], v[0])))
     keys, values = cache[:, 0].double()
     queries = q.view(2, num_queries, head_size).double()
@@ -90,9 +96,9 @@ def test_what_a_row_computes_does_not_depend_on_who_shares_the_batch() -> None:
     q = torch.randn(NUM_SLOTS, NUM_KV_HEADS * 3, HEAD_SIZE, generator=torch.Generator().manual_seed(1))
     k, v = torch.randn(2, NUM_SLOTS, NUM_KV_HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(2))
     positions = [17 * slot + 3 for slot in range(NUM_SLOTS)]
-    together = CompiledDecodeAttention(cache, range(NUM_SLOTS), positions)(cache, q, k, v)
+    together = compiled(cache, range(NUM_SLOTS), positions)(cache, q, k, v)
     for row in range(NUM_SLOTS):
-        attend = CompiledDecodeAttention(cache, [row], [positions[row]])
+        attend = compiled(cache, [row], [positions[row]])
         assert torch.equal(together[row], attend(cache, q[row, None], k[row, None], v[row, None])[0])
 
 
@@ -140,7 +146,7 @@ def test_what_is_not_finite_is_never_attended_away(bad: float, where: str) -> No
     q[:, :, 3], k[:, :, 3], cache[0, :, :, :, 3] = 8, 8, 8  # the largest number times these overflows
     places = {"query": q[0, 0], "new key": k[0, 0], "cached key": cache[0, 0, 0, 4], "value": cache[1, 0, 0, 4]}
     places[where][3] = bad
-    attended = CompiledDecodeAttention(cache, [0, 1], [8, 8])(cache, q, k, v)
+    attended = compiled(cache, [0, 1], [8, 8])(cache, q, k, v)
     if where == "value" and bad == 3e38:  # a large value is a number like others
         assert attended[0].isfinite().all()
     else:

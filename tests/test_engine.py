@@ -8,6 +8,7 @@ from tiny_models import TINY, Letters, make_request, random_model, random_weight
 from torch import Tensor
 from torch.nn import functional as F
 
+import freerun.engine.engine
 from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.sampler import streams, uniforms
@@ -244,12 +245,26 @@ def test_samples_of_a_group_decode_with_the_prompt_of_one_slot() -> None:
             for layer_2SKLD in engine._cache.layers_2SKLD:
                 layer_2SKLD[:, sequence.slot, :, :num_lent] = torch.nan
     for _ in range(4):
-        assert not engine.step(), "the lender is still there: nobody looks at a copy of its own"
+        assert not engine.step()
+    # While the lender is there nobody looks at a copy of its own.
     for sequence in decoding:
         request = sequence.group.request
         completion = expected[request.request_id][1][sequence.group.sequences.index(sequence)]
         assert sequence.num_sampled >= 8
         assert sequence.logprobs == completion.logprobs[: sequence.num_sampled].tolist()
+
+
+@pytest.mark.parametrize("overrides", [{}, {"kv_on_load": "keep"}, {"cache_tokens": 100}, {"num_slots": 3}])
+def test_whoever_lends_a_prompt_no_bit_of_a_logprob_changes(
+    overrides: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [*MIX, make_request(6, prompt_length=1, num_samples=2)]
+    lent = run(make_engine(**overrides), requests, {6: 1, 13: 2})
+    own = lambda sequences: [(s.slot, s.group.prompt_length - 1) for s in sequences]  # noqa: E731
+    monkeypatch.setattr(freerun.engine.engine, "lent_prompts", own)
+    for request_id, (_, completions) in run(make_engine(**overrides), requests, {6: 1, 13: 2}).items():
+        for one, other in zip(completions, lent[request_id][1], strict=True):
+            assert one.logprobs.tolist() == other.logprobs.tolist()
 
 
 def test_samples_of_a_group_differ_and_seeds_differ() -> None:

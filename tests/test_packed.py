@@ -22,7 +22,7 @@ from freerun.model.checkpoint import read_config
 from freerun.model.decoder import Decoder, DecoderConfig
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.model.packed import PackedWeight
-from freerun.model.projections import num_packed_elements
+from freerun.model.projections import num_kept_twice, num_packed_elements
 
 WIDE = DecoderConfig(
     vocab_size=640,
@@ -86,6 +86,11 @@ def test_what_is_packed_is_known_from_the_models_config_alone(tmp_path: Path, si
     model.pack(changed=())
     packed = [model.get_parameter(name) for name in model.packed_weights()]
     assert num_packed_elements(raw) == sum(weight.numel() for weight in packed) > 0
+    parameters = dict(model.named_parameters())
+    kept = model.frozen_copy(changing=parameters.keys())
+    num_plain = sum(weight.numel() for weight in kept.parameters())
+    num_all = sum(weight.numel() for weight in parameters.values())
+    assert num_plain + num_packed_elements(raw) == num_all + num_kept_twice(raw)
 
 
 def make_engine() -> Engine:
@@ -110,9 +115,14 @@ def test_an_engine_with_packed_weights_gives_the_logprobs_of_a_plain_forward_acr
 
 
 def test_a_pinned_version_keeps_its_packed_weights() -> None:
-    engine = PinnableEngine(make_engine())
+    live = make_engine()
+    buffer = {name: weight.clone() for name, weight in WEIGHTS[0].items()}
+    live.load(0, buffer)
+    engine = PinnableEngine(live)
     engine.pin(0)
     engine.load(1, WEIGHTS[1])
+    for weight in buffer.values():  # the trainer writes its next version there
+        weight.zero_()
     pinned = finish(engine, msgspec.structs.replace(REQUEST, pinned_version=0), {}, WEIGHTS)
     alone = finish(make_engine(), REQUEST, {}, WEIGHTS)
     assert [c.token_ids.tolist() for c in pinned] == [c.token_ids.tolist() for c in alone]
@@ -134,8 +144,13 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
     engine.load(1, adapter)
     assert model.packed_weights() == packed
-    pinned = model.frozen_copy(changing=adapter.keys())
-    assert pinned.packed_weights() == packed, "a pinned version shares what never changes"
+    pinnable = PinnableEngine(engine)
+    pinnable.pin(1)
+    pinnable.load(2, {name: torch.randn_like(weight) for name, weight in adapter.items()})
+    assert pinnable._pinned is not None
+    assert pinnable._pinned.model.packed_weights() == packed, "a pinned version shares what never changes"
+    (again,) = finish(pinnable, msgspec.structs.replace(request, pinned_version=1), {}, WEIGHTS)
+    assert again.logprobs.tolist() == completion.logprobs.tolist()
 
 
 def test_a_pinned_version_takes_memory_only_when_others_are_loaded_and_once_for_each_packed_weight() -> None:

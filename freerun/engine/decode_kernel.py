@@ -1,11 +1,11 @@
 """Attention of one new token in each of many cached sequences, compiled for this processor.
 
-A CPU reads each cached position once, as far as each sequence goes: there is no mask, no padding, and what a row
-computes does not depend on who shares the batch. For the three or four queries of a key head batched products of
+A CPU reads each sequence as far as it goes, and once: there is no mask, no padding, and what a row computes does
+not depend on who shares the batch. For the three or four queries of a key head batched products of
 torch spend most of their time on the way to the product; this takes half of it, or less.
 
-Siblings have the same prompt in their slots. It is read from one of them for all, head by head, so that it comes
-from the first cache for all but the first; what they have of their own follows.
+Siblings have the same prompt in their slots. It is read from one of them for all, head by head, so that all but
+the first find it in a cache of the processor; what they have of their own follows.
 
     slot 3   prompt ████████  own ███          a row's result is that of the two parts one after the other,
     slot 5         ────┘      own █████        whoever lends the prompt
@@ -64,8 +64,8 @@ def can_compile_for(cache_2SKLD: Tensor) -> bool:
 class CompiledDecodeAttention:
     """Who decodes in this step and how far each sees; called once for each layer.
 
-    `prompts` has for each row a slot whose first positions are its own too, and how many; rows that name the same
-    slot read them there together.
+    `prompts` has for each row a slot whose first positions are the same as its own, and how many; rows that name
+    the same slot and number read them there together.
     """
 
     def __init__(
@@ -73,14 +73,15 @@ class CompiledDecodeAttention:
         cache_2SKLD: Tensor,
         slots: Sequence[int],
         positions: Sequence[int],
-        prompts: Sequence[tuple[int, int]] = (),
+        prompts: Sequence[tuple[int, int]],
     ) -> None:
         _, num_slots, num_kv_heads, slot_tokens, head_size = cache_2SKLD.shape
-        lenders, lent = zip(*prompts, strict=True) if prompts else (slots, [0] * len(slots))
+        lenders, lent = zip(*prompts, strict=True)
         # What is compiled does not look where it reads and writes.
         assert 0 <= min(*slots, *lenders) <= max(*slots, *lenders) < num_slots, (
             f"{slots}, {lenders} of {num_slots}"
         )
+        assert min(lent) >= 0, f"prompts of {lent}"
         assert max(positions) < slot_tokens, f"positions {positions} of {slot_tokens}"
         assert all(map(operator.le, lent, positions)), f"prompts of {lent}, positions {positions}"
         rows = sorted(range(len(slots)), key=lenders.__getitem__)
@@ -207,7 +208,7 @@ def _attend(
     while begin < len(places_R5):
         lender, num_lent = places_R5[begin, 3], places_R5[begin, 4]
         end = begin
-        while end < len(places_R5) and places_R5[end, 3] == lender:
+        while end < len(places_R5) and places_R5[end, 3] == lender and places_R5[end, 4] == num_lent:
             end += 1
         for head in range(num_kv_heads):
             members = slice(head * num_shared, (head + 1) * num_shared)

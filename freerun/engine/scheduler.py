@@ -178,9 +178,17 @@ class Scheduler:
 
 
 def lent_prompts(sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
-    """For each a slot that has its prompt, the same for all that have it from each other, and how much of it."""
-    lenders: dict[Prefix | None, int] = {}
-    return [(lenders.setdefault(each.prefix, each.slot), each.group.prompt_length - 1) for each in sequences]
+    """For each sequence that decodes, the slot where it reads its prompt, and how many positions of it.
+
+    All that have copies of one computation are given the same slot. Only the last token of a prompt is a decode
+    step, so what is before it is in the cache.
+    """
+    lenders: dict[Prefix | Sequence, int] = {}
+    return [
+        # A prompt of one token has nothing before it, and no prefix.
+        (lenders.setdefault(each.prefix or each, each.slot), each.group.prompt_length - 1)
+        for each in sequences
+    ]
 
 
 def _has_prefix(sequence: Sequence, version: int) -> bool:

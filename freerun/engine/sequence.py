@@ -39,7 +39,7 @@ class Sequence:
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
         self.prefix: Prefix | None = None
-        """What the cache has of the prompt, but for its last token."""
+        """Which computation the prompt in the cache is of, as far as `num_computed` says that it is there."""
         self.finish_reason: FinishReason | None = None
 
     @property

@@ -205,7 +205,7 @@ class Decoder(nn.Module):
     def frozen_copy(self, changing: Collection[str]) -> Decoder:
         """A decoder for generation that stays when the weights named in `changing` do not; the others are shared.
 
-        A layer with a packed weight has no other: asking it for one fails.
+        What is packed and changes is kept in that form only: the parameter of such a layer is empty.
         """
         weights = (*self.named_parameters(), *self.packed_weights().items())
         stand_ins: dict[int, Any] = {id(weight): weight for name, weight in weights if name not in changing}
