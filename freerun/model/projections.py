@@ -52,18 +52,6 @@ def num_adapter_parameters(lora: LoraConfig, raw: Mapping[str, Any]) -> int:
 
 def num_packed_elements(raw: Mapping[str, Any]) -> int:
     """Numbers in the matrices that generation on a CPU packs (`packed.py`), stacked as in the decoder."""
-    return sum(elements for elements in _multiplied(raw) if elements >= MIN_PACKED_ELEMENTS)
-
-
-def num_kept_twice(raw: Mapping[str, Any]) -> int:
-    """Of the packed ones those that generation reads as they are too: an embedding that is also the head."""
-    num_embedded = raw["vocab_size"] * raw["hidden_size"]
-    is_needed_twice = raw.get("tie_word_embeddings") and num_embedded >= MIN_PACKED_ELEMENTS
-    return num_embedded if is_needed_twice else 0
-
-
-def _multiplied(raw: Mapping[str, Any]) -> tuple[int, ...]:
-    """Numbers in each matrix that hidden states are multiplied by."""
     size = {name: rows * columns for name, (rows, columns) in projection_shapes(raw).items()}
     layer = (
         size["q_proj"] + size["k_proj"] + size["v_proj"],
@@ -71,5 +59,16 @@ def _multiplied(raw: Mapping[str, Any]) -> tuple[int, ...]:
         size["gate_proj"] + size["up_proj"],
         size["down_proj"],
     )
-    head = raw["vocab_size"] * raw["hidden_size"]
-    return (*layer * raw["num_hidden_layers"], head)
+    matrices = (*layer * raw["num_hidden_layers"], _num_embedded(raw))
+    return sum(elements for elements in matrices if elements >= MIN_PACKED_ELEMENTS)
+
+
+def num_kept_twice(raw: Mapping[str, Any]) -> int:
+    """Of the packed ones those that generation reads as they are too: an embedding that is also the head."""
+    num_embedded = _num_embedded(raw)
+    return num_embedded if raw.get("tie_word_embeddings") and num_embedded >= MIN_PACKED_ELEMENTS else 0
+
+
+def _num_embedded(raw: Mapping[str, Any]) -> int:
+    """Numbers in the embedding, and in the head."""
+    return int(raw["vocab_size"] * raw["hidden_size"])
