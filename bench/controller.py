@@ -69,7 +69,7 @@ def measure(turns: int) -> None:
                 note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core. "
                 f"{statistics.median(cost.num_per_second for cost in of_turns):.3g} trajectories a second passed, "
                 f"{statistics.median(cost.milliseconds for cost in of_turns):.2g} ms for each. A trajectory "
-                "costs about as much whatever the model, nearly half of it for its grade, which passes alone.",
+                "costs about as much whatever the model, much of it for its grade, which passes alone.",
             )
             for recipe, of_turns in costs.items()
         ),
