@@ -10,7 +10,7 @@ import random
 
 import pytest
 from fake_groups import POLICIES, a_buffer, a_group, through_a_checkpoint
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -239,7 +239,7 @@ class RunMachine(RuleBasedStateMachine):
         assert set(range(started)) <= set(run.trained) | run.thrown_away.keys()
 
 
-RunMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+RunMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
 test_the_invariants_hold_in_any_order_of_events = RunMachine.TestCase
 
 
@@ -327,9 +327,7 @@ simulated_runs = given(
     num_slots=st.integers(1, 30),
     seed=st.integers(0, 2**32),
 )
-at_length = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+at_length = settings(max_examples=40, derandomize=True)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -45,7 +45,7 @@ def test_the_cores_of_a_killed_process_are_free(tmp_path: Path) -> None:
     assert claim_cores({0, 1}, 2, directory=tmp_path).cores == (0, 1)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.booleans())))
 def test_no_core_is_ever_claimed_twice(tmp_path: Path, history: list[tuple[int, int, bool]]) -> None:
     held = {}

@@ -39,7 +39,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("make", [DecodeAttention, compiled])
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     lengths=st.dictionaries(st.integers(0, NUM_SLOTS - 1), st.integers(1, SLOT_TOKENS), min_size=1),
     num_queries=st.integers(1, 3),
@@ -63,7 +63,7 @@ def test_each_row_attends_to_its_own_sequence_and_no_further(
     assert torch.equal(cache, before), "only the new keys and values are written"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     head_size=st.integers(1, 80),
     num_queries=st.integers(1, 5),
@@ -103,7 +103,7 @@ def test_what_a_row_computes_does_not_depend_on_who_shares_the_batch() -> None:
 
 
 @pytest.mark.usefixtures("threads")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     families=st.lists(
         st.tuples(st.integers(0, 40), st.lists(st.integers(1, 30), min_size=1, max_size=5)), min_size=1, max_size=4
