@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from process_table import is_running
 from the_worker import Did
 
 from freerun.processes.child import Child
@@ -15,14 +16,6 @@ PATIENCE_SECONDS = 30.0
 
 def let_children_find_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-
-
-def is_running(pid: int) -> bool:
-    """A zombie whose new parent has not looked yet does not run any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def assert_ends(pid: int) -> None:

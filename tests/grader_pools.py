@@ -1,15 +1,14 @@
 """Grader pools for tests: real processes around `unruly_task`, which does what a completion tells it to."""
 
 import asyncio
-import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from process_table import children_running
 
 from freerun.config.reward import RewardConfig
 from freerun.processes.local import LocalLauncher
@@ -88,17 +87,7 @@ async def ask_and_fail(pool: Grader, text: str) -> str:
 
 def grader_pids() -> list[int]:
     """The grader processes of this process that run now."""
-    children = psutil.Process(os.getpid()).children()
-    return [
-        child.pid for child in children if is_running(child.pid) and "freerun.reward.worker" in child.cmdline()
-    ]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return [child.pid for child in children_running("freerun.reward.worker")]
 
 
 async def eventually(condition: Callable[[], object]) -> None:

@@ -16,11 +16,11 @@ from grader_pools import (
     enter_users_directory,
     eventually,
     grader_pids,
-    is_running,
     is_written,
     pid_in,
     with_pool,
 )
+from process_table import is_running
 
 from freerun.errors import WorkerError
 from freerun.reward.pool import GraderPool

@@ -12,10 +12,10 @@ import pytest
 from child_processes import (
     PATIENCE_SECONDS,
     assert_ends,
-    is_running,
     let_children_find_the_worker,
     with_child,
 )
+from process_table import children_running, is_running
 from the_worker import Did, Do
 
 from freerun.processes.child import Child
@@ -79,8 +79,7 @@ def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        assert not any("the_worker" in Path(f"/proc/{pid}/cmdline").read_text() for pid in children)
+        assert not children_running("the_worker")
 
     asyncio.run(main())
 

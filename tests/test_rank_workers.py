@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from process_table import children_running
 from safetensors.torch import load_file
 from tiny_runs import are_gone, recipe_of
 from torch import Tensor
@@ -64,9 +64,9 @@ async def trainer_of(
     buffers = create_buffers("ranks")
     launcher = LocalLauncher(model_directory.parent / "logs", {}, weight_buffers=buffers)
     trainer = await make_trainer(recipe, launcher, on_progress=lambda _: None)
-    workers = own_workers()
-    assert len(workers) == num_ranks
+    workers = children_running("train_worker")
     try:
+        assert len(workers) == num_ranks
         await trainer.start(
             StartTrainer(
                 model_directory=str(checkpoint / "model" if checkpoint else model_directory),
@@ -89,10 +89,6 @@ async def trainer_of(
         await trainer.close()
         await launcher.close()
     assert are_gone(workers)
-
-
-def own_workers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "train_worker" in " ".join(p.cmdline())]
 
 
 async def within(seconds: float, what: str, awaited: Awaitable[object]) -> None:
@@ -150,7 +146,7 @@ def state_of(checkpoint: Path) -> dict[str, Tensor]:
 def test_the_silence_of_one_rank_ends_all_and_is_told_by_name(model_directory: Path) -> None:
     async def main() -> str:
         async with trainer_of(2, model_directory, objective=ObjectiveConfig(), silence_seconds=3) as (trainer, _):
-            workers = own_workers()
+            workers = children_running("train_worker")
             steps = asyncio.create_task(keep_busy(trainer))
             os.kill(workers[1].pid, signal.SIGSTOP)
             with pytest.raises(WorkerError) as raised:

@@ -13,7 +13,6 @@ from grader_pools import (
     enter_users_directory,
     eventually,
     grader_pids,
-    is_running,
     is_written,
     make_completion,
     make_pool,
@@ -21,6 +20,7 @@ from grader_pools import (
     pid_in,
     with_pool,
 )
+from process_table import is_running
 from tiny_runs import make_run, recipe_of
 
 from freerun.errors import ConfigError, WorkerError

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from code_problems import canonical_problems, data_directory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from process_table import children_running
 from sandboxes import RIGHT, TESTS, WRONG, descendants, left_behind, verdict_on
 
 from freerun.config.reward import RewardConfig
@@ -155,7 +155,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=25, database=None, deadline=None)
+@settings(max_examples=25, database=None)
 @given(PLAIN)
 def test_plain_data_arrives_as_it_was_sent(value: object) -> None:
     assert repr(plain.decode(plain.encode(value), plain.refuse)) == repr(value)
@@ -333,8 +333,8 @@ def completion_of(text: str) -> Completion:
 
 def sandbox_launcher() -> int:
     """The process above the fork server that the pool's grader process has started."""
-    (grader,) = [child.pid for child in psutil.Process().children() if "freerun.reward.worker" in child.cmdline()]
-    return descendants(grader)[-2]
+    (grader,) = children_running("freerun.reward.worker")
+    return descendants(grader.pid)[-2]
 
 
 def test_in_the_pool_a_hostile_program_is_wrong_and_a_broken_sandbox_no_grade(tmp_path: Path) -> None:

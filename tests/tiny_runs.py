@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from process_table import children_running
 
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
@@ -109,8 +110,7 @@ class Run:
     def workers(self, module: str = "") -> list[psutil.Process]:
         """Living child processes, or those of one module."""
         try:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-            return [child for child in children if module in " ".join(child.cmdline())]
+            return children_running(module, self.process.pid, recursive=True)
         except psutil.NoSuchProcess:
             return []
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psutil
+from process_table import command_of
 
 os.environ |= {
     "RAY_AUTH_MODE": "token",
@@ -63,10 +64,7 @@ def workers_on(node: object) -> list[psutil.Process]:
 
 
 def is_ours(process: psutil.Process) -> bool:
-    try:
-        return any(module in " ".join(process.cmdline()) for module in MODULES)
-    except psutil.Error:
-        return False
+    return any(module in command_of(process) for module in MODULES)
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:

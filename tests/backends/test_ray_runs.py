@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from process_table import command_of
 from ray_clusters import head_without_cpus, is_ours, joining, nodes, wait_for_end, workers_on
 from safetensors.numpy import load_file
 from tiny_runs import ROOT, Run, assert_exactly_once, make_run
@@ -53,7 +54,7 @@ def steps_seen(run: Run) -> int:
 
 def wait_for(run: Run, node: object, module: str) -> None:
     """Until a worker of this module runs on the node."""
-    run.until(lambda: any(module in " ".join(process.cmdline()) for process in workers_on(node)))
+    run.until(lambda: any(module in command_of(process) for process in workers_on(node)))
 
 
 def staleness_of(run: Run, num_steps: int) -> int:
@@ -113,7 +114,7 @@ def test_workers_join_with_their_node_and_a_lost_node_takes_nothing_along(
     second = add_node(1)
     run.until(lambda: busy_workers(run) == {"rollout-0", "rollout-1"})
     lost = workers_on(first)
-    assert any("rollout_worker" in " ".join(worker.cmdline()) for worker in lost)
+    assert any("rollout_worker" in command_of(worker) for worker in lost)
     cluster.remove_node(first, allow_graceful=False)  # type: ignore[attr-defined]
     wait_for_end(lost)
     assert workers_on(second)
@@ -174,7 +175,7 @@ def test_a_killed_controller_takes_the_cluster_that_it_started_along(tmp_path: P
     raylet = next(process for process in started if process.name() == "raylet")
     token = raylet.environ()["RAY_AUTH_TOKEN"]
     assert token != os.environ["RAY_AUTH_TOKEN"], "every cluster has its own"
-    assert all(token not in " ".join(process.cmdline()) for process in started)
+    assert all(token not in command_of(process) for process in started)
     assert all("RAY_AUTH_TOKEN" not in process.environ() for process in ours)
     addresses = {c.laddr.ip.removeprefix("::ffff:") for p in started for c in listening(p)}
     assert addresses == {"127.0.0.1"}

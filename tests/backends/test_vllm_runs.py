@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from process_table import command_of
 from tiny_runs import ROOT, Run, are_gone, assert_exactly_once, make_run
 from vllm_rig import SIZES
 
@@ -54,7 +55,7 @@ def test_a_killed_server_is_replaced_and_a_killed_controller_takes_everything_wi
     num_steps = steps_of(run) + 6
     run.until(lambda: f"step {num_steps}/" in run.output, START_SECONDS)
     workers = run.workers()
-    assert any(SERVER in " ".join(worker.cmdline()) for worker in workers)
+    assert any(SERVER in command_of(worker) for worker in workers)
     run.kill()
     assert are_gone(workers)
     assert left_behind() <= before
