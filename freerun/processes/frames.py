@@ -15,7 +15,9 @@ import msgspec
 from freerun.errors import WorkerError
 from freerun.types import decoder_for, encode
 
+HEADER_BYTES = 4
 MAX_FRAME_BYTES = 1 << 30
+CHUNK_BYTES = 1 << 20
 M = TypeVar("M")
 
 
@@ -27,10 +29,10 @@ def to_frame(message: Any) -> bytes:
     body = encode(message)
     if len(body) > MAX_FRAME_BYTES:
         raise WorkerError(f"a message of {len(body)} bytes exceeds the frame limit of {MAX_FRAME_BYTES} bytes")
-    return len(body).to_bytes(4, "big") + body
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
-def _checked_length(header: bytes) -> int:
+def _checked_length(header: bytes | bytearray) -> int:
     length = int.from_bytes(header, "big")
     if length > MAX_FRAME_BYTES:
         raise WorkerError(f"received a frame of {length} bytes, over the limit of {MAX_FRAME_BYTES} bytes")
@@ -62,8 +64,8 @@ class FrameReader(Generic[M]):
     def read(self) -> M | None:
         """The next message, or None when the other side is gone."""
         try:
-            header = self._file.read(4)
-            if len(header) < 4:
+            header = self._file.read(HEADER_BYTES)
+            if len(header) < HEADER_BYTES:
                 return None
             length = _checked_length(header)
             body = self._file.read(length)
@@ -79,17 +81,28 @@ class FrameStream:
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
-        # Of the frame whose header has been taken from the stream but not its body: a read that is
-        # cancelled (a timeout, say) between the two must not leave the next one out of step.
-        self._length: int | None = None
+        self._arrived = bytearray()
+        """What has been taken from the stream, from the beginning of a frame on."""
 
     async def read(self) -> bytes | None:
         """The body of the next frame, or None when the other side is gone."""
         try:
-            if self._length is None:
-                self._length = _checked_length(await self._reader.readexactly(4))
-            body = await self._reader.readexactly(self._length)
-        except (asyncio.IncompleteReadError, ConnectionError):
+            while (body := self._take_body()) is None:
+                # Frames come in bursts: one look at the stream for all that is there.
+                if not (chunk := await self._reader.read(CHUNK_BYTES)):
+                    return None
+                self._arrived += chunk
+        except ConnectionError:
             return None
-        self._length = None
+        return body
+
+    def _take_body(self) -> bytes | None:
+        """Of the first frame, if it has arrived whole."""
+        if len(self._arrived) < HEADER_BYTES:
+            return None
+        end = HEADER_BYTES + _checked_length(self._arrived[:HEADER_BYTES])
+        if len(self._arrived) < end:
+            return None
+        body = bytes(self._arrived[HEADER_BYTES:end])
+        del self._arrived[:end]
         return body
