@@ -27,8 +27,8 @@ SIMULATED_STEPS = 60
 FIRST_STEPS = 5
 """Left out: the workers come up, the buffer fills."""
 NUM_GRADERS = 4
-"""A grader process judges one completion at a time, so one of them waits for messages more than it grades."""
-REAL_RUNS = {EUCLID: 40, ROOT / "recipes/times-tables.toml": 4}
+"""A grader process judges one completion after another, so one alone waits for messages more than it grades."""
+REAL_RUNS = {EUCLID: 200, ROOT / "recipes/times-tables.toml": 4}
 """Recipes and how many steps of them."""
 QUIET = ["--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
 BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engine.num_slots", "128"]
@@ -69,7 +69,7 @@ def measure(turns: int) -> None:
                 note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core. "
                 f"{statistics.median(cost.num_per_second for cost in of_turns):.3g} trajectories a second passed, "
                 f"{statistics.median(cost.milliseconds for cost in of_turns):.2g} ms for each. A trajectory "
-                "costs about as much whatever the model, much of it for its grade, which passes alone.",
+                "costs about as much whatever the model.",
             )
             for recipe, of_turns in costs.items()
         ),
