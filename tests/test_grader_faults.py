@@ -131,6 +131,53 @@ def test_a_grade_whose_process_died_once_is_graded_by_the_next() -> None:
     assert len(with_pool(act)) == 1
 
 
+SENT_TOGETHER = ["right", "wrong", "half", "wrong", "right"]
+PLACES = (0, 2, 5)
+"""Of the one that fails among them."""
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "num_deaths"),
+    [
+        ("busy in C", "timed out", 1),
+        ("sleep", "timed out", 1),
+        ("segfault", "died 2 times", 2),
+        ("raise", "idea", 0),
+    ],
+)
+def test_of_grades_sent_together_only_the_one_that_fails_is_blamed(
+    text: str, failure: str, num_deaths: int
+) -> None:
+    async def act(pool: GraderPool) -> None:
+        expected = [await ask(pool, text) for text in SENT_TOGETHER]  # and the process is known to be quick
+        for place in PLACES:
+            texts = [*SENT_TOGETHER[:place], text, *SENT_TOGETHER[place:]]
+            grades = await asyncio.gather(*(ask(pool, text) for text in texts))
+            failed = grades.pop(place)
+            assert isinstance(failed, GradeFailed)
+            assert failure in failed.reason
+            assert grades == expected
+            assert await ask(pool, "right") == RIGHT  # so that the next are sent together again
+
+    deaths = with_pool(act, timeout_seconds=1.0)
+    assert len(deaths) == num_deaths * len(PLACES)
+
+
+def test_slow_grades_are_not_sent_together() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert await ask(pool, "nap") == RIGHT
+        under_way = asyncio.create_task(ask(pool, "wait for file"))
+        queued = asyncio.create_task(ask(pool, "leave a mark"))
+        await eventually(lambda: is_written("grading.pid"))
+        queued.cancel()
+        Path("go").touch()
+        assert await under_way == RIGHT
+        assert await ask(pool, "right") == RIGHT
+        assert not Path("mark").exists()
+
+    with_pool(act)
+
+
 def test_kill_9_from_outside_while_idle_loses_nothing() -> None:
     async def act(pool: GraderPool) -> None:
         [grader] = grader_pids()

@@ -136,6 +136,8 @@ ACTIONS: dict[str, Callable[[], Any]] = {
     "segfault": lambda: ctypes.string_at(0),
     "close everything": close_everything,
     "sleep": lambda: time.sleep(1000),
+    "nap": lambda: time.sleep(0.2) is None,
+    "leave a mark": lambda: Path("mark").touch() is None,
     "busy": busy,
     "busy in C": lambda: re.match(r"(a+)+$", "a" * 60 + "b"),
     "deaf": sleep_deaf,

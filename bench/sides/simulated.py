@@ -71,8 +71,9 @@ class SimulatedWorker:
                     self._parent.send(Saved(directory=directory, error=""))
                 case grading.Begin():
                     self._parent.send(grading.Ready())
-                case grading.Job():
-                    self._parent.send(self._grade())
+                case grading.Jobs(jobs=jobs):
+                    for _ in jobs:
+                        self._parent.send_now(self._grade())
 
     def _generate(self, request: Request) -> None:
         completion = Completion(

@@ -61,6 +61,7 @@ class Parent(Generic[M]):
         self._reader: FrameReader[M] = FrameReader(sock, message_type)
         self._inbox: queue.SimpleQueue[M] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
         self._writer_thread = threading.Thread(target=self._write, daemon=True)
         self._writer_thread.start()
         threading.Thread(target=self._read, daemon=True).start()
@@ -69,6 +70,13 @@ class Parent(Generic[M]):
     def send(self, message: Any) -> None:
         """Queue a message; a message that cannot be encoded raises here, where its sender is."""
         self._outbox.put(to_frame(message))
+
+    def send_now(self, message: Any) -> None:
+        """Send a message before returning, ahead of those that are queued.
+
+        For a worker whose next work may keep the thread that sends the others from running, or end the process.
+        """
+        self._write_frame(to_frame(message))
 
     def receive(self, timeout_seconds: float) -> M | None:
         """The next message, or None if there is none within `timeout_seconds` (0: only what has arrived)."""
@@ -108,10 +116,14 @@ class Parent(Generic[M]):
 
     def _write(self) -> None:
         while (frame := self._outbox.get()) is not None:
-            try:
+            self._write_frame(frame)
+
+    def _write_frame(self, frame: bytes) -> None:
+        try:
+            with self._sending:
                 self._socket.sendall(frame)
-            except OSError:
-                os._exit(0)
+        except OSError:
+            os._exit(0)
 
 
 def exit_with_traceback() -> NoReturn:

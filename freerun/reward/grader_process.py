@@ -1,8 +1,12 @@
 """One grader process over the lives of its successors: asked, timed, killed, replaced.
 
+Jobs are sent several at once if they take next to no time: passing one alone costs the controller more than most
+grades cost here. Each has all the time that a grade may take, from the answer to the one before it.
+
 A grade that takes too long is a failure at once: its process is killed with all that it started. A
 process that dies while grading may have been killed by somebody else (kill -9, the kernel out of
-memory), so the grade is tried once more in a fresh one; a second death is the grade's own doing.
+memory), so the grade is tried once more in a fresh one; a second death is the grade's own doing. The jobs behind
+it had not begun, and go to the fresh process too.
 A process that cannot be started three times in a row is nobody's bad luck: a `WorkerError` ends the run.
 """
 
@@ -10,17 +14,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import Launcher, Link, WorkerJob
-from freerun.reward.messages import Begin, FromWorker, Job, Ready, Refused
+from freerun.reward.messages import Begin, FromWorker, Job, Jobs, Ready, Refused
 from freerun.types import Grade, GradeFailed, Reward
 
 MAX_DEATHS_OF_A_GRADE = 2
 MAX_STARTS_IN_ROW = 3
 END_SECONDS = 5.0
+AT_ONCE_SECONDS = 0.1
+"""How long a grade is expected to wait, at most, behind others of its process, though another process is free."""
+MAX_AT_ONCE = 8
+"""As many may wait behind one that takes much longer than those before it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job, the prompt that it is about, and where its grade is delivered."""
+
+    job: Job
+    key: str
+    grade: asyncio.Future[Grade] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def answer(self, grade: Grade) -> None:
+        if not self.grade.done():
+            self.grade.set_result(grade)
+
+    def fail(self, error: Exception) -> None:
+        if not self.grade.done():
+            self.grade.set_exception(error)
 
 
 class GraderProcess:
@@ -42,6 +69,14 @@ class GraderProcess:
         self._start_seconds = start_seconds
         self._on_death = on_death
         self._child: Link[FromWorker] | None = None
+        self._grading: Link[FromWorker] | None = None
+        """The process that has been sent the jobs under way."""
+        self._seconds_per_grade = math.inf
+
+    @property
+    def num_at_once(self) -> int:
+        """Jobs that it may be sent together, by how long the last ones took."""
+        return min(max(1, int(AT_ONCE_SECONDS / self._seconds_per_grade)), MAX_AT_ONCE)
 
     @property
     def is_alive(self) -> bool:
@@ -80,24 +115,39 @@ class GraderProcess:
                 if starts_left == 0:
                     raise
 
-    async def grade(self, job: Job, key: str) -> Grade:
-        """The verdict of the grader, or why there is none; `key` names the prompt to people."""
+    async def grade(self, asked: Sequence[Asked]) -> None:
+        """Answer all, one after another; raises `WorkerError` when the process is gone and cannot be replaced."""
+        began = asyncio.get_running_loop().time()
+        self._grading = None
+        for index, one in enumerate(asked):
+            one.answer(await self._grade_first(asked[index:]))
+        self.doing = "idle"
+        if asked:
+            self._seconds_per_grade = (asyncio.get_running_loop().time() - began) / len(asked)
+
+    async def _grade_first(self, asked: Sequence[Asked]) -> Grade:
+        """The grade of the first; the process is sent all of them, unless it has them."""
+        job, key = asked[0].job, asked[0].key
         death = ""
         for _ in range(MAX_DEATHS_OF_A_GRADE):
-            await self.ensure_alive()
-            assert self._child is not None
+            self._grading = child = self._grading or await self._send(asked)
             self.doing = f"grading {key}"
-            self._child.send(job)
-            reply = await self._receive(self._child, self._config.timeout_seconds)
+            reply = await self._receive(child, self._config.timeout_seconds)
             if isinstance(reply, Reward | GradeFailed):
-                self.doing = "idle"
                 return reply
-            death = await self._problem(self._child, reply, self._config.timeout_seconds)
+            self._grading = None
+            death = await self._problem(child, reply, self._config.timeout_seconds)
             if isinstance(reply, TimeoutError):
                 return GradeFailed(
                     f"{job.grader} timed out after {self._config.timeout_seconds} s grading {key}: {death}"
                 )
         return GradeFailed(f"{job.grader} died {MAX_DEATHS_OF_A_GRADE} times grading {key}: {death}")
+
+    async def _send(self, asked: Sequence[Asked]) -> Link[FromWorker]:
+        await self.ensure_alive()
+        assert self._child is not None
+        self._child.send(Jobs(tuple(one.job for one in asked)))
+        return self._child
 
     def kill(self) -> None:
         """End the process now, with all that it started."""

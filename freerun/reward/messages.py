@@ -1,7 +1,7 @@
 """What the pool and its grader processes say to each other.
 
-pool ── Begin ──► process ── Ready | Refused ──► pool       once
-pool ── Job ────► process ── Reward | GradeFailed ──► pool  one at a time
+pool ── Begin ──► process ── Ready | Refused ──► pool         once
+pool ── Jobs ───► process ── Reward | GradeFailed ──► pool    for each job, in order
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     config: RewardConfig
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One completion to be graded by one of the graders; the reward that comes back is before its weight."""
 
     grader: str
     prompt: str
     completion: str
     answer: str
+
+
+class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
+    """Completions to be graded one after another; each is answered when it has been."""
+
+    jobs: tuple[Job, ...]
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -37,5 +43,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
-ToWorker = Begin | Job
+ToWorker = Begin | Jobs
 FromWorker = Ready | Refused | Reward | GradeFailed

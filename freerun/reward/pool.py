@@ -1,16 +1,17 @@
 """The grader pool: completions in, grades out, through processes that can be killed.
 
-    grade() ──► queue ──► one task per process ──► grader process (one grade at a time)
+    grade() ──► queue ──► one task per process ──► grader process (one grade after another)
        ▲                          │
        └────── future ◄───────────┘
 
-- A grade is one job for each part of `reward.grader`, one after another in the same process; what is wrong
-  whatever a grader says (cut off, with `reward.requires_stop`) and what needs none (length) is decided here.
+- A grade is one job for each part of `reward.grader`; what is wrong whatever a grader says (cut off, with
+  `reward.requires_stop`) and what needs none (length) is decided here.
+- A process that is free gets its share of the jobs that wait, but no more than it does in a moment.
 - The time a grader may take is wall clock, and holds whatever it does: the process is killed.
 - A failure of any part is a failure of the grade: a `GradeFailed` with its reason, never a reward
   (invariant 8).
-- A caller that gives up (cancellation) leaves the pool as it was: a grade that is still queued is
-  skipped, one that is under way ends or times out by itself.
+- A caller that gives up (cancellation) leaves the pool as it was: a job that is still queued is
+  skipped, one that a process has got ends or times out by itself.
 - When a process cannot be replaced, every waiting and later `grade` raises the `WorkerError`: there is
   nothing left to wait for.
 
@@ -21,30 +22,17 @@ process that had to be replaced is reported to `on_death`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import WorkerError
 from freerun.processes.link import Launcher
-from freerun.reward.grader_process import GraderProcess
+from freerun.reward.grader_process import Asked, GraderProcess
 from freerun.reward.graders import check_graders
 from freerun.reward.messages import Job
 from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
-from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """A completion in the queue and where its grade is delivered."""
-
-    prompt: Prompt
-    completion: Completion
-    grade: asyncio.Future[Grade] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    def fail(self, error: BaseException) -> None:
-        if not self.grade.done():
-            self.grade.set_exception(error)
+from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, encode
 
 
 class GraderPool:
@@ -73,7 +61,7 @@ class GraderPool:
             )
             for index in range(config.num_workers)
         ]
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._queue: asyncio.Queue[Asked] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._refusal = "the grader pool is not started"
 
@@ -98,9 +86,7 @@ class GraderPool:
         """Judge the completion when a process is free; raises only if there will be none."""
         if self._refusal:
             raise WorkerError(self._refusal)
-        waiting = _Waiting(prompt, completion)
-        self._queue.put_nowait(waiting)
-        grade = await waiting.grade
+        grade = await self._grade_parts(prompt, completion)
         self.num_graded += 1
         return grade
 
@@ -114,49 +100,57 @@ class GraderPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(process.wait_for_end() for process in self._processes))
 
-    async def _serve(self, process: GraderProcess) -> None:
-        """Pass jobs to one process for as long as it can be kept alive."""
-        try:
-            while True:
-                await process.ensure_alive()
-                waiting = await self._queue.get()
-                if not waiting.grade.done():
-                    await self._deliver(process, waiting)
-        except WorkerError as error:
-            self._refuse(str(error))
-
-    async def _deliver(self, process: GraderProcess, waiting: _Waiting) -> None:
-        try:
-            grade = await self._grade_parts(process, waiting.prompt, waiting.completion)
-        except asyncio.CancelledError:
-            waiting.fail(WorkerError(f"the grader pool was closed while grading {waiting.prompt.key}"))
-            raise
-        except WorkerError as error:
-            waiting.fail(error)
-            raise
-        except Exception as error:
-            # A job that cannot even be sent (text that is not Unicode) is its caller's problem alone.
-            waiting.fail(error)
-        else:
-            if not waiting.grade.done():
-                waiting.grade.set_result(grade)
-
-    async def _grade_parts(self, process: GraderProcess, prompt: Prompt, completion: Completion) -> Grade:
+    async def _grade_parts(self, prompt: Prompt, completion: Completion) -> Grade:
         """The weighted sum of what each grader says, or the failure of the first that fails."""
-        rewards: dict[str, Reward] = {}
         is_cut_off = self._config.requires_stop and completion.finish_reason == "length"
-        for _, grader in self._config.parts:
-            is_wrong = is_cut_off and not rewards
-            if is_wrong and ":" not in grader:  # only a function of the user's may have parts of its own
+        rewards: dict[str, Reward] = {}
+        asked: dict[str, Asked] = {}
+        for index, (_, grader) in enumerate(self._config.parts):
+            if is_cut_off and index == 0 and ":" not in grader:  # only a user's function may have parts of its own
                 rewards[grader] = Reward(self._config.incorrect, False)
-                continue
-            job = Job(grader=grader, prompt=prompt.text, completion=completion.text, answer=prompt.answer)
-            grade = await process.grade(job, prompt.key)
+            else:
+                job = Job(grader=grader, prompt=prompt.text, completion=completion.text, answer=prompt.answer)
+                encode(job)  # text that is not Unicode is its caller's problem, not that of what is sent with it
+                asked[grader] = Asked(job, prompt.key)
+        for one in asked.values():
+            self._queue.put_nowait(one)
+        try:
+            grades = {grader: await one.grade for grader, one in asked.items()}
+        finally:
+            for one in asked.values():
+                one.grade.cancel()  # those that nobody waits for any more
+        for grader, grade in grades.items():
             if isinstance(grade, GradeFailed):
                 return grade
+            is_wrong = is_cut_off and not rewards
             rewards[grader] = as_wrong(grade, self._config) if is_wrong else grade
         overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, self._config)
         return weigh(rewards, self._config, overlong=overlong)
+
+    async def _serve(self, process: GraderProcess) -> None:
+        """Pass jobs to one process for as long as it can be kept alive."""
+        asked: list[Asked] = []
+        try:
+            while True:
+                await process.ensure_alive()
+                asked = await self._take(process)
+                await process.grade(asked)
+        except asyncio.CancelledError:
+            for one in asked:
+                one.fail(WorkerError(f"the grader pool was closed while grading {one.key}"))
+            raise
+        except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
+            for one in asked:
+                one.fail(WorkerError(str(error)))
+            self._refuse(str(error))
+
+    async def _take(self, process: GraderProcess) -> list[Asked]:
+        """What the process is to do next."""
+        taken = [await self._queue.get()]
+        share = math.ceil((1 + self._queue.qsize()) / len(self._processes))
+        while len(taken) < min(share, process.num_at_once):
+            taken.append(self._queue.get_nowait())
+        return [one for one in taken if not one.grade.done()]
 
     def _refuse(self, reason: str) -> None:
         """Fail every grade that waits, now and later."""

@@ -17,7 +17,7 @@ from freerun.errors import ConfigError
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.reward.graders import GraderFunction, make_graders
-from freerun.reward.messages import Begin, Job, Ready, Refused, ToWorker
+from freerun.reward.messages import Begin, Job, Jobs, Ready, Refused, ToWorker
 from freerun.reward.verdict import to_reward
 from freerun.types import Grade, GradeFailed
 
@@ -39,9 +39,10 @@ def serve(parent: Parent[ToWorker]) -> None:
         return
     parent.send(Ready())
     while True:
-        job = _next_message(parent)
-        assert isinstance(job, Job)
-        parent.send(_grade(graders[job.grader], job, begin.config))
+        message = _next_message(parent)
+        assert isinstance(message, Jobs)
+        for job in message.jobs:
+            parent.send_now(_grade(graders[job.grader], job, begin.config))
 
 
 def _next_message(parent: Parent[ToWorker]) -> ToWorker:
