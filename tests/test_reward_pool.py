@@ -1,6 +1,7 @@
 """The grader pool: completions in, grades out, each in its place, and an orderly start and end."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,19 @@ def test_closing_fails_the_grades_that_wait_and_refuses_later_ones() -> None:
             await ask(pool, "right")
 
     with_pool(act)
+
+
+def test_closing_while_parts_of_a_grade_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def act(pool: GraderPool) -> None:
+        grade = asyncio.create_task(ask(pool, "deaf"))
+        await eventually(lambda: is_written("deaf.pid"))
+        await pool.close()
+        with pytest.raises(WorkerError, match="closed"):
+            await grade
+
+    with_pool(act, grader="my_task:grade + 0.1 * exact")
+    gc.collect()
+    assert not caplog.records  # of errors that nobody has looked at
 
 
 def test_a_pool_that_was_not_started_says_so() -> None:

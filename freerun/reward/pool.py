@@ -118,7 +118,7 @@ class GraderPool:
             grades = {grader: await one.grade for grader, one in asked.items()}
         finally:
             for one in asked.values():
-                one.grade.cancel()  # those that nobody waits for any more
+                one.grade.cancel()  # nobody waits for it any more, nor for its error
         for grader, grade in grades.items():
             if isinstance(grade, GradeFailed):
                 return grade
