@@ -149,7 +149,8 @@ def test_of_grades_sent_together_only_the_one_that_fails_is_blamed(
     text: str, failure: str, num_deaths: int
 ) -> None:
     async def act(pool: GraderPool) -> None:
-        expected = [await ask(pool, text) for text in SENT_TOGETHER]  # and the process is known to be quick
+        for _ in range(2):
+            expected = [await ask(pool, text) for text in SENT_TOGETHER]  # and the grader is known to be quick
         for place in PLACES:
             texts = [*SENT_TOGETHER[:place], text, *SENT_TOGETHER[place:]]
             grades = await asyncio.gather(*(ask(pool, text) for text in texts))
@@ -157,7 +158,8 @@ def test_of_grades_sent_together_only_the_one_that_fails_is_blamed(
             assert isinstance(failed, GradeFailed)
             assert failure in failed.reason
             assert grades == expected
-            assert await ask(pool, "right") == RIGHT  # so that the next are sent together again
+            for _ in range(4):
+                assert await ask(pool, "right") == RIGHT  # so that the next are sent together again
 
     deaths = with_pool(act, timeout_seconds=1.0)
     assert len(deaths) == num_deaths * len(PLACES)

@@ -1,10 +1,10 @@
-"""The child's side of a worker process: connect to the parent, never outlive it, never wait for it.
+"""The child's side of a worker process: connect to the parent, never outlive it, wait for it only when told to.
 
     main loop ──send──► writer thread ──► socket ──► parent
     main loop ◄─queue── reader thread ◄── socket ◄── parent
 
-Sending only queues, so that a slow controller never holds up an engine's step. When the parent is gone
-the process ends at once, whatever it is doing: there is nobody left to work for.
+Sending only queues, so that a slow controller never holds up an engine's step (`send_now` does not). When the
+parent is gone the process ends at once, whatever it is doing: there is nobody left to work for.
 """
 
 from __future__ import annotations

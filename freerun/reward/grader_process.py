@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +29,7 @@ END_SECONDS = 5.0
 AT_ONCE_SECONDS = 0.1
 """How long a grade is expected to wait, at most, behind others of its process, though another process is free."""
 MAX_AT_ONCE = 8
-"""As many may wait behind one that takes much longer than those before it."""
+"""One that takes much longer than those before it holds up the rest of these."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +70,26 @@ class GraderProcess:
         self._child: Link[FromWorker] | None = None
         self._grading: Link[FromWorker] | None = None
         """The process that has been sent the jobs under way."""
-        self._seconds_per_grade = math.inf
+        self._seconds = dict.fromkeys((part.grader for part in config.parts), config.timeout_seconds)
+        """How long each grader took, a slow answer forgotten by halves as quick ones come."""
+        self._is_lost = False
 
     @property
     def num_at_once(self) -> int:
-        """Jobs that it may be sent together, by how long the last ones took."""
-        return min(max(1, int(AT_ONCE_SECONDS / self._seconds_per_grade)), MAX_AT_ONCE)
+        """Jobs that it may be sent together, whichever graders they are for."""
+        num_quick = AT_ONCE_SECONDS / max(*self._seconds.values(), AT_ONCE_SECONDS / MAX_AT_ONCE)
+        return max(1, int(num_quick))
 
     @property
     def is_alive(self) -> bool:
-        return self._child is not None and self._child.is_alive
+        return self._child is not None and self._child.is_alive and not self._is_lost
 
     async def start(self) -> None:
         """Start the process; a grader it refuses is a `ConfigError`, one that does not come up a `WorkerError`."""
         worker = WorkerJob(self.name, "grader", "freerun.reward.worker")
         child: Link[FromWorker] = await self._launcher.launch(worker, FromWorker)
         self._child = child
+        self._is_lost = False
         child.send(Begin(self._config))
         reply = await self._receive(child, self._start_seconds)
         if isinstance(reply, Ready):
@@ -106,24 +109,31 @@ class GraderProcess:
             if self._child is not None:
                 self._child.kill()  # it has ended; this closes its socket
                 self._on_death(self.name, self._child.describe_end(), True)
+                self._child = None
             try:
                 await self.start()
             except ConfigError as error:
                 # It was accepted when the run began: the user's module has changed since.
                 raise WorkerError(f"{self.name} could not be replaced: {error}") from error
-            except WorkerError:
+            except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
                 if starts_left == 0:
-                    raise
+                    raise WorkerError(f"{self.name} could not be replaced: {error}") from error
 
     async def grade(self, asked: Sequence[Asked]) -> None:
         """Answer all, one after another; raises `WorkerError` when the process is gone and cannot be replaced."""
-        began = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        left = list(asked)
         self._grading = None
-        for index, one in enumerate(asked):
-            one.answer(await self._grade_first(asked[index:]))
+        while True:
+            if self._grading is None:  # of those that a process has, none may be left out: answers come in order
+                left = [one for one in left if not one.grade.done()]
+            if not left:
+                break
+            began, grader = clock(), left[0].job.grader
+            left[0].answer(await self._grade_first(left))
+            self._seconds[grader] = max(clock() - began, self._seconds[grader] / 2)
+            del left[0]
         self.doing = "idle"
-        if asked:
-            self._seconds_per_grade = (asyncio.get_running_loop().time() - began) / len(asked)
 
     async def _grade_first(self, asked: Sequence[Asked]) -> Grade:
         """The grade of the first; the process is sent all of them, unless it has them."""
@@ -176,6 +186,7 @@ class GraderProcess:
 
     async def _problem(self, child: Link[FromWorker], reply: object, timeout_seconds: float) -> str:
         """Make sure that a process which did not do its job is gone, and say what happened to it."""
+        self._is_lost = True
         if reply is None:
             # Its socket closed: let it end by itself, so that its own exit status is reported.
             await child.wait(END_SECONDS)

@@ -115,15 +115,15 @@ class GraderPool:
         for one in asked.values():
             self._queue.put_nowait(one)
         try:
-            grades = {grader: await one.grade for grader, one in asked.items()}
+            for grader, one in asked.items():
+                grade = await one.grade
+                if isinstance(grade, GradeFailed):
+                    return grade
+                is_wrong = is_cut_off and not rewards
+                rewards[grader] = as_wrong(grade, self._config) if is_wrong else grade
         finally:
             for one in asked.values():
                 one.grade.cancel()  # nobody waits for it any more, nor for its error
-        for grader, grade in grades.items():
-            if isinstance(grade, GradeFailed):
-                return grade
-            is_wrong = is_cut_off and not rewards
-            rewards[grader] = as_wrong(grade, self._config) if is_wrong else grade
         overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, self._config)
         return weigh(rewards, self._config, overlong=overlong)
 
@@ -139,9 +139,9 @@ class GraderPool:
             for one in asked:
                 one.fail(WorkerError(f"the grader pool was closed while grading {one.key}"))
             raise
-        except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
+        except Exception as error:  # whatever it is, those who wait must hear of it
             for one in asked:
-                one.fail(WorkerError(str(error)))
+                one.fail(error)
             self._refuse(str(error))
 
     async def _take(self, process: GraderProcess) -> list[Asked]:
@@ -150,7 +150,7 @@ class GraderPool:
         share = math.ceil((1 + self._queue.qsize()) / len(self._processes))
         while len(taken) < min(share, process.num_at_once):
             taken.append(self._queue.get_nowait())
-        return [one for one in taken if not one.grade.done()]
+        return taken
 
     def _refuse(self, reason: str) -> None:
         """Fail every grade that waits, now and later."""
