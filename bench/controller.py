@@ -29,7 +29,8 @@ FIRST_STEPS = 5
 NUM_GRADERS = 4
 """A grader process judges one completion after another, so one alone waits for messages more than it grades."""
 REAL_RUNS = {EUCLID: 200, ROOT / "recipes/times-tables.toml": 4}
-"""Recipes and how many steps of them."""
+"""Recipes and how many steps of them: of the short ones so many that the first evaluation, which runs beside them,
+weighs little."""
 QUIET = ["--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
 BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engine.num_slots", "128"]
 

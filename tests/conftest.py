@@ -1,4 +1,4 @@
-"""Every test runs on one thread, as the equivalences are bitwise only then, and none fails for being slow."""
+"""Every test runs on one thread, as the equivalences are bitwise only then; property tests have no time limit."""
 
 import os
 from pathlib import Path
