@@ -149,6 +149,17 @@ def test_the_held_out_rows_are_the_same_whatever_the_seed_and_none_is_trained_on
     assert not held_out & training
 
 
+def test_rows_that_repeat_fall_on_one_side(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:
+    rows = [chat(f"q{i}", f"a{i}") for i in range(20)]
+    data = read(tmp_path, chat_tokenizer, SftConfig(held_out_fraction=0.25), *rows, *rows)
+    held_out, training = (
+        [shown(row, chat_tokenizer)[0] for row in part] for part in (data.held_out, data.training)
+    )
+    assert len(held_out) == 10
+    assert len(training) == 30
+    assert not set(held_out) & set(training)
+
+
 def test_every_bad_row_is_named_by_file_and_line(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:
     message = error_of(
         tmp_path,

@@ -22,6 +22,7 @@ import numpy as np
 
 from freerun.config.sft import SftConfig
 from freerun.data.files import rows_of
+from freerun.data.problem import keys_to_hold_out
 from freerun.data.rows import RowError, convert, text_of
 from freerun.data.template import PromptTemplate
 from freerun.data.tokenizer import Tokenizer
@@ -33,7 +34,10 @@ MESSAGES_FIELD = "messages"
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """The usable rows of a file, in its order; those held out are chosen by a hash, not by the seed."""
+    """The usable rows of a file, in its order; those held out are chosen by a hash, not by the seed.
+
+    Equal rows are held out together or not at all.
+    """
 
     training: tuple[Demonstration, ...]
     held_out: tuple[Demonstration, ...]
@@ -71,14 +75,14 @@ def read_demonstrations(path: Path, tokenizer: Tokenizer, config: SftConfig) -> 
 
 
 def _split(rows: Sequence[tuple[str, Demonstration]], fraction: float, *, num_too_long: int) -> Demonstrations:
-    num_held_out = round(fraction * len(rows))
-    if fraction and not 0 < num_held_out < len(rows):
+    """Hold out a fraction; equal rows fall on the same side."""
+    contents = {key: row.token_ids.tobytes() for key, row in rows}
+    held_out = keys_to_hold_out(contents, round(fraction * len(rows)))
+    if fraction and not 0 < len(held_out) < len(rows):
         raise DataError(
             f"--held-out-fraction {fraction} of {len(rows)} rows leaves none to "
-            f"{'train on' if num_held_out else 'measure'}; change it, set it to 0, or add rows"
+            f"{'train on' if held_out else 'measure'}; change it, set it to 0, or add rows"
         )
-    in_hash_order = sorted(rows, key=lambda row: hashlib.sha256(row[0].encode()).digest())
-    held_out = {key for key, _ in in_hash_order[:num_held_out]}
     return Demonstrations(
         training=tuple(row for key, row in rows if key not in held_out),
         held_out=tuple(row for key, row in rows if key in held_out),
