@@ -5,12 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from freerun.config.data import DataConfig
-from freerun.data.problem import in_hash_order, split
-from freerun.data.tasks import Problem, check_apart, load_problems
+from freerun.data.tasks import Problem, load_problems
 from freerun.errors import ConfigError, DataError
 
 
@@ -119,48 +116,6 @@ def test_the_first_five_bad_rows_are_reported_together_and_the_rest_counted(tmp_
     assert lines[-1] == "and 2 more of 17 rows"
 
 
-def test_equal_prompts_fall_on_one_side_of_the_split(tmp_path):
-    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(200)]
-    problems = load_problems(jsonl(write(tmp_path / "train.jsonl", *rows, *rows)))
-    assert (len(problems.training), len(problems.held_out)) == (320, 80)
-    assert not {problem.text for problem in problems.training} & {problem.text for problem in problems.held_out}
-
-
-@given(num_problems=st.integers(5, 60), fraction=st.floats(0.2, 0.8))
-def test_without_repetitions_the_first_in_hash_order_are_held_out(num_problems, fraction):
-    problems = [Problem(key=str(n), text=f"{n}?", answer="1") for n in range(num_problems)]
-    num_held_out = round(fraction * num_problems)
-    assert split(problems, held_out_fraction=fraction).held_out == in_hash_order(problems)[:num_held_out]
-
-
-@given(texts=st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=30), fraction=st.floats(0.1, 0.9))
-def test_repetitions_never_enlarge_what_is_held_out(texts, fraction):
-    problems = [Problem(key=str(n), text=text, answer="1") for n, text in enumerate(texts)]
-    try:
-        parts = split(problems, held_out_fraction=fraction)
-    except DataError:
-        return
-    assert not {problem.text for problem in parts.training} & {problem.text for problem in parts.held_out}
-    assert len(parts.held_out) <= round(fraction * len(texts))
-    assert sorted(parts.training + parts.held_out, key=lambda problem: int(problem.key)) == problems
-    assert parts.held_out == in_hash_order(parts.held_out)
-
-
-def test_a_file_of_one_question_cannot_be_split(tmp_path):
-    path = write(tmp_path / "train.jsonl", *[ROWS[0]] * 10)
-    with pytest.raises(
-        DataError, match=r"0\.2 of 10 problems, only 1 of them different, leaves none for evaluation"
-    ):
-        load_problems(jsonl(path))
-
-
-def test_a_problem_that_is_shown_solved_is_not_trained_on_under_another_key(tmp_path):
-    path = write(tmp_path / "train.jsonl", *ROWS, *ROWS)
-    problems = load_problems(jsonl(path, num_shots=2))
-    shown = {problem.text for problem in problems.shots}
-    assert not shown & {problem.text for problem in problems.training + problems.held_out}
-
-
 def test_a_problem_that_is_shown_solved_is_never_evaluated(tmp_path):
     path = write(tmp_path / "train.jsonl", *ROWS)
     problems = load_problems(jsonl(path, held_out_path=str(path), num_shots=2))
@@ -169,18 +124,6 @@ def test_a_problem_that_is_shown_solved_is_never_evaluated(tmp_path):
     same = write(tmp_path / "same.jsonl", *[ROWS[0]] * 3)
     with pytest.raises(DataError, match="shows all 3 held-out problems as solved examples"):
         load_problems(jsonl(same, held_out_path=str(same), num_shots=2))
-
-
-def test_held_out_data_that_are_the_training_data_are_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = write(tmp_path / "train.jsonl", *ROWS)
-    with pytest.raises(ConfigError, match=r'held_out_path = "\./train\.jsonl" is what is trained on'):
-        check_apart(jsonl(path, held_out_path="./train.jsonl"))
-    with pytest.raises(ConfigError, match=r'held_out_path = "train" is what is trained on'):
-        check_apart(DataConfig(task="datasets", path="sums", held_out_path="train"))
-    check_apart(DataConfig(task="datasets", path="sums", held_out_path="test"))
-    check_apart(jsonl(path))
-    check_apart(DataConfig(task="euclid"))
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def check_files(recipe: Recipe) -> None:
     """Fail before any process is started if the model or the data is not there."""
-    from freerun.data.mixture import parts_of
-    from freerun.data.tasks import check_apart, check_demonstrations, has_alphabet
+    from freerun.data.tasks import check_demonstrations, has_alphabet
 
     check_data_files(recipe)
-    for part in parts_of(recipe.data).values():
-        check_apart(part)
     if recipe.warm_start.num_steps:
         check_demonstrations(recipe.data)
     model = Path(recipe.model.path)

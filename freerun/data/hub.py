@@ -55,8 +55,13 @@ def _load(path: str, split: str, settings: dict[str, Any]) -> Any:
 
 
 def _saved_split(saved: Any, path: str, split: str) -> Any:
-    """A split of a saved `DatasetDict`; a saved `Dataset` is its own only split, whatever it is called."""
+    """A split of a saved `DatasetDict`; a saved `Dataset` is one split: "train", or the name it was saved with."""
     if not isinstance(saved, dict):
+        if split not in (DEFAULT_SPLIT, str(saved.split)):
+            raise DataError(
+                f'data.path = "{path}" was saved without splits, so it has no "{split}"; leave out '
+                "data.held_out_path to hold out a data.held_out_fraction of it"
+            )
         return saved
     if split not in saved:
         there = ", ".join(f'"{name}"' for name in saved)

@@ -26,6 +26,7 @@ import msgspec
 
 from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
+from freerun.data.problem import Problem, Problems
 from freerun.data.source import PromptSource, PromptStream
 from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
@@ -116,6 +117,14 @@ class Mixture:
         mixed = self._interleave([source.training() for source in self._sources])
         return [self._named(part, prompt, i) for i, (part, prompt) in enumerate(mixed)]
 
+    def problems(self) -> Problems:
+        """The problems of all parts, under the names that their prompts have."""
+        parts = [(name, source.problems()) for name, source in zip(self._names, self._sources, strict=True)]
+        return Problems(
+            training=tuple(_renamed(problem, name) for name, part in parts for problem in part.training),
+            held_out=tuple(_renamed(problem, name) for name, part in parts for problem in part.held_out),
+        )
+
     def _interleave(self, prompts: list[list[Prompt]]) -> list[tuple[int, Prompt]]:
         """All prompts, each with its part, in the pattern of the weights while all parts have some left."""
         waiting = [iter(of_part) for of_part in prompts]
@@ -132,6 +141,10 @@ class Mixture:
         name = self._names[part]
         key = prompt.key.removeprefix(f"{name}:")  # a recipe is often named after its task
         return msgspec.structs.replace(prompt, ordinal=ordinal, key=f"{name}/{key}")
+
+
+def _renamed(problem: Problem, part: str) -> Problem:
+    return dataclasses.replace(problem, key=f"{part}/{problem.key}")
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:

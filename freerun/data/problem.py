@@ -66,6 +66,19 @@ def keys_to_hold_out(contents: Mapping[str, Hashable], num_wanted: int) -> set[s
     return chosen
 
 
+def check_apart(problems: Problems) -> None:
+    """Refuse to hold out what is trained on: an evaluation would measure what the model has seen."""
+    trained = {problem.text: problem.key for problem in problems.training}
+    shared = [problem for problem in problems.held_out if problem.text in trained]
+    if shared:
+        first = shared[0]
+        raise DataError(
+            f"{len(shared)} of {len(problems.held_out)} held-out prompts are trained on too (such as {first.key}, "
+            f"which is equal to {trained[first.text]}); remove them on one side, or hold out other data: "
+            'data.held_out_path = "" holds out a part of the training data'
+        )
+
+
 def set_shots_aside(problems: Problems, num_shots: int) -> Problems:
     """Take the first training problems in hash order as solved examples: the same in every run.
 

@@ -51,6 +51,8 @@ class PromptStream(Protocol):
 
     def training(self) -> list[Prompt]: ...
 
+    def problems(self) -> Problems: ...
+
 
 class PromptSource:
     """Prompts by ordinal, and a cursor that walks over them."""
@@ -104,6 +106,13 @@ class PromptSource:
     def training(self) -> list[Prompt]:
         """Every training prompt once: the first epoch."""
         return [self.at(ordinal) for ordinal in range(self.epoch_size)]
+
+    def problems(self) -> Problems:
+        """The problems that are asked: all but those that are too long."""
+        return Problems(
+            training=tuple(worded.problem for worded in self._training),
+            held_out=tuple(worded.problem for worded in self._held_out),
+        )
 
     def _shuffled(self, epoch: int) -> list[int]:
         order = list(range(self.epoch_size))

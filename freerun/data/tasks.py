@@ -29,7 +29,6 @@ __all__ = [
     "Problem",
     "Problems",
     "alphabet_of",
-    "check_apart",
     "check_demonstrations",
     "check_task",
     "demonstrations_of",
@@ -110,19 +109,6 @@ def check_task(config: DataConfig) -> None:
     for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
         if config.task == "file" and path and not Path(path).is_file():
             raise ConfigError(f'config: data.{key} = "{path}" is not a file; pass another with --data.{key} FILE')
-
-
-def check_apart(config: DataConfig) -> None:
-    """Refuse to hold out what is trained on: an evaluation would measure what the model has seen."""
-    if config.task == "file":
-        is_same = Path(config.held_out_path).resolve() == Path(config.path).resolve()
-    else:
-        is_same = settings_of(config).get("split", hub.DEFAULT_SPLIT) == config.held_out_path
-    if config.reads_rows and config.held_out_path and is_same:
-        raise ConfigError(
-            f'config: data.held_out_path = "{config.held_out_path}" is what is trained on; name other data, or '
-            'pass --data.held_out_path "" to hold out a part of it'
-        )
 
 
 def check_demonstrations(config: DataConfig) -> None:

@@ -18,6 +18,7 @@ from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
 from freerun.data.curriculum import Curriculum
 from freerun.data.mixture import open_stream
+from freerun.data.problem import check_apart
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
@@ -54,7 +55,8 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
 
 
 def check_prompts(recipe: Recipe, source: PromptStream) -> None:
-    """Refuse data whose answers the graders cannot read, training and held out."""
+    """Refuse to hold out what is trained on, and answers that the graders cannot read, training and held out."""
+    check_apart(source.problems())
     check_answers(recipe.reward, itertools.chain(source.training(), source.held_out(sys.maxsize)))
 
 
