@@ -55,6 +55,24 @@ def test_numbers_are_accepted_and_blank_lines_and_line_separators_are_no_rows(tm
     assert problems["train.jsonl:3"].answer == "12345678901234567890"
 
 
+@pytest.mark.parametrize("number", ["1.10", "9007199254740993.0", "1e3", "1E-07", "-0", "12345678901234567890123"])
+def test_a_number_keeps_its_spelling(tmp_path, number):
+    row = f'{{"question": {number}, "answer": {number}}}'
+    for path in (
+        write(tmp_path / "train.jsonl", *ROWS, row),
+        write(tmp_path / "train.json", "[" + ", ".join([*map(json.dumps, ROWS), row]) + "]"),
+    ):
+        problem = all_problems(jsonl(path, template="{question}"))[f"{path.name}:11"]
+        assert (problem.text, problem.answer) == (number, number)
+
+
+def test_a_repeated_key_in_an_array_is_named_by_its_place(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text('[{"question": "x", "answer": "1"}, {"question": "y", "question": "z", "answer": "1"}]')
+    with pytest.raises(DataError, match=r'\Atrain\.json:2: the key "question" occurs 2 times'):
+        load_problems(jsonl(path))
+
+
 def test_a_held_out_file_leaves_the_training_file_whole(tmp_path):
     train, test = write(tmp_path / "train.jsonl", *ROWS), write(tmp_path / "test.jsonl", *ROWS[:3])
     problems = load_problems(jsonl(train, held_out_path=str(test)))
@@ -78,6 +96,10 @@ def test_a_held_out_file_leaves_the_training_file_whole(tmp_path):
         ({"question": True, "answer": "1"}, 'field "question" is a boolean'),
         ({"question": "  ", "answer": "1"}, r'the prompt is empty \("question"\)'),
         ({"question": "x", "answer": " "}, 'field "answer" holds no answer'),
+        ('{"question": "x", "answer": "1", "answer": "2"}', 'the key "answer" occurs 2 times; keep one of them'),
+        ('{"question": "x", "answer": {"a": 1, "a": 2}}', 'field "answer" is an object that repeats a key'),
+        ('{"question": "x", "answer": 1e400}', r"not JSON \(Number out of range"),
+        ('{"question": "\\ud800", "answer": "1"}', "not JSON"),
     ],
 )
 def test_a_bad_row_is_named_with_its_line_and_the_remedy(tmp_path, row, message):

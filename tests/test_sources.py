@@ -56,6 +56,16 @@ def test_parquet_gives_rows_with_lists_and_numbers(tmp_path: Path):
     assert problems["train.parquet:10"] == Problem(key="train.parquet:10", text="1.5 add\n9", answer="18")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_missing_or_infinite_is_a_bad_row(tmp_path: Path, value: float):
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    path = tmp_path / "train.parquet"
+    rows = [{"question": f"{n}?", "answer": float(n)} for n in range(9)] + [{"question": "9?", "answer": value}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    with pytest.raises(DataError, match=rf'\Atrain\.parquet:10: field "answer" is {value}, as a missing number'):
+        load_problems(DataConfig(path=str(path)))
+
+
 def test_a_file_that_is_not_what_its_suffix_says_is_named(tmp_path: Path):
     path = tmp_path / "train.parquet"
     path.write_text("question,answer")

@@ -5,11 +5,12 @@
     .parquet    columns, read with pyarrow    key  train.parquet:17
 
 A row that cannot be read is handed on with the reason, so that it is reported together with those that
-cannot be used.
+cannot be used. Numbers of JSON keep their spelling, and an object that repeats a key is a row that cannot be read.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ import msgspec
 from freerun.config.data import DataConfig
 from freerun.data.extras import require_extra
 from freerun.data.problem import Problem
-from freerun.data.rows import Row, RowError, kind_of, to_problems
+from freerun.data.rows import Number, Row, RowError, kind_of, to_problems
 from freerun.errors import DataError
 
 Rows = Iterator[tuple[str, Row | RowError]]
 
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NOT_JSON = (msgspec.DecodeError, ValueError, RecursionError)
 """The last for brackets within brackets, a thousand deep."""
 
 
@@ -53,7 +54,7 @@ def _json_lines(path: Path) -> Rows:
 
 def _json_array(path: Path) -> Rows:
     try:
-        rows = msgspec.json.decode(_content(path))
+        rows = _decode(_content(path))
     except _NOT_JSON as error:
         raise DataError(f"{path}: not JSON ({error}); a file of one object a line ends in .jsonl") from error
     if not isinstance(rows, list):
@@ -86,11 +87,27 @@ def _content(path: Path) -> bytes:
 
 def _parse(line: bytes) -> Row | RowError:
     try:
-        row = msgspec.json.decode(line)
+        row = _decode(line)
     except _NOT_JSON as error:
         return RowError(f"not JSON ({error}); each line must be one JSON object")
     return _as_row(row, "each line must be one JSON object")
 
 
+def _decode(content: bytes) -> Any:
+    """JSON whose numbers keep their spelling; an object that repeats a key is a `RowError` in its place."""
+    # msgspec refuses what Python's json lets pass: NaN, halves of surrogate pairs, numbers out of range.
+    msgspec.json.decode(content)
+    return json.loads(content.decode(), object_pairs_hook=_object, parse_int=Number, parse_float=Number)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row | RowError:
+    row = dict(pairs)
+    if len(row) == len(pairs):
+        return row
+    names = [name for name, _ in pairs]
+    repeated = next(name for name in row if names.count(name) > 1)
+    return RowError(f'the key "{repeated}" occurs {names.count(repeated)} times; keep one of them')
+
+
 def _as_row(value: Any, remedy: str) -> Row | RowError:
-    return value if isinstance(value, dict) else RowError(f"{kind_of(value)}, not an object; {remedy}")
+    return value if isinstance(value, dict | RowError) else RowError(f"{kind_of(value)}, not an object; {remedy}")

@@ -9,7 +9,9 @@ rows come from is not known here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from freerun.config.data import DataConfig
@@ -21,11 +23,28 @@ NUM_ROWS_REPORTED = 5
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
-_KINDS = {type(None): "null", bool: "a boolean", list: "a list", dict: "an object", str: "a string"}
 
 
 class RowError(Exception):
     """Why one row cannot be used; whoever reads all rows adds where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as it is spelled in a file: to a grader that compares texts, 1.10 is not 1.1."""
+
+    text: str
+
+
+_KINDS = {
+    type(None): "null",
+    bool: "a boolean",
+    list: "a list",
+    dict: "an object",
+    str: "a string",
+    Number: "a number",
+    RowError: "an object that repeats a key",
+}
 
 
 def to_problems(rows: Iterable[tuple[str, Row | RowError]], config: DataConfig) -> tuple[Problem, ...]:
@@ -57,6 +76,10 @@ def text_of(row: Row, name: str, *, setting: str) -> str:
     value = row[name]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
+    if isinstance(value, Number):
+        return value.text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RowError(f'field "{name}" is {value}, as a missing number is often saved; fill it or remove the row')
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise RowError(
             f'field "{name}" is {kind_of(value)}, not a string, a number or a list of strings; '
