@@ -66,6 +66,38 @@ def test_a_number_that_is_missing_or_infinite_is_a_bad_row(tmp_path: Path, value
         load_problems(DataConfig(path=str(path)))
 
 
+def written_as_parquet(path: Path, **options: object) -> bytes:
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, **options)
+    return path.read_bytes()
+
+
+def with_flipped_bit(content: bytes, place: int, bit: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
+
+
+def test_a_damaged_parquet_file_with_checksums_is_refused_or_read_as_it_was(tmp_path: Path):
+    path = tmp_path / "train.parquet"
+    content = written_as_parquet(path, write_page_checksum=True)
+    config = DataConfig(path=str(path), template="{question} {hints}")
+    whole, num_refused = all_problems(config), 0
+    for place in range(0, len(content), 3):
+        path.write_bytes(with_flipped_bit(content, place, place % 8))
+        try:
+            assert all_problems(config) == whole, f"byte {place}"
+        except DataError:
+            num_refused += 1
+    assert num_refused > len(content) / 3 / 2
+
+
+def test_text_of_a_damaged_parquet_file_that_is_no_text_any_more_is_refused(tmp_path: Path):
+    path = tmp_path / "train.parquet"
+    content = written_as_parquet(path, compression="none", use_dictionary=False)
+    path.write_bytes(with_flipped_bit(content, content.index(b"3 + 3?"), 7))
+    with pytest.raises(DataError, match=r"train\.parquet: cannot be read as Parquet \(\w+: "):
+        load_problems(DataConfig(path=str(path)))
+
+
 def test_a_file_that_is_not_what_its_suffix_says_is_named(tmp_path: Path):
     path = tmp_path / "train.parquet"
     path.write_text("question,answer")
@@ -122,6 +154,16 @@ def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(DataError, match=r'split "train" cannot be loaded \(\w+'):
         load_problems(DataConfig(task="datasets", path=str(tmp_path)))
+
+
+def test_rows_of_a_saved_data_set_that_cannot_be_read_are_named(tmp_path: Path):
+    datasets = importlib.import_module("datasets")
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "sums")
+    (file,) = (tmp_path / "sums").glob("*.arrow")
+    content = file.read_bytes()
+    file.write_bytes(with_flipped_bit(content, content.index(b"3 + 3?"), 7))
+    with pytest.raises(DataError, match=r"sums/train: row \d+ cannot be read \(\w+: "):
+        load_problems(DataConfig(task="datasets", path=str(tmp_path / "sums")))
 
 
 def test_a_folder_of_parquet_is_loaded_as_a_data_set(tmp_path: Path):

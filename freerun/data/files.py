@@ -65,11 +65,16 @@ def _json_array(path: Path) -> Rows:
 
 def _parquet(path: Path) -> Rows:
     parquet = require_extra("pyarrow.parquet", needed_for=f"{path}")
-    pyarrow = require_extra("pyarrow", needed_for=f"{path}")
     try:
-        rows = parquet.read_table(path).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error})") from error
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            table, num_rows = file.read(), file.metadata.num_rows
+        table.validate(full=True)
+        rows = table.to_pylist()
+    # A damaged file raises Arrow's errors, OSError, UnicodeDecodeError, MemoryError and others of no common base.
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({type(error).__name__}: {error})") from error
+    if len(rows) != num_rows:
+        raise DataError(f"{path}: damaged: it says that it has {num_rows} rows, and {len(rows)} can be read")
     for number, row in enumerate(rows, start=1):
         yield f"{path.name}:{number}", row
 

@@ -34,8 +34,13 @@ def read(config: DataConfig, *, split: str = "") -> tuple[Problem, ...]:
 
 
 def _numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
-    for number, row in enumerate(rows, start=1):
-        yield f"{origin}:{number}", row
+    number = 0
+    try:
+        for number, row in enumerate(rows, start=1):
+            yield f"{origin}:{number}", row
+    # Rows are decoded as they are asked for, and a damaged file raises errors of no common base.
+    except Exception as error:
+        raise DataError(f"{origin}: row {number + 1} cannot be read ({type(error).__name__}: {error})") from error
 
 
 def _load(path: str, split: str, settings: dict[str, Any]) -> Any:
