@@ -18,10 +18,11 @@ class CodeProblem(NamedTuple):
 
 
 def data_directory() -> Path | None:
-    """Where HumanEval and MBPP are: $FREERUN_DATA, or ../shared/data beside the project."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    directory = Path(os.environ.get("FREERUN_DATA", beside))
-    return directory if (directory / "humaneval" / "HumanEval.jsonl").exists() else None
+    """Where the public data sets are: $FREERUN_DATA, else data/ or a shared/data beside the project."""
+    root = Path(__file__).resolve().parents[1]
+    given = os.environ.get("FREERUN_DATA")
+    places = [Path(given)] if given else [root / "data", root.parent / "shared" / "data"]
+    return next((place for place in places if (place / "humaneval" / "HumanEval.jsonl").exists()), None)
 
 
 def canonical_problems(directory: Path) -> list[CodeProblem]:

@@ -21,6 +21,7 @@ VERBS = {
     "sft": "fine-tune a model on demonstrations: prompts with completions, or chats",
     "eval": "measure a model or a run's checkpoint on held-out prompts, with intervals",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
+    "data": "fetch the public data sets that recipes name, or list them",
     "runs": "list the runs of a directory",
     "compare": "curves and a table of several runs, seeds together",
     "study": "run a whole study and write its table and figure: staleness",

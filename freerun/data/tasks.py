@@ -22,6 +22,7 @@ from freerun.config.data import DataConfig
 from freerun.config.user_code import import_named
 from freerun.data import euclid, files, gym, hub, times_tables, user_task
 from freerun.data.problem import Problem, Problems, in_hash_order, set_shots_aside, split
+from freerun.data.public_sets import PUBLIC_SETS, set_of
 from freerun.data.settings import check_settings, require_no_wording, settings_of
 from freerun.errors import ConfigError, ModelError
 
@@ -108,7 +109,17 @@ def check_task(config: DataConfig) -> None:
     _task_named(config.task)
     for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
         if config.task == "file" and path and not Path(path).is_file():
-            raise ConfigError(f'config: data.{key} = "{path}" is not a file; pass another with --data.{key} FILE')
+            raise ConfigError(
+                f'config: data.{key} = "{path}" is not a file; {_remedy(Path(path))} --data.{key} FILE'
+            )
+
+
+def _remedy(path: Path) -> str:
+    name = set_of(path)
+    if not name:
+        return "pass another with"
+    public = PUBLIC_SETS[name]
+    return f'"freerun data {name}" fetches it to data/{name} (from {public.source}, {public.licence}), or pass'
 
 
 def check_demonstrations(config: DataConfig) -> None:

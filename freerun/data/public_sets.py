@@ -1,0 +1,158 @@
+"""The public data sets that recipes name: where each is published, under which licence, and how to fetch it.
+
+    freerun data gsm8k   ──►   data/gsm8k/train.jsonl, data/gsm8k/test.jsonl
+
+A file is kept only if its sha256 is the one written here: that of the file the recipes were tried with. Addresses
+name a commit where the publisher has one, so they do not change.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import os
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from freerun.errors import DataError
+
+DIRECTORY = Path("data")
+"""Where recipes look for them, below the directory that freerun is run in."""
+TIMEOUT_SECONDS = 60
+_GITHUB = "https://raw.githubusercontent.com"
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    name: str
+    url: str
+    """What ends in .gz is unpacked."""
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    content: str
+    source: str
+    licence: str
+    files: tuple[PublicFile, ...]
+
+
+_GSM8K = f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data"
+
+PUBLIC_SETS = {
+    "gsm8k": PublicSet(
+        "grade-school maths word problems, 7,473 to train on and 1,319 to test",
+        "openai/grade-school-math on GitHub",
+        "MIT",
+        (
+            PublicFile(
+                "train.jsonl",
+                f"{_GSM8K}/train.jsonl",
+                "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+            ),
+            PublicFile(
+                "test.jsonl",
+                f"{_GSM8K}/test.jsonl",
+                "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+            ),
+        ),
+    ),
+    "svamp": PublicSet(
+        "1,000 one-step maths word problems",
+        "arkilpatel/SVAMP, as kept in hkust-nlp/simpleRL-reason on GitHub",
+        "MIT",
+        (
+            PublicFile(
+                "test.jsonl",
+                f"{_GITHUB}/hkust-nlp/simpleRL-reason/cf1c7858bfc145a27aa733e75d930d34f0d318a6"
+                "/examples/simplelr_math_eval/data/svamp/test.jsonl",
+                "d0826ff1264f3860e46fc4e71db9e31d2d188960db87090e22677f9493e67a0d",
+            ),
+        ),
+    ),
+    "math500": PublicSet(
+        "500 competition problems, a test split of MATH (hendrycks/math)",
+        "HuggingFaceH4/MATH-500 on the Hugging Face hub",
+        "MIT",
+        (
+            PublicFile(
+                "test.jsonl",
+                "https://huggingface.co/datasets/HuggingFaceH4/MATH-500/resolve"
+                "/6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be/test.jsonl",
+                "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
+            ),
+        ),
+    ),
+    "humaneval": PublicSet(
+        "164 Python functions to complete, with unit tests",
+        "openai/human-eval on GitHub",
+        "MIT",
+        (
+            PublicFile(
+                "HumanEval.jsonl",
+                f"{_GITHUB}/openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/data/HumanEval.jsonl.gz",
+                "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2",
+            ),
+        ),
+    ),
+    "mbpp": PublicSet(
+        "427 short Python tasks with unit tests, the sanitized part of MBPP",
+        "google-research/google-research on GitHub, mbpp",
+        "CC BY 4.0",
+        (
+            PublicFile(
+                "sanitized-mbpp.json",
+                f"{_GITHUB}/google-research/google-research/e20eb00d074cdb569ee27318f112ea1e85bbb98f"
+                "/mbpp/sanitized-mbpp.json",
+                "ca95deaa9a01ef0a6f439f88bcf0dd3db3563d22f22aad6cae04ebb9a8d8c8e9",
+            ),
+        ),
+    ),
+}
+
+
+def set_of(path: Path) -> str:
+    """The name of the public set that a path such as data/gsm8k/train.jsonl is a file of, or nothing."""
+    name = path.parent.name
+    is_known = name in PUBLIC_SETS and any(file.name == path.name for file in PUBLIC_SETS[name].files)
+    return name if is_known else ""
+
+
+def has_file(file: PublicFile, directory: Path) -> bool:
+    """Whether the directory has the file; raises if it has another one of that name."""
+    path = directory / file.name
+    if not path.exists():
+        return False
+    if hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
+        raise DataError(f"{path} is there, and is not the published file; move it away to fetch that one")
+    return True
+
+
+def fetch(file: PublicFile, directory: Path) -> Path:
+    """Download the file into the directory; it appears there whole and checked, or not at all."""
+    path = directory / file.name
+    by_hand = f"download it in another way, unpack it if it ends in .gz, and put it there as {path}"
+    try:
+        content = _download(file.url)
+    except (OSError, EOFError, ValueError, http.client.HTTPException) as error:
+        raise DataError(f"{file.url} cannot be fetched ({error}); {by_hand}") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
+        raise DataError(
+            f"{file.url} is not the file that was published (sha256 {digest}, expected {file.sha256}) and is not "
+            f"kept; {by_hand}"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{file.name}.{os.getpid()}")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
+    return path
+
+
+def _download(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+        content: bytes = response.read()
+    return gzip.decompress(content) if url.endswith(".gz") else content

@@ -1,0 +1,105 @@
+"""The public data sets that recipes name: how a clone gets them, and what a recipe without them says."""
+
+import dataclasses
+import gzip
+import hashlib
+from pathlib import Path
+
+import pytest
+from code_problems import data_directory
+
+from freerun.cli.main import main
+from freerun.config.data import DataConfig
+from freerun.config.load import load_recipe
+from freerun.data import public_sets
+from freerun.data.public_sets import PUBLIC_SETS, PublicFile, PublicSet, fetch, has_file, set_of
+from freerun.data.tasks import check_task
+from freerun.errors import ConfigError, DataError
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+CONTENT = b'{"question": "1 + 1?", "answer": "2"}\n'
+
+
+def published(directory: Path, name: str = "train.jsonl", content: bytes = CONTENT) -> PublicFile:
+    """A file at an address of this machine."""
+    directory.mkdir(exist_ok=True)
+    (directory / name).write_bytes(content)
+    plain = gzip.decompress(content) if name.endswith(".gz") else content
+    url = (directory / name).as_uri()
+    return PublicFile(name.removesuffix(".gz"), url, hashlib.sha256(plain).hexdigest())
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_data_of_a_recipe_are_named_in_it_and_can_be_fetched(path: Path) -> None:
+    data = load_recipe(path, []).data
+    for file in filter(None, (data.path, data.held_out_path)):
+        name = set_of(Path(file))
+        assert Path(file) == Path("data", name, Path(file).name)
+        assert f"freerun data {name} " in path.read_text()
+        assert f"licence {PUBLIC_SETS[name].licence}\n" in path.read_text()
+
+
+def test_a_recipe_without_its_data_says_how_to_fetch_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        check_task(DataConfig(path="data/gsm8k/train.jsonl"))
+    assert str(caught.value) == (
+        'config: data.path = "data/gsm8k/train.jsonl" is not a file; "freerun data gsm8k" fetches it to '
+        "data/gsm8k (from openai/grade-school-math on GitHub, MIT), or pass --data.path FILE"
+    )
+    with pytest.raises(
+        ConfigError, match=r'"data/gsm8k/mine\.jsonl" is not a file; pass another with --data\.path'
+    ):
+        check_task(DataConfig(path="data/gsm8k/mine.jsonl"))
+
+
+def test_every_checksum_is_that_of_the_file_the_recipes_were_tried_with() -> None:
+    directory = data_directory()
+    if directory is None:
+        pytest.skip("the public data sets are not here: set FREERUN_DATA to the directory that holds them")
+    for name, public in PUBLIC_SETS.items():
+        assert all(has_file(file, directory / name) for file in public.files)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz"])
+def test_a_set_is_fetched_checked_and_not_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    content = gzip.compress(CONTENT) if name.endswith(".gz") else CONTENT
+    sums = PublicSet("sums", "this machine", "MIT", (published(tmp_path / "there", name, content),))
+    monkeypatch.setitem(public_sets.PUBLIC_SETS, "sums", sums)
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "sums"]) == 0
+    assert [path.name for path in Path("data/sums").iterdir()] == ["train.jsonl"]
+    assert Path("data/sums/train.jsonl").read_bytes() == CONTENT
+    assert capsys.readouterr().out == "sums: sums; from this machine, licence MIT\n  data/sums/train.jsonl\n"
+    assert main(["data", "sums"]) == 0
+    assert "data/sums/train.jsonl is there already" in capsys.readouterr().out
+    Path("data/sums/train.jsonl").write_text("other")
+    assert main(["data", "sums"]) == 2
+    assert "is not the published file; move it away" in capsys.readouterr().err
+
+
+def test_a_file_with_another_checksum_is_not_kept(tmp_path: Path) -> None:
+    other = dataclasses.replace(published(tmp_path / "there"), sha256="0" * 64)
+    with pytest.raises(DataError, match=r"not the file that was published \(sha256 \w{64}, expected 0{64}\)"):
+        fetch(other, tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("name", ["gone.jsonl", "broken.jsonl.gz"])
+def test_a_file_that_cannot_be_fetched_can_be_put_there_by_hand(tmp_path: Path, name: str) -> None:
+    (tmp_path / "broken.jsonl.gz").write_bytes(gzip.compress(CONTENT)[:-4])
+    file = PublicFile("train.jsonl", (tmp_path / name).as_uri(), "0" * 64)
+    with pytest.raises(DataError, match=rf"{name} cannot be fetched .*put it there as .*here/train\.jsonl"):
+        fetch(file, tmp_path / "here")
+
+
+def test_without_a_name_the_sets_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["data"]) == 0
+    assert capsys.readouterr().out.count("not here; fetch it with: freerun data ") == len(PUBLIC_SETS)
+    assert main(["data", "gsm8"]) == 2
+    assert 'no public data set "gsm8"; did you mean "gsm8k"?' in capsys.readouterr().err
