@@ -62,7 +62,7 @@ def test_a_number_that_is_missing_or_infinite_is_a_bad_row(tmp_path: Path, value
     path = tmp_path / "train.parquet"
     rows = [{"question": f"{n}?", "answer": float(n)} for n in range(9)] + [{"question": "9?", "answer": value}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    with pytest.raises(DataError, match=rf'\Atrain\.parquet:10: field "answer" is {value}, as a missing number'):
+    with pytest.raises(DataError, match=rf'\Atrain\.parquet:10: field "answer" is {value}, not a finite number'):
         load_problems(DataConfig(path=str(path)))
 
 

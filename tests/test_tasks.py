@@ -4,16 +4,24 @@ import itertools
 import math
 import random
 import re
+import shlex
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from freerun.cli.arguments import split_overrides
 from freerun.config.data import DataConfig
+from freerun.config.load import load_recipe
 from freerun.data import euclid
+from freerun.data.mixture import open_stream
 from freerun.data.tasks import Problem, alphabet_of, demonstrations_of, load_problems
+from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, ModelError
 
+ROOT = Path(__file__).parent.parent
 TIMES_TABLES = DataConfig(task="times-tables")
 EUCLID = DataConfig(task="euclid", settings=("max_number=30",))
 
@@ -138,3 +146,28 @@ def test_a_smaller_fraction_holds_out_a_subset():
     few = load_problems(DataConfig(task="times-tables", held_out_fraction=0.1)).held_out
     many = load_problems(DataConfig(task="times-tables", held_out_fraction=0.4)).held_out
     assert many[:10] == few
+
+
+# The commands of the documentation
+
+
+def train_commands() -> list[list[str]]:
+    """The arguments of every `freerun train` of docs/tasks.md."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "tasks.md").read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    return [command[2:] for command in commands if command[:2] == ["freerun", "train"]]
+
+
+@pytest.mark.parametrize("arguments", train_commands(), ids=" ".join)
+def test_a_documented_training_leaves_out_no_prompt(arguments: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (recipe_file, *_), overrides = split_overrides(arguments)
+    recipe = load_recipe(Path(recipe_file), overrides)
+    if recipe.data.task == "file":
+        return  # the data of others; that the recipe is right with these settings is all that is known here
+    if not Path(recipe.model.path, "tokenizer.json").is_file():
+        pytest.skip(f"{recipe.model.path} is not made")
+    stream = open_stream(recipe.data, Tokenizer.load(Path(recipe.model.path)), seed=0)
+    assert stream.num_too_long == 0

@@ -79,7 +79,7 @@ def text_of(row: Row, name: str, *, setting: str) -> str:
     if isinstance(value, Number):
         return value.text
     if isinstance(value, float) and not math.isfinite(value):
-        raise RowError(f'field "{name}" is {value}, as a missing number is often saved; fill it or remove the row')
+        raise RowError(f'field "{name}" is {value}, not a finite number; fill it or remove the row')
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise RowError(
             f'field "{name}" is {kind_of(value)}, not a string, a number or a list of strings; '
