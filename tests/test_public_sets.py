@@ -95,6 +95,12 @@ def test_a_file_that_cannot_be_fetched_can_be_put_there_by_hand(tmp_path: Path, 
         fetch(file, tmp_path / "here")
 
 
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file in the way")
+    with pytest.raises(DataError, match=r"data/sums/train\.jsonl cannot be written \(.*\); run freerun where"):
+        fetch(published(tmp_path / "there"), tmp_path / "data" / "sums")
+
+
 def test_without_a_name_the_sets_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,9 +124,13 @@ def set_of(path: Path) -> str:
 def has_file(file: PublicFile, directory: Path) -> bool:
     """Whether the directory has the file; raises if it has another one of that name."""
     path = directory / file.name
-    if not path.exists():
+    if not path.is_file():
         return False
-    if hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
+    try:
+        is_published = hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error}); make it readable or move it away") from error
+    if not is_published:
         raise DataError(f"{path} is there, and is not the published file; move it away to fetch that one")
     return True
 
@@ -145,11 +149,23 @@ def fetch(file: PublicFile, directory: Path) -> Path:
             f"{file.url} is not the file that was published (sha256 {digest}, expected {file.sha256}) and is not "
             f"kept; {by_hand}"
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{file.name}.{os.getpid()}")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    _write(path, content)
     return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be written ({error}); run freerun where there is room to write it"
+        ) from error
 
 
 def _download(url: str) -> bytes:
