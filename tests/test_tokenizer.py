@@ -219,10 +219,12 @@ def test_a_template_that_fails_or_misbehaves_is_an_error_of_the_model(directory,
         tokenizer.render_chat([{"role": "user", "content": "hi"}])
 
 
-def test_a_template_with_a_syntax_error_is_refused_when_loading(directory):
+def test_a_template_with_a_syntax_error_is_refused_when_it_is_used(directory):
     (directory / "chat_template.jinja").write_text("line one\n{% for %}")
-    with pytest.raises(ModelError, match=r"chat_template\.jinja: chat template line 2: .*use_chat_template"):
-        Tokenizer.load(directory)
+    tokenizer = Tokenizer.load(directory)
+    assert tokenizer.decode(tokenizer.encode("7")) == "7", "its advice, data.use_chat_template = false, must help"
+    with pytest.raises(ModelError, match=r"chat_template\.jinja: .* error in line 2: .*use_chat_template = false"):
+        tokenizer.render_chat([{"role": "user", "content": "hi"}])
 
 
 def test_a_missing_chat_template_is_named_with_the_remedy(directory):

@@ -1,112 +1,120 @@
 """Chat templates: messages in, the text the model was trained on out.
 
-A template comes with a model from the internet, so it runs in jinja's sandbox; it finds there what
-`transformers` promises to templates. Tool schemas are left out.
+A template comes with a model from the internet, so it runs in a separate process whose time and memory are limited
+(`template_process.py`). The process starts with the first rendering. It ends after some idle seconds, when the
+template is garbage collected, or with this process. Tool schemas are left out.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NoReturn
 
-import jinja2
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
-
+from freerun.data.template_process import BUDGET_SECONDS, IDLE_STATUS, Answer, Render, Start, frame_of, receive
 from freerun.errors import ModelError
+from freerun.processes.worker_process import SECRETS
 
 Message = Mapping[str, str]
 """`role` ("user", "assistant", "system") and `content`."""
 
+ANSWER_SECONDS = 120.0
+"""Wall clock, for a machine so crowded that the processor time does not pass."""
+_CODE = "import sys; sys.path[:] = sys.argv[1:]; from freerun.data.template_process import main; main()"
+"""The process imports from the same places as this one."""
+
 
 class ChatTemplate:
-    """A compiled template and the special tokens it may print."""
+    """A template and the special tokens it may print; it is compiled when it is first used."""
 
     def __init__(self, source: str, *, origin: str, special_tokens: Mapping[str, str]) -> None:
         self._origin = origin
-        self._special_tokens = dict(special_tokens)
-        try:
-            self._template = _environment().from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ModelError(
-                f"{origin}: chat template line {error.lineno}: {error.message}; "
-                "repair it or set data.use_chat_template = false"
-            ) from error
+        self._start = frame_of(Start(source, dict(special_tokens)))
+        self._process: _Process | None = None
+        self._defect = ""
+        """Why the template is not asked again: it does not compile, or it used up its limits."""
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """The conversation as text, up to where the assistant's turn begins, or without that beginning."""
-        try:
-            return self._template.render(
-                messages=[dict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-            )
-        except (jinja2.TemplateError, TypeError) as error:
-            roles = ", ".join(message.get("role", "no role") for message in messages)
+        request = Render([dict(message) for message in messages], add_generation_prompt)
+        answer = Answer(failure=self._defect) if self._defect else self._ask(request)
+        if answer.failure:
             raise ModelError(
-                f"{self._origin}: the chat template refuses messages of ({roles}): {error}; "
+                f"{self._origin}: the chat template {answer.failure}; "
                 "repair it or set data.use_chat_template = false"
-            ) from error
+            )
+        return answer.text
+
+    def _ask(self, request: Render) -> Answer:
+        try:
+            frame = frame_of(request)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            return Answer(failure=f"cannot be given these messages ({error})")
+        while True:
+            try:
+                if self._process is None:
+                    self._process = _Process()
+                    compiled = self._process.ask(self._start)
+                    self._defect = compiled.failure
+                return compiled if self._defect else self._process.ask(frame)
+            except _ProcessEndedError as end:
+                self._process = None
+                if end.was_idle:
+                    continue
+                self._defect = str(end)
+                return Answer(failure=self._defect)
 
 
-class _GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's text for training masks; here it only prints its body."""
+class _ProcessEndedError(Exception):
+    """The process is gone, and says how in words that follow the template's name."""
 
-    tags = {"generation"}  # noqa: RUF012 (declared so by jinja)
-
-    def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _TemplateNamespace(Namespace):
-    """A namespace without underscore names, which reach into CPython."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            raise jinja2.exceptions.SecurityError(f'a chat template may not set "{name}" on a namespace')
-        super().__setitem__(name, value)
+    def __init__(self, status: int, *, was_silent: bool) -> None:
+        self.was_idle = status == IDLE_STATUS
+        if was_silent:
+            super().__init__(f"gives no answer within {ANSWER_SECONDS:.0f} s")
+        elif status == -signal.SIGPROF:
+            super().__init__(f"needs more than {BUDGET_SECONDS:.0f} s of processor time")
+        else:
+            super().__init__(f"ends the process that renders it (status {status})")
 
 
-def _namespace(*args: Any, **kwargs: Any) -> Namespace:
-    space = _TemplateNamespace()
-    for name, value in dict(*args, **kwargs).items():
-        space[name] = value
-    return space
+class _Process:
+    """A process for one template; killed when this object is garbage collected."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(ANSWER_SECONDS)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, *sys.path],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if name not in SECRETS},
+                start_new_session=True,
+            )
+        self._end = weakref.finalize(self, _end, self._process, self._socket)
+
+    def ask(self, frame: bytes) -> Answer:
+        was_silent = False
+        try:
+            self._socket.sendall(frame)
+            if (answer := receive(self._socket, Answer)) is not None:
+                return answer
+            self._process.wait()
+        except TimeoutError:
+            was_silent = True
+        except ConnectionError:
+            self._process.wait()
+        self._end()
+        raise _ProcessEndedError(self._process.returncode, was_silent=was_silent)
 
 
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: jinja's own filter would escape `<` and `>`, which the model never saw escaped."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _strftime_now(format: str) -> str:
-    """The wall clock: a template that prints the date makes prompts that differ from day to day."""
-    return datetime.now().strftime(format)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.globals["namespace"] = _namespace
-    return environment
+def _end(process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    process.kill()
+    process.wait()
+    sock.close()

@@ -11,11 +11,13 @@ whether a prompt begins with a bos token; `add_bos_token` of tokenizer_config.js
 `decode` shows everything that was sampled, special tokens included, so that stop strings and people see it;
 only a special end token is left out, because it ends the text and is no part of it. An end token that is an
 ordinary character (the `$` of the euclid task) is text and stays.
+
+The directory may come from strangers: its chat template runs in a limited process (`chat_template.py`), no link leads
+out of it (`model_files.py`), and a tokenizer that can make texts much longer is refused (`text_growth.py`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +27,16 @@ import numpy as np
 import tokenizers
 
 from freerun.data.chat_template import ChatTemplate, Message
+from freerun.data.model_files import is_there, read_json, read_text
+from freerun.data.text_growth import MAX_GROWTH, growth
 from freerun.errors import ModelError
 from freerun.types import Ints
 
 _SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 _EOS_FILES = ("generation_config.json", "config.json")
+_MAX_TEMPLATE_CHARACTERS = 1 << 20
+"""The longest templates in use have 20,000."""
+_NUM_CHARACTERS_QUOTED = 80
 
 
 class Tokenizer:
@@ -54,7 +61,7 @@ class Tokenizer:
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
         backend = _read_backend(directory / "tokenizer.json")
-        settings = _read_json(directory / "tokenizer_config.json")
+        settings = read_json(directory / "tokenizer_config.json")
         special_tokens = _special_tokens(settings)
         return cls(
             backend,
@@ -74,7 +81,7 @@ class Tokenizer:
             ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         except Exception as error:  # tokenizers raises nothing narrower
             raise ModelError(
-                f"{self._origin}: the tokenizer cannot encode {text!r} ({error}); "
+                f"{self._origin}: the tokenizer cannot encode {_quoted(text)} ({error}); "
                 "use a model whose tokenizer knows the characters of the task"
             ) from error
         return np.array(ids, dtype=np.int32)
@@ -99,7 +106,7 @@ class Tokenizer:
 
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
-    if not path.is_file():
+    if not is_there(path):
         raise ModelError(
             f"{path}: no such file; model.path must be a Hugging Face directory with a tokenizer.json "
             "(AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
@@ -108,23 +115,15 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing narrower
         raise ModelError(f"{path}: not a tokenizer ({error}); save the model directory again") from error
+    if growth(backend) > MAX_GROWTH:
+        raise ModelError(
+            f"{path}: the tokenizer can make a text more than {MAX_GROWTH:.0f} times longer; "
+            "repair its normalizer and decoder, or use another model"
+        )
     # Settings left over from someone's training pipeline: they would cut or pad prompts silently.
     backend.no_truncation()
     backend.no_padding()
     return backend
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The file's object; empty if there is no such file, which is allowed for all but tokenizer.json."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path}: not JSON ({error}); save the model directory again") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path}: a {type(content).__name__}, not an object; save the model directory again")
-    return content
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -138,12 +137,13 @@ def _stop_token_ids(directory: Path, backend: tokenizers.Tokenizer, eos: str | N
     """Every id that one of the files calls end of sequence: chat models name a second one in only one of them."""
     ids: list[int] = []
     for name in _EOS_FILES:
-        value = _read_json(directory / name).get("eos_token_id")
+        value = read_json(directory / name).get("eos_token_id")
         listed = value if isinstance(value, list) else [] if value is None else [value]
         for eos_id in listed:
-            if type(eos_id) is not int or eos_id < 0 or backend.id_to_token(eos_id) is None:
+            is_id = type(eos_id) is int and 0 <= eos_id < 1 << 32
+            if not is_id or backend.id_to_token(eos_id) is None:
                 raise ModelError(
-                    f"{directory / name}: eos_token_id = {eos_id} is not a token of tokenizer.json; "
+                    f"{directory / name}: eos_token_id = {_quoted(eos_id)} is not a token of tokenizer.json; "
                     "the directory mixes two models"
                 )
         ids += listed
@@ -157,13 +157,26 @@ def _read_chat_template(
     directory: Path, settings: Mapping[str, Any], special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
     path = directory / "chat_template.jinja"
-    if path.is_file():
-        source = path.read_text(encoding="utf-8")
-        return ChatTemplate(source, origin=str(path), special_tokens=special_tokens)
-    stored = settings.get("chat_template")
-    if isinstance(stored, list):
-        stored = next((t.get("template") for t in stored if t.get("name") == "default"), None)
-    if not isinstance(stored, str):
-        return None
-    origin = str(directory / "tokenizer_config.json")
-    return ChatTemplate(stored, origin=origin, special_tokens=special_tokens)
+    if is_there(path):
+        source = read_text(path)
+    else:
+        path = directory / "tokenizer_config.json"
+        stored = settings.get("chat_template")
+        if isinstance(stored, list):
+            named = [entry for entry in stored if isinstance(entry, dict)]
+            stored = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
+        if not isinstance(stored, str):
+            return None
+        source = stored
+    if len(source) > _MAX_TEMPLATE_CHARACTERS:
+        raise ModelError(
+            f"{path}: a chat template of {len(source):,} characters, and at most {_MAX_TEMPLATE_CHARACTERS:,} are "
+            "read; is it the right file?"
+        )
+    return ChatTemplate(source, origin=str(path), special_tokens=special_tokens)
+
+
+def _quoted(value: object) -> str:
+    """The beginning of a value, for an error of one line."""
+    shown = repr(value)
+    return shown if len(shown) <= _NUM_CHARACTERS_QUOTED else f"{shown[:_NUM_CHARACTERS_QUOTED]}..."
