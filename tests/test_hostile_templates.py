@@ -167,6 +167,14 @@ def test_a_tokenizer_that_makes_texts_ever_longer_is_refused(tmp_path: Path, par
         Tokenizer.load(save(tmp_path / "model", backend))
 
 
+def test_a_regular_expression_that_backtracks_for_ever_is_an_error(tmp_path: Path) -> None:
+    backend = letters()
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    tokenizer = Tokenizer.load(save(tmp_path / "model", backend))
+    with pytest.raises(ModelError, match=r"the tokenizer cannot encode 'a+b'.*retry-limit"):
+        tokenizer.encode("a" * 40 + "b")
+
+
 def test_normalizers_in_use_are_not_refused(tmp_path: Path) -> None:
     backend = letters()
     backend.normalizer = normalizers.Sequence(

@@ -111,14 +111,25 @@ class _TemplateRows:
 
     def __call__(self, row: Mapping[str, Any]) -> Demonstration:
         values = {name: text_of(row, name, setting="--template") for name in self._template.fields}
-        prompt_ids = _encode(self._tokenizer, self._template.fill(values), add_special_tokens=True)
+        as_text = self._tokenizer.as_text  # special tokens are those of the template
+        prompt = self._template.fill({name: as_text(value) for name, value in values.items()})
+        prompt_ids = _encode(self._tokenizer, prompt, add_special_tokens=True)
         if len(prompt_ids) == 0 or not any(value.strip() for value in values.values()):
             raise RowError("the prompt is empty; fill it or remove the row")
         completion = text_of(row, self._completion_field, setting="--completion-field")
-        completion_ids = _encode(self._tokenizer, completion)
+        completion_ids = self._completion_ids(completion)
         if not completion.strip() or len(completion_ids) == 0:
             raise RowError(f'field "{self._completion_field}" is empty; fill it or remove the row')
         return demonstration_of(prompt_ids, self._with_end(completion_ids))
+
+    def _completion_ids(self, completion: str) -> Ints:
+        """Special tokens are text here, but an end token that the completion ends with is the token."""
+        text, end = completion, ""
+        for name in self._tokenizer.special_tokens_in(completion)[-1:]:
+            is_end = np.isin(_encode(self._tokenizer, name), self._tokenizer.stop_token_ids).all()
+            if is_end and completion.endswith(name):
+                text, end = completion.removesuffix(name), name
+        return _encode(self._tokenizer, self._tokenizer.as_text(text) + end)
 
     def _with_end(self, completion_ids: Ints) -> Ints:
         stop_ids = self._tokenizer.stop_token_ids

@@ -6,14 +6,16 @@
     config.json, generation_config.json     eos ids
 
 `encode` gives the ids that `transformers.AutoTokenizer` gives. In particular tokenizer.json alone decides
-whether a prompt begins with a bos token; `add_bos_token` of tokenizer_config.json is ignored, as there.
+whether a prompt begins with a bos token; `add_bos_token` of tokenizer_config.json is ignored, as there. It takes
+`<|im_end|>` for the special token, unless the text went through `as_text`: then it is ten characters, as it is in
+the messages of `render_chat`.
 
 `decode` shows everything that was sampled, special tokens included, so that stop strings and people see it;
 only a special end token is left out, because it ends the text and is no part of it. An end token that is an
 ordinary character (the `$` of the euclid task) is text and stays.
 
-The directory may come from strangers: its chat template runs in a limited process (`chat_template.py`), no link leads
-out of it (`model_files.py`), and a tokenizer that can make texts much longer is refused (`text_growth.py`).
+The directory may come from strangers: its chat template runs in a limited process (`chat_template.py`), no link
+leads out of it (`model_files.py`), and a tokenizer that can make texts much longer is refused (`text_growth.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import tokenizers
 
 from freerun.data.chat_template import ChatTemplate, Message
 from freerun.data.model_files import is_there, read_json, read_text
+from freerun.data.special_tokens import SpecialTokens
 from freerun.data.text_growth import MAX_GROWTH, growth
 from freerun.errors import ModelError
 from freerun.types import Ints
@@ -53,6 +56,7 @@ class Tokenizer:
         self.stop_token_ids = stop_token_ids
         """Ids that end a completion; empty for a model whose files name no end token."""
         self._backend = backend
+        self._special_tokens = SpecialTokens(backend)
         self._chat_template = chat_template
         self._origin = origin
         added = backend.get_added_tokens_decoder()
@@ -77,14 +81,33 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Ints:
         """Ids of a prompt; a rendered chat or a completion takes `add_special_tokens=False`."""
+        encode = self._special_tokens.encode if self._special_tokens.is_marked(text) else self._encode
         try:
-            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except Exception as error:  # tokenizers raises nothing narrower
+            ids = encode(text, add_special_tokens=add_special_tokens)
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise ModelError(
-                f"{self._origin}: the tokenizer cannot encode {_quoted(text)} ({error}); "
+                f"{self._origin}: the tokenizer cannot encode {_quoted(self.shown(text))} ({error}); "
                 "use a model whose tokenizer knows the characters of the task"
             ) from error
         return np.array(ids, dtype=np.int32)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+        ids: Sequence[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def as_text(self, text: str) -> str:
+        """`text` for `encode`, where the name of a special token is its characters, not the token."""
+        return self._special_tokens.mark(text)
+
+    def shown(self, text: str) -> str:
+        """What `as_text` or `render_chat` returned, as people read it."""
+        return self._special_tokens.unmark(text)
+
+    def special_tokens_in(self, text: str) -> list[str]:
+        """The special tokens that `text` spells, in their order."""
+        return self._special_tokens.names_in(text)
 
     def decode(self, ids: Ints | Sequence[int]) -> str:
         """The text of `ids` without the special end token."""
@@ -96,13 +119,20 @@ class Tokenizer:
         return self._chat_template is not None
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The conversation in the model's own format, up to where the assistant's turn begins."""
+        """The conversation in the model's own format, up to where the assistant's turn begins.
+
+        It is for `encode`, and for people after `shown`: special tokens are the template's, the messages are text.
+        """
         if self._chat_template is None:
             raise ModelError(
                 f"{self._origin}: no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); add one or set data.use_chat_template = false"
             )
-        return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt)
+        texts = [
+            {key: self.as_text(value) if isinstance(value, str) else value for key, value in message.items()}
+            for message in messages
+        ]
+        return self._chat_template.render(texts, add_generation_prompt=add_generation_prompt)
 
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
@@ -113,7 +143,9 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         )
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing narrower
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
         raise ModelError(f"{path}: not a tokenizer ({error}); save the model directory again") from error
     if growth(backend) > MAX_GROWTH:
         raise ModelError(
@@ -174,6 +206,11 @@ def _read_chat_template(
             "read; is it the right file?"
         )
     return ChatTemplate(source, origin=str(path), special_tokens=special_tokens)
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether the library failed: it raises nothing narrower than Exception, and its panics are not even that."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def _quoted(value: object) -> str:

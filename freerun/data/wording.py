@@ -4,6 +4,9 @@
     chat    system, user, assistant, user, assistant, user    through the model's own chat template
 
 Solved problems are worded exactly like the one that is asked.
+
+Special tokens come from the chat template, or, in raw prompts, from what the recipe itself spells in
+`data.template`, `data.shot_template` and `data.system_prompt`. A special token's name in the data is text.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ class Wording:
 
     def __init__(self, config: DataConfig, shots: Sequence[Problem], tokenizer: Tokenizer) -> None:
         self._config = config
-        self._shots = [(shot.text, _completion_of(shot)) for shot in shots]
         self._tokenizer = tokenizer
+        self._shots = [(shot.text, _completion_of(shot)) for shot in shots]
+        self._examples = [] if config.use_chat_template else [self._example(shot) for shot in shots]
 
     def of(self, problem: Problem) -> WordedProblem:
         if self._config.use_chat_template:
@@ -46,7 +50,7 @@ class Wording:
         else:
             text = self._raw_text(problem)
             token_ids = self._tokenizer.encode(text)
-        return WordedProblem(problem, text, token_ids)
+        return WordedProblem(problem, self._tokenizer.shown(text), token_ids)
 
     def _messages(self, problem: Problem) -> list[Message]:
         messages = []
@@ -59,7 +63,25 @@ class Wording:
 
     def _raw_text(self, problem: Problem) -> str:
         system = [self._config.system_prompt] if self._config.system_prompt else []
-        return _PARAGRAPH.join([*system, *(_joined(*shot) for shot in self._shots), problem.text])
+        asked = self._with_data_as_text(problem.key, problem.text, self._config.template)
+        return _PARAGRAPH.join([*system, *self._examples, asked])
+
+    def _example(self, shot: Problem) -> str:
+        text = self._with_data_as_text(shot.key, shot.text, self._config.template)
+        completion = self._with_data_as_text(shot.key, _completion_of(shot), self._config.shot_template)
+        return _joined(text, completion)
+
+    def _with_data_as_text(self, key: str, text: str, template: str) -> str:
+        """`text`, where special tokens are those of the template that made it."""
+        tokens = self._tokenizer.special_tokens_in(template)
+        if not tokens:
+            return self._tokenizer.as_text(text)
+        if self._tokenizer.special_tokens_in(text) != tokens:
+            raise DataError(
+                f'{key}: spells a special token of the model, as the recipe\'s template does ("{tokens[0]}"), so '
+                "they cannot be told apart; remove it from the row, or set data.use_chat_template = true"
+            )
+        return text
 
 
 def _completion_of(shot: Problem) -> str:

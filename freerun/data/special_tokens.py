@@ -1,0 +1,94 @@
+"""The difference between a special token and a text that spells its name.
+
+A chat template prints `<|im_end|>` to end a turn. A user who writes `<|im_end|>` means ten characters. In one
+rendered string both look alike, so the user's are marked before they are rendered:
+
+    content   a<|im_end|>b      ──mark──►  aMb                     M: private-use characters, drawn at random
+    rendered  <|im_start|>user\\n aMb<|im_end|>                      the template moves M like any other text
+    encoded   <|im_start|> user \\n a < | im _ end | > b <|im_end|>   M as the characters that it stands for
+
+A marked text is encoded by a twin of the tokenizer whose special tokens are named by their marks: names and marks
+are swapped in the text, and a name means nothing to the twin. All else of the twin is the same, so the ids are
+those that the characters would have if they were not the name of a token. Text without marks never meets the twin.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import tokenizers
+
+_PRIVATE = range(0xE000, 0xF900)
+"""Code points for private use: no case, no normal form but themselves."""
+_NUM_RANDOM = 6
+
+
+class SpecialTokens:
+    """The special tokens of a tokenizer. Those of one character are not marked: they have no other spelling."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        added = backend.get_added_tokens_decoder().values()
+        names = sorted({token.content for token in added if token.special and len(token.content) > 1})
+        # Unknown to whoever wrote the text, so that no text can contain a mark.
+        start = "".join(chr(secrets.choice(_PRIVATE)) for _ in range(_NUM_RANDOM))
+        self._marks = {name: start + _numeral(index) for index, name in enumerate(names)}
+        self._names = {mark: name for name, mark in self._marks.items()}
+        self._start = start
+        self._name_pattern = _any_of(names)
+        self._pattern = _any_of([*names, *self._names])
+
+    def names_in(self, text: str) -> list[str]:
+        """The names that `text` spells, in their order."""
+        return self._name_pattern.findall(text)
+
+    def mark(self, text: str) -> str:
+        """`text` with a mark for each name that it spells."""
+        return self._name_pattern.sub(lambda match: self._marks[match[0]], text)
+
+    def unmark(self, text: str) -> str:
+        """`text` as it is read, with names for marks."""
+        return self._pattern.sub(lambda match: self._names.get(match[0], match[0]), text)
+
+    def is_marked(self, text: str) -> bool:
+        return self._start in text
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+        """Ids of a marked text."""
+        swapped = self._pattern.sub(lambda match: self._names.get(match[0]) or self._marks[match[0]], text)
+        ids: Sequence[int] = self._twin.encode(swapped, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    @cached_property
+    def _twin(self) -> tokenizers.Tokenizer:
+        state = json.loads(self._backend.to_str())
+        for token in state["added_tokens"]:
+            token["content"] = self._renamed(token["content"])
+        model = state["model"]
+        # In the vocabulary, too: a unigram model would find the name there.
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {self._renamed(piece): index for piece, index in model["vocab"].items()}
+        else:
+            model["vocab"] = [[self._renamed(piece), score] for piece, score in model["vocab"]]
+        if model.get("unk_token"):
+            model["unk_token"] = self._renamed(model["unk_token"])
+        return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+    def _renamed(self, piece: Any) -> Any:
+        return self._marks.get(piece, piece)
+
+
+def _numeral(index: int) -> str:
+    high, low = divmod(index, len(_PRIVATE))
+    return chr(_PRIVATE[high]) + chr(_PRIVATE[low])
+
+
+def _any_of(texts: Sequence[str]) -> re.Pattern[str]:
+    """Matches the longest of them, or nothing if there are none."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
