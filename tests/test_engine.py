@@ -13,7 +13,6 @@ from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.sampler import streams, uniforms
 from freerun.engine.scheduler import lent_prompts
-from freerun.engine.sequence import SequenceGroup
 from freerun.errors import RequestError, WeightsError, WorkerError
 from freerun.model.attention import full_forward_logits
 from freerun.types import Completion, Request
@@ -281,23 +280,6 @@ def test_the_random_numbers_of_different_seeds_and_ordinals_are_unrelated() -> N
     assert 0 <= min(flat) < max(flat) < 1
     assert abs(np.mean(flat) - 0.5) < 0.03
     assert abs(np.corrcoef(np.array(numbers), rowvar=False) - np.eye(8)).max() < 0.3
-
-
-def test_a_stop_string_of_many_bytes_is_found_when_its_tokens_are_bytes() -> None:
-    class Bytes:
-        """Each token is one byte of UTF-8, as in byte-level tokenizers."""
-
-        def decode(self, token_ids: np.ndarray) -> str:
-            return bytes(token_ids.tolist()).decode(errors="replace")
-
-    stop = "終わりました"
-    request = make_request(1, stop_strings=(stop,), max_completion_tokens=40)
-    engine = Engine(random_model(0), EngineConfig(), text=Bytes(), max_sequence_tokens=100, seed=7)
-    sequence = SequenceGroup(request, 0, streams(0, 1, 1)).sequences[0]
-    for byte in b"so: " + stop.encode():
-        assert not engine._has_stop_string(sequence)
-        sequence.append(byte, 0.0, 0)
-    assert engine._has_stop_string(sequence)
 
 
 def test_a_stop_token_and_a_stop_string_end_a_completion() -> None:

@@ -28,6 +28,9 @@ class Letters:
     def decode(self, token_ids: np.ndarray) -> str:
         return "".join(chr(ord("a") + int(token)) for token in token_ids)
 
+    def decode_end(self, token_ids: list[int], *, first: int, num_characters: int) -> str:
+        return self.decode(token_ids[first:])
+
 
 def random_weights(seed: int, config: DecoderConfig = TINY) -> dict[str, Tensor]:
     """Weights that differ so much between seeds that their logprobs cannot be mistaken for each other."""

@@ -40,10 +40,13 @@ _EOS_FILES = ("generation_config.json", "config.json")
 _MAX_TEMPLATE_CHARACTERS = 1 << 20
 """The longest templates in use have 20,000."""
 _NUM_CHARACTERS_QUOTED = 80
+_NUM_UNSURE = 3
+"""Characters at the beginning of a decoded part that the whole may show otherwise: bytes that end a character
+which began before, or the `##` of a word's continuation."""
 
 
 class Tokenizer:
-    """Text to ids and back; holds no state between calls."""
+    """Text to ids and back."""
 
     def __init__(
         self,
@@ -61,6 +64,9 @@ class Tokenizer:
         self._origin = origin
         added = backend.get_added_tokens_decoder()
         self._hidden_ids = frozenset(i for i in stop_token_ids if i in added and added[i].special)
+        self._inseparable_ids = self._hidden_ids | _byte_ids(backend)
+        self._lengths: dict[int, int] = {}
+        """Characters that an id can add to a text, for the ids that `decode_end` has seen."""
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
@@ -111,8 +117,32 @@ class Tokenizer:
 
     def decode(self, ids: Ints | Sequence[int]) -> str:
         """The text of `ids` without the special end token."""
-        shown = [int(i) for i in ids if int(i) not in self._hidden_ids]
+        listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        shown = [i for i in listed if i not in self._hidden_ids]
         return self._backend.decode(shown, skip_special_tokens=False)
+
+    def decode_end(self, ids: Sequence[int], *, first: int, num_characters: int) -> str:
+        """The end of `decode(ids[first:])`: what the last id adds to it, and `num_characters` or more before that.
+
+        It costs as much as its length, not as much as all of `ids`.
+        """
+        last = ids[-1]
+        if last not in self._lengths:
+            # One more, for the space before a word, which is not shown at the beginning of a text.
+            self._lengths[last] = len(self.decode([last])) + 1
+        num_needed = num_characters + _NUM_UNSURE + self._lengths[last]
+        num_ids = num_characters + _NUM_UNSURE + 2  # enough if each has a character
+        while True:
+            start = max(first, len(ids) - num_ids)
+            # Bytes in a row are shown as text if all of them are valid: such a row is not cut.
+            while start > first and ids[start] in self._inseparable_ids:
+                start -= 1
+            text = self.decode(ids[start:])
+            if start == first:
+                return text
+            if len(text) >= num_needed:
+                return text[_NUM_UNSURE:]
+            num_ids *= 2
 
     @property
     def has_chat_template(self) -> bool:
@@ -156,6 +186,14 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     return backend
+
+
+def _byte_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
+    """Ids of single bytes that are decoded together with their neighbours (sentencepiece's byte fallback)."""
+    if backend.decoder is None or b"ByteFallback" not in backend.decoder.__getstate__():
+        return frozenset()
+    ids = (backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    return frozenset(i for i in ids if i is not None)
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:

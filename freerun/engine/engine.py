@@ -39,6 +39,10 @@ class TextDecoder(Protocol):
 
     def decode(self, token_ids: np.ndarray) -> str: ...
 
+    def decode_end(self, token_ids: list[int], *, first: int, num_characters: int) -> str:
+        """The end of the text of `token_ids[first:]`: what the last adds, and `num_characters` before that."""
+        ...
+
 
 class Engine:
     """Serves generation requests with one decoder; `step` and `load` are called from one loop."""
@@ -227,10 +231,14 @@ class Engine:
         stops = sequence.group.request.sampling.stop_strings
         if not stops:
             return False
-        # The text of the last few tokens is enough: a token is at least a byte.
-        num_tail = min(sequence.num_sampled, max(len(stop.encode()) for stop in stops) + 4)
-        tail = self._text.decode(np.array(sequence.tokens[-num_tail:], dtype=np.int32))
-        return any(stop in tail for stop in stops)
+        end = self._text.decode_end(
+            sequence.tokens,
+            first=len(sequence.tokens) - sequence.num_sampled,
+            num_characters=max(map(len, stops)),
+        )
+        # Bytes of a character that is not complete yet are shown as replacement characters, and are no text yet.
+        end = end.rstrip("\N{REPLACEMENT CHARACTER}")
+        return any(stop in end for stop in stops)
 
     def _completions(self, group: SequenceGroup) -> tuple[Completion, ...]:
         return tuple(
