@@ -196,7 +196,8 @@ def test_a_link_out_of_the_model_directory_is_not_followed(tmp_path: Path, name:
 
 
 def test_links_of_the_hub_cache_and_within_the_directory_are_followed(tmp_path: Path) -> None:
-    blobs, snapshot = tmp_path / "repo" / "blobs", tmp_path / "repo" / "snapshots" / "1234"
+    model = tmp_path / "models--someone--model"
+    blobs, snapshot = model / "blobs", model / "snapshots" / "1234"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
     save(blobs, letters()).joinpath("tokenizer.json").rename(blobs / "abcd")
