@@ -340,10 +340,9 @@ libc = ctypes.CDLL(None)
 libc.sbrk.restype = ctypes.c_void_p
 def square(x):
     mine = bytes(range(65, 91)) * 40
-    # The heap ends at sbrk(0) and is one piece; mincore tells where nothing is mapped any more.
+    # The heap ends at sbrk(0) and is one piece; msync tells where nothing is mapped any more.
     start = end = libc.sbrk(0) & ~0xFFF
-    seen = ctypes.create_string_buffer(1)
-    while libc.mincore(ctypes.c_void_p(start - 4096), ctypes.c_size_t(4096), seen) == 0:
+    while libc.msync(ctypes.c_void_p(start - 4096), ctypes.c_size_t(4096), 1) == 0:
         start -= 4096
     heap = ctypes.string_at(start, end - start)
     return [mine[:50] in heap, bytes(c + 1 for c in PATTERN) in heap]

@@ -287,14 +287,34 @@ for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_m
 sandbox = Sandbox()
 print(os.getuid())
 print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 3", ["f"])).passed)
-print(sandbox.run("try: open('/etc/passwd')\\nexcept OSError as error: print(error.strerror)").output)
+print(sandbox.run("try: open('/etc/passwd')\\nexcept OSError as error: print(error.strerror)").output, end="")
+print(sandbox.run(CHANGES_NULL).output)
 sandbox.close()
+"""
+
+CHANGES_NULL = """
+import os
+found = os.stat(os.devnull)
+for change in (
+    lambda: os.chmod(os.devnull, found.st_mode & 0o777),
+    lambda: os.fchmod(os.open(os.devnull, os.O_RDWR), found.st_mode & 0o777),
+    lambda: os.utime(os.devnull, ns=(found.st_atime_ns, found.st_mtime_ns)),
+    lambda: os.utime(0, ns=(found.st_atime_ns, found.st_mtime_ns)),
+):
+    try:
+        change()
+        print("changed")
+    except OSError as error:
+        print(error.strerror)
+os.write(os.open(os.devnull, os.O_WRONLY), b"x")
 """
 
 
 def test_root_of_a_container_with_one_uid_is_a_user_like_any_other() -> None:
-    ran = subprocess.run([sys.executable, "-c", IN_SMALL_CONTAINER], capture_output=True, text=True, check=False)
+    source = f"CHANGES_NULL = {CHANGES_NULL!r}\n{IN_SMALL_CONTAINER}"
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert ran.stdout.split("\n")[:3] == ["0", "True", "No such file or directory"], ran.stderr
+    assert ran.stdout.split("\n")[3:-2] == ["Read-only file system"] * 4
 
 
 def test_programs_of_root_get_uids_that_exist_and_that_nobody_has() -> None:

@@ -2,7 +2,7 @@
 
     /  tmpfs, read-only
     ├─ <the standard library>     bound read-only, where it always was
-    ├─ dev/null
+    ├─ dev/null                   bound read-only: it can be written to, its mode and times cannot be changed
     └─ box                        an empty directory; each program mounts its own tmpfs there
 
 No /proc, no other device, no /tmp, no home, no network interface that is up. As root the server keeps its uid,
@@ -21,7 +21,7 @@ from freerun.reward.sandbox.syscalls import mount
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 BOX = "/box"
 _SCAFFOLD = "/tmp"  # any directory will do to mount the new root on: it is seen by this process alone
-_READ_ONLY = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
+_READ_ONLY = syscalls.MS_RDONLY | syscalls.MS_NOSUID
 
 
 def leave_namespaces(*, has_uids: bool) -> None:
@@ -56,22 +56,22 @@ def enter_empty_root() -> None:
     for directory in (STANDARD_LIBRARY, BOX, os.path.dirname(os.devnull)):
         os.makedirs(_SCAFFOLD + directory)
     os.mknod(_SCAFFOLD + os.devnull)
-    mount(f"/proc/self/fd/{null}", _SCAFFOLD + os.devnull, flags=syscalls.MS_BIND)
-    _bind_read_only(library, _SCAFFOLD + STANDARD_LIBRARY)
+    _bind_read_only(null, _SCAFFOLD + os.devnull, flags=0)
+    _bind_read_only(library, _SCAFFOLD + STANDARD_LIBRARY, flags=syscalls.MS_NODEV)
     os.close(library)
     os.close(null)
     syscalls.enter_root(_SCAFFOLD)
-    mount("none", "/", flags=syscalls.MS_REMOUNT | _READ_ONLY)
+    mount("none", "/", flags=syscalls.MS_REMOUNT | syscalls.MS_NODEV | _READ_ONLY)
 
 
-def _bind_read_only(source: int, target: str) -> None:
+def _bind_read_only(source: int, target: str, *, flags: int) -> None:
     mount(f"/proc/self/fd/{source}", target, flags=syscalls.MS_BIND)
     # In a user namespace the flags of the original mount are locked and must be repeated.
     present = os.fstatvfs(source).f_flag
     locked = present & (syscalls.MS_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
     if present & os.ST_RELATIME:
         locked |= syscalls.MS_RELATIME
-    mount("none", target, flags=syscalls.MS_REMOUNT | syscalls.MS_BIND | _READ_ONLY | locked)
+    mount("none", target, flags=syscalls.MS_REMOUNT | syscalls.MS_BIND | _READ_ONLY | flags | locked)
 
 
 def mount_box(*, owner: tuple[int, int], num_bytes: int, num_files: int) -> None:

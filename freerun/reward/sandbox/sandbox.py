@@ -161,11 +161,15 @@ class Sandbox:
             self.close()
             raise SandboxError(f"the fork server of the sandbox is gone: {error}") from error
         report = self._received("execution")
+        if not report:
+            raise SandboxError("the sandbox lost an execution: its process died; the reason may be in the log")
+        self._received("end of execution")
         if report["problem"]:
             raise SandboxError(f"the sandbox could not lock up a program: {report['problem']}")
         return report
 
     def _received(self, what: str) -> dict[str, Any]:
+        """The next message; an empty one says that an execution is over."""
         assert self._control is not None
         try:
             message = self._control.recv(1 << 16)

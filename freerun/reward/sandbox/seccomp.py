@@ -7,9 +7,16 @@ refused. The filter is classic BPF, assembled here: for the numbers, runs of con
     clone                            only without new namespaces, and only children of its own (CLONE_PARENT);
                                      clone3, whose flags a filter cannot read, does not exist (ENOSYS), so that
                                      libc falls back to clone
+                                     no pidfd either: its inode number counts the forks of the machine
     socketpair                       only local streams (asyncio needs one); there is no `socket`
     prlimit64                        only of the process itself
-    fcntl, ioctl                     not to name who gets a descriptor's signals, or which
+    flock, fcntl's locks             succeed and do nothing: sqlite and dbm work, and there is no lock on a file
+                                     that other programs or the host can see
+    futex                            only private ones; others are keyed by a page of a file, the library's too
+    fcntl, ioctl, madvise,           only the listed commands: no leases, write hints, notifications or owners of
+    getsockopt                       signals, no eviction of cached pages, no socket cookies
+
+A program must leave nothing that a later or concurrent one can read: docs/sandbox.md, "Memory".
 """
 
 from __future__ import annotations
@@ -24,19 +31,34 @@ from freerun.reward.sandbox.syscalls import syscall
 
 _SECCOMP, _SET_MODE_FILTER, _GET_ACTION_AVAIL = 317, 1, 2
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
-_REFUSE = _ERRNO | errno.EPERM
+_REFUSE, _TRY_AGAIN = _ERRNO | errno.EPERM, _ERRNO | errno.EAGAIN
+_PRETEND = _ERRNO | 0
+"""The call is not made, and returns 0."""
 _ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
-_CLONE, _CLONE3, _SOCKETPAIR, _PRLIMIT, _FCNTL, _IOCTL = 56, 435, 53, 302, 72, 16
-_ANY_NEW_NAMESPACE, _CLONE_PARENT = 0x7E020080, 0x8000
-_SIGNALS_OF_DESCRIPTOR = {_FCNTL: (8, 10, 15), _IOCTL: (0x8901, 0x8902)}
-"""F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP."""
+_CLONE, _CLONE3, _SOCKETPAIR, _PRLIMIT, _FCNTL, _FLOCK, _FUTEX = 56, 435, 53, 302, 72, 73, 202
+_ANY_NEW_NAMESPACE, _CLONE_PARENT, _CLONE_PIDFD = 0x7E020080, 0x8000, 0x1000
+_FUTEX_PRIVATE = 128
+_SET_LOCK = (6, 7, 37, 38)
+"""F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW."""
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
 # BPF instructions, and where struct seccomp_data holds what they look at.
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_GREATER, _IF_AT_LEAST = 0x15, 0x25, 0x35
-_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
+
+_BY_ARGUMENT = {
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_DUPFD_CLOEXEC
+    _FCNTL: (_SECOND_ARGUMENT, (0, 1, 2, 3, 4, 5, 1030)),
+    # ioctl: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS2
+    16: (_SECOND_ARGUMENT, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A)),
+    # madvise: NORMAL to DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE, DONTDUMP, DODUMP
+    28: (_THIRD_ARGUMENT, (0, 1, 2, 3, 4, 8, 14, 15, 16, 17)),
+    # getsockopt: SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_RCVTIMEO, SO_SNDTIMEO, SO_PROTOCOL, SO_DOMAIN
+    55: (_THIRD_ARGUMENT, (3, 4, 7, 8, 20, 21, 38, 39)),
+}
+"""Where each of these calls has its command, and the commands that are allowed."""
 
 _CALLS = """
     # descriptors
@@ -45,33 +67,34 @@ _CALLS = """
     pselect6=270 ppoll=271 epoll_pwait=281 eventfd2=290 epoll_create1=291 dup3=292 pipe2=293 preadv=295
     pwritev=296 copy_file_range=326 close_range=436
     # files
-    open=2 stat=4 fstat=5 lstat=6 access=21 flock=73 fsync=74 fdatasync=75 truncate=76 ftruncate=77
+    open=2 stat=4 fstat=5 lstat=6 access=21 fsync=74 fdatasync=75 truncate=76 ftruncate=77
     getdents=78 getcwd=79 chdir=80 fchdir=81 rename=82 mkdir=83 rmdir=84 creat=85 link=86 unlink=87
     symlink=88 readlink=89 chmod=90 fchmod=91 umask=95 statfs=137 fstatfs=138 getdents64=217 openat=257
     mkdirat=258 newfstatat=262 unlinkat=263 renameat=264 linkat=265 symlinkat=266 readlinkat=267
     fchmodat=268 faccessat=269 utimensat=280 fallocate=285 renameat2=316 statx=332 faccessat2=439
     # memory
-    mmap=9 mprotect=10 munmap=11 brk=12 mremap=25 msync=26 mincore=27 madvise=28
+    mmap=9 mprotect=10 munmap=11 brk=12 mremap=25 msync=26
     # signals and timers
     rt_sigaction=13 rt_sigprocmask=14 rt_sigreturn=15 pause=34 nanosleep=35 getitimer=36 alarm=37
     setitimer=38 kill=62 rt_sigpending=127 rt_sigtimedwait=128 rt_sigsuspend=130 sigaltstack=131
     tkill=200 clock_nanosleep=230 tgkill=234
     # processes and threads
     sched_yield=24 getpid=39 fork=57 vfork=58 exit=60 wait4=61 setpgid=109 getppid=110 getpgrp=111
-    setsid=112 getpgid=121 getsid=124 gettid=186 futex=202 sched_getaffinity=204 set_tid_address=218
+    setsid=112 getpgid=121 getsid=124 gettid=186 sched_getaffinity=204 set_tid_address=218
     exit_group=231 waitid=247 set_robust_list=273 get_robust_list=274 membarrier=324 rseq=334
     # itself and the machine
-    uname=63 gettimeofday=96 getrlimit=97 getrusage=98 sysinfo=99 times=100 getuid=102 getgid=104
+    uname=63 gettimeofday=96 getrlimit=97 getrusage=98 times=100 getuid=102 getgid=104
     geteuid=107 getegid=108 getresuid=118 getresgid=120 capget=125 sched_getscheduler=145
     sched_get_priority_min=147 time=201 clock_gettime=228 clock_getres=229 getrandom=318
     # streams between its own processes
-    sendto=44 recvfrom=45 shutdown=48 getsockname=51 getpeername=52 setsockopt=54 getsockopt=55
+    sendto=44 recvfrom=45 shutdown=48 getsockname=51 getpeername=52 setsockopt=54
 """
 # What is missing is missing on purpose: socket, connect, bind; execve; ptrace and process_vm_*; mount, unshare,
 # setns, chroot; memfd, shared memory and message queues; keys, bpf, perf, modules, io_uring, userfaultfd; prctl,
-# every set*id, and sched_setaffinity: a program must not move to the engine's core.
+# every set*id, and sched_setaffinity: a program must not move to the engine's core; mincore and sysinfo, which
+# tell what the page cache holds and how busy the machine was.
 ALLOWED = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", _CALLS)}
-_REACHING_OUT = ["kill", "tkill", "tgkill", "chmod", "fchmod", "fchmodat", "utimensat", "truncate", "flock"]
+_REACHING_OUT = ["kill", "tkill", "tgkill", "chmod", "fchmod", "fchmodat", "utimensat", "truncate"]
 """What neither landlock nor the uid of a normal user keeps from other processes and from files outside."""
 
 
@@ -85,8 +108,9 @@ def assemble(*, has_namespaces: bool) -> bytes:
     """The filter, ready for `install`; made once by the fork server.
 
     Without namespaces a signal could reach any process of the same uid, and a new mode or time any file of it:
-    then there are none.
+    then there are none. Nor is there a file of its own to lock, so locks are refused.
     """
+    lock = _PRETEND if has_namespaces else _REFUSE
     numbers = [n for name, n in ALLOWED.items() if has_namespaces or name not in _REACHING_OUT]
     program = [
         _instruction(_LOAD, _ARCH),
@@ -99,7 +123,7 @@ def assemble(*, has_namespaces: bool) -> bytes:
         *_rule(
             _CLONE,
             _instruction(_LOAD, _FIRST_ARGUMENT),
-            _instruction(_AND, _ANY_NEW_NAMESPACE | _CLONE_PARENT),
+            _instruction(_AND, _ANY_NEW_NAMESPACE | _CLONE_PARENT | _CLONE_PIDFD),
             *_allow_if(0),
         ),
         *_rule(
@@ -112,9 +136,18 @@ def assemble(*, has_namespaces: bool) -> bytes:
             *_allow_if(_SOCK_STREAM),
         ),
         *_rule(_PRLIMIT, _instruction(_LOAD, _FIRST_ARGUMENT), *_allow_if(0)),
+        *_rule(_FLOCK, _instruction(_RETURN, lock)),
+        *_rule(
+            _FUTEX,
+            _instruction(_LOAD, _SECOND_ARGUMENT),
+            _instruction(_AND, _FUTEX_PRIVATE),
+            # pthread_join waits for one that is not, and asks again.
+            *_allow_if(_FUTEX_PRIVATE, otherwise=_TRY_AGAIN),
+        ),
     ]
-    for number, commands in _SIGNALS_OF_DESCRIPTOR.items():
-        program += _rule(number, _instruction(_LOAD, _SECOND_ARGUMENT), *_allow_unless(commands))
+    for number, (argument, commands) in _BY_ARGUMENT.items():
+        answers = dict.fromkeys(commands, _ALLOW) | (dict.fromkeys(_SET_LOCK, lock) if number == _FCNTL else {})
+        program += _rule(number, _instruction(_LOAD, argument), *_by_value(answers))
     for first, last in _runs(numbers):
         program += [
             _instruction(_IF_AT_LEAST, first, 0, 2),
@@ -136,19 +169,15 @@ def _rule(number: int, *body: bytes) -> list[bytes]:
     return [_instruction(_IF_EQUAL, number, 0, len(body)), *body]
 
 
-def _allow_if(value: int) -> list[bytes]:
+def _allow_if(value: int, *, otherwise: int = _REFUSE) -> list[bytes]:
     """End: by whether what was loaded is `value`."""
-    return [
-        _instruction(_IF_EQUAL, value, 0, 1),
-        _instruction(_RETURN, _ALLOW),
-        _instruction(_RETURN, _REFUSE),
-    ]
+    return _by_value({value: _ALLOW}, otherwise=otherwise)
 
 
-def _allow_unless(values: tuple[int, ...]) -> list[bytes]:
-    """End: by whether what was loaded is none of `values`."""
-    refusals = [(_instruction(_IF_EQUAL, value, 0, 1), _instruction(_RETURN, _REFUSE)) for value in values]
-    return [*itertools.chain.from_iterable(refusals), _instruction(_RETURN, _ALLOW)]
+def _by_value(answers: dict[int, int], *, otherwise: int = _REFUSE) -> list[bytes]:
+    """End: with the answer to what was loaded."""
+    pairs = [(_instruction(_IF_EQUAL, value, 0, 1), _instruction(_RETURN, a)) for value, a in answers.items()]
+    return [*itertools.chain.from_iterable(pairs), _instruction(_RETURN, otherwise)]
 
 
 def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -1,13 +1,15 @@
 """The fork server: a small process that forks one candidate, and its examiner, per request.
 
     grader ◄─ {missing feature: reason} ─────────── server     once
-    grader ── limits + descriptors ───────────────► server
-    grader ◄─ {timed_out, statuses, problem} ────── server     per execution
+    grader ── limits + descriptors ───────────────► server ── fork ──► executor ── fork ──► candidate, examiner
+    grader ◄─ {timed_out, statuses, problem} ──────────────────────── executor
+    grader ◄─ {} ────────────────────────────────── server     the executor is gone
 
-It never reads a program or a test: it passes their descriptors on, each to the one child that may have it.
-So no child finds in its memory, which is a copy of the server's, anything but its own task; nor anything of
-the grader, because the server was started by exec. It is process 1 of its own pid namespace: when it dies,
-the kernel kills whatever is in it.
+The memory of a candidate is a copy of the server's, so the server must never know anything of an execution. It
+does not read a program or a test: it passes their descriptors on, each to the one child that may have it. Nor
+does it learn how one ended: a process that is forked for each execution waits for it, and reports. There is
+nothing of the grader in it either, because it was started by exec. It is process 1 of its own pid namespace:
+when it dies, the kernel kills whatever is in it.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ PRELOADED = (
 _MAX_REQUEST_BYTES = 4096
 _MAX_DESCRIPTORS = 4
 _SETUP_DONE = b"ready"
+_OWN_NULL = -1
+"""In place of a descriptor: /dev/null, opened by the child. Flags and locks belong to what was opened."""
 
 
 class _Child(NamedTuple):
@@ -47,26 +51,25 @@ class _Child(NamedTuple):
 
 
 class Server:
-    """Executes one request at a time."""
+    """What it takes to execute a request; used by the executor, one request in its life."""
 
     def __init__(self, walls: jail.Walls, *, uid: int) -> None:
         self._walls = walls
         self._uid = uid
         # The children's namespace is set for the next fork, and set back by this.
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if walls.has_namespaces else -1
-        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def execute(self, allowed: Limits, descriptors: list[int]) -> dict[str, Any]:
         """Run a program (program, output), under examination if there are tests (tests, verdict) too."""
         program, output, *examination = descriptors
-        streams = (self._null, output, output, program)
+        streams = (_OWN_NULL, output, output, program)
         if not examination:
             children = [self._fork(candidate.run, 0, streams, allowed)]
         else:
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
-                silent = (self._null, self._null, self._null, *examination, theirs.fileno())
+                silent = (_OWN_NULL, _OWN_NULL, _OWN_NULL, *examination, theirs.fileno())
                 children.append(self._fork(examiner.examine, 1, silent, allowed))
         # All of them before the first is ended: tests that need no program may be over before it is locked up.
         problems = [_setup_problem(child) for child in children]
@@ -100,7 +103,8 @@ def _be_child(main: Callable[[], None], walls: jail.Walls, cell: jail.Cell, allo
     status = 1
     says_setup = len(cell.descriptors) - 1
     try:
-        jail.keep_only(cell.descriptors)
+        null = os.open(os.devnull, os.O_RDWR)
+        jail.keep_only(tuple(null if given == _OWN_NULL else given for given in cell.descriptors))
         try:
             jail.lock(walls, cell, allowed)
         except BaseException as error:
@@ -185,10 +189,27 @@ def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> N
         request, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
         if not request:
             return  # the grader is gone
-        report = server.execute(Limits(*json.loads(request)), descriptors)
+        # The numbers of processes are not kept: they would tell how many an earlier program has started.
+        if os.fork() == 0:
+            _report(control, server, request, descriptors)
+        with contextlib.suppress(ChildProcessError):
+            while True:  # as process 1 of its namespace it also gets those whose executor was killed
+                os.wait()
         for descriptor in descriptors:
             os.close(descriptor)
+        control.send(b"{}")
+
+
+def _report(control: socket.socket, server: Server, request: bytes, descriptors: list[int]) -> NoReturn:
+    """The whole life of an executor."""
+    try:
+        syscalls.die_with_parent()
+        report = server.execute(Limits(*json.loads(request)), descriptors)
         control.send(json.dumps(report).encode())
+    except BaseException:
+        traceback.print_exc()  # the grader hears from the server that there is no report
+    finally:
+        os._exit(0)
 
 
 def _die_first() -> None:
