@@ -163,7 +163,23 @@ def test_math_compares_by_value(completion: str, answer: str, is_right: bool) ->
     assert judge("math", completion, answer) is is_right
 
 
-@pytest.mark.parametrize("answer", ["", r"\frac{1}{"])
+NOT_ASCII = {"Arabic": "٤٢", "full width": "４２", "Devanagari": "४२", "Thai": "๔๒", "bold": "𝟒𝟐", "Bengali": "৪২"}
+
+
+@pytest.mark.parametrize("digits", NOT_ASCII.values(), ids=NOT_ASCII)
+def test_math_reads_the_digits_of_all_scripts(digits: str) -> None:
+    for written in (digits, f"${digits}$", rf"\boxed{{{digits}}}", f"it is {digits}.0"):
+        assert judge("math", written, "42") is True
+        assert judge("math", written, "43") is False
+    assert judge("math", "42", digits) is True
+
+
+@pytest.mark.parametrize("completion", ["9" * 4301, f"${'9' * 5000}$", f"so it is -{'1' * 20_000}", "٤" * 4301])
+def test_math_finds_a_completion_that_cannot_be_read_wrong(completion: str) -> None:
+    assert judge("math", completion, "42") is False
+
+
+@pytest.mark.parametrize("answer", ["", r"\frac{1}{", "9" * 4301])
 def test_math_refuses_an_answer_that_is_no_mathematics(answer: str) -> None:
     with pytest.raises(ValueError, match="cannot be read as mathematics"):
         judge("math", "$3$", answer)

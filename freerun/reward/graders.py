@@ -23,6 +23,7 @@ import difflib
 import importlib
 import logging
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -81,17 +82,39 @@ def _math_grader() -> GraderFunction:
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # else it warns that they are off
 
     def parsed(text: str) -> list[Any]:
-        return list(math_verify.parse(text, parsing_timeout=None, raise_on_error=True))
+        return list(math_verify.parse(_with_ascii_digits(text), parsing_timeout=None, raise_on_error=True))
+
+    def are_equal(expected: list[Any], found: list[Any]) -> bool:
+        return bool(math_verify.verify(expected, found, timeout_seconds=None, raise_on_error=True))
 
     def grade_math(prompt: str, completion: str, answer: str) -> bool:
         # Bare LaTeX is only recognised between delimiters: without them 3\sqrt{2} would be read as 3.
         is_delimited = any(mark in answer for mark in ("$", r"\boxed", r"\(", r"\["))
-        expected = parsed(answer if is_delimited else f"${answer}$")
+        try:
+            expected = parsed(answer if is_delimited else f"${answer}$")
+        except ValueError as error:
+            raise ValueError(f"the answer {answer!r} cannot be read as mathematics") from error
         if all(isinstance(expression, str) for expression in expected):
             raise ValueError(f"the answer {answer!r} cannot be read as mathematics")
-        return bool(math_verify.verify(expected, parsed(completion), timeout_seconds=None, raise_on_error=True))
+        try:
+            return are_equal(expected, parsed(completion))
+        except MemoryError:
+            raise  # the machine's fault as much as the completion's
+        except Exception as error:
+            # A number of more than 4,300 digits, say. It is the completion's fault if the answer can be compared.
+            if not are_equal(expected, expected):
+                raise
+            print(f"math: wrong: cannot be read: {error!r:.200}")
+            return False
 
     return grade_math
+
+
+def _with_ascii_digits(text: str) -> str:
+    """The text with the digits of all scripts as 0 to 9: math-verify finds the others, but cannot read them."""
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in text)
 
 
 def _format_grader(pattern: str) -> GraderFunction:
