@@ -318,6 +318,27 @@ def test_a_solution_cannot_make_the_tests_look_unusable(sandbox: Sandbox) -> Non
             hasty.close()
 
 
+TAKES_ALL_PROCESSES = """
+import os, time
+for _ in range(20):
+    try:
+        if os.fork() == 0: time.sleep(1000)
+    except OSError: break
+def square(x): return 0
+"""
+
+
+def test_a_solution_cannot_keep_the_tests_from_starting_a_thread(sandbox: Sandbox) -> None:
+    # The tests wait, before their first question, until the solution has had time to take all processes.
+    tests = (
+        "import threading, time\ntime.sleep(0.5)\n"
+        "threads = [threading.Thread(target=time.sleep, args=[0.1]) for _ in range(4)]\n"
+        "[thread.start() for thread in threads]\n[thread.join() for thread in threads]\n" + TESTS
+    )
+    assert verdict_on(sandbox, RIGHT, tests).passed
+    assert "AssertionError" in verdict_on(sandbox, TAKES_ALL_PROCESSES, tests).reason
+
+
 def test_a_function_of_the_tests_can_be_called_and_nothing_else(sandbox: Sandbox) -> None:
     tests = "secret = 42\nassert twice(lambda x: x + 1, 0) == 2\nassert twice(lambda x: secret, 0) == 42"
     assert verdict_on(sandbox, "def twice(f, x): return f(f(x))", tests).passed

@@ -38,6 +38,8 @@ class Cell(NamedTuple):
     descriptors: tuple[int, ...]
     """In the order in which the child shall find them, from 0 on."""
     has_directory: bool
+    max_processes: int
+    """Of all that have its uid: as a normal user the program's processes count with those of the tests."""
 
 
 def keep_only(descriptors: tuple[int, ...]) -> None:
@@ -67,7 +69,7 @@ def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
         os.setresgid(cell.uid, cell.uid, cell.uid)
         os.setresuid(cell.uid, cell.uid, cell.uid)
     # Without a pid namespace what it starts could outlive it: then it starts nothing.
-    _limit(allowed, limits.MAX_PROCESSES if walls.has_namespaces else 0)
+    _limit(allowed, cell.max_processes if walls.has_namespaces else 0)
     syscalls.drop_capabilities()
     syscalls.forbid_new_privileges()
     syscalls.hide_memory()

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from freerun.reward.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls, uids
-from freerun.reward.sandbox.limits import Limits
+from freerun.reward.sandbox.limits import MAX_PROCESSES, Limits
 
 # Imported once instead of by every program; those with libraries of their own could not be, later.
 PRELOADED = (
@@ -87,6 +87,8 @@ class Server:
             uid=self._uid + role if self._uid else 0,
             descriptors=(*descriptors, says_setup),
             has_directory=role == 0,
+            # The tests get as many again: a program that takes all it may must not keep them from starting one.
+            max_processes=MAX_PROCESSES * (1 + role),
         )
         if self._walls.has_namespaces:
             syscalls.unshare(syscalls.CLONE_NEWPID)
