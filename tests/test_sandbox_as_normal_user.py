@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-CHECKS = ["test_sandbox.py", "test_sandbox_escapes.py", "test_sandbox_memory.py", "test_code_cheats.py"]
+CHECKS = [
+    "test_sandbox.py",
+    "test_sandbox_escapes.py",
+    "test_sandbox_memory.py",
+    "test_sandbox_stand_ins.py",
+    "test_code_cheats.py",
+]
 
 
 @pytest.mark.skipif(

@@ -33,12 +33,15 @@ class LinkLost(BaseException):
 
 
 class Remote:
-    """An object of the other side: it can be called and, if it is open, asked for its attributes.
+    """An object of the other side. If it is open, it can be asked for its attributes.
 
     It compares with nothing and has no hash: that question would be answered by the object's own code, which may
     be a solution that equals everything. For the same reason it is closed unless it is a class that the tests
     name, or a direct instance of one: `f(x).startswith(y)` must not be answered by an object that says yes, and
     what a method returns is no more trusted than what a function does. It is true or false once and for all.
+
+    It defines nothing that it cannot do, not even to refuse it: `isinstance(f(x), Iterable)` is true for a class
+    that has `__iter__`. So it is neither iterable nor sized, and hashable and callable only as its subclasses.
     """
 
     def __init__(self, link: Link, number: int, description: str, *, is_true: bool, kind: str = "value") -> None:
@@ -47,9 +50,6 @@ class Remote:
         self._description = description
         self._is_true = is_true
         self._kind = kind
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._link.call(self, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -67,11 +67,22 @@ class Remote:
     def _refuse(self, *_: Any) -> NoReturn:
         raise NotPlainError(f"the program returned a {self._description}: only plain data can be tested")
 
-    def __hash__(self) -> int:
-        # The program may do with the tests' functions what it likes: memoize by them, say.
-        return id(self) if self._link.is_program else self._refuse()
+    __hash__ = None  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __contains__ = _refuse
+
+class RemoteFunction(Remote):
+    """One that its owner says can be called; who says so wrongly could as well return a function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._link.call(self, args, kwargs)
+
+
+class FunctionOfTests(RemoteFunction):
+    """A function of the tests, for the program, which may do with it what it likes: memoize by it, say."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
 
 
 def in_place(function: Any) -> Any:
@@ -80,7 +91,7 @@ def in_place(function: Any) -> Any:
     For calls whose result the tests throw away. In `assert f(d, k) == d.get(k)` an f that empties d and returns
     None must not change what it is compared with.
     """
-    if not isinstance(function, Remote):
+    if not isinstance(function, RemoteFunction):
         return function
     return lambda *args, **kwargs: function._link.call(function, args, kwargs, is_in_place=True)
 
@@ -97,7 +108,7 @@ class Link:
         return self._ask(["get", number, name], opens="class" if may_be_class else "")
 
     def call(
-        self, function: Remote, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_in_place: bool = False
+        self, function: RemoteFunction, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_in_place: bool = False
     ) -> Any:
         details = [encode(list(args), self._refer), encode(kwargs, self._refer)]
         return self._ask(
@@ -165,13 +176,15 @@ class Link:
             return ["yours", value._number]
         self._objects.append(value)
         name = getattr(value, "__name__", "")
-        return ["mine", len(self._objects) - 1, f"{type(value).__name__} {name}".strip(), bool(value)]
+        description = f"{type(value).__name__} {name}".strip()
+        return ["mine", len(self._objects) - 1, description, bool(value), callable(value)]
 
     def _resolve(self, reference: list[Any], kind: str = "value") -> Any:
         if reference[0] == "yours":
             return self._own(reference[1])
-        _, number, description, is_true = reference
-        return Remote(self, int(number), str(description)[:80], is_true=is_true is True, kind=kind)
+        _, number, description, is_true, is_callable = reference
+        stand_in = Remote if is_callable is not True else FunctionOfTests if self.is_program else RemoteFunction
+        return stand_in(self, int(number), str(description)[:80], is_true=is_true is True, kind=kind)
 
     def _change(self, args: tuple[Any, ...], contents: Any) -> None:
         """Do to our arguments what was done to their copies."""

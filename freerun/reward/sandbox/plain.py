@@ -4,8 +4,9 @@ Only values of exact built-in types come out of `decode`, so that `==`, `len` an
 and not the program's. A subclass arrives as its base (a Counter as a dict, an IntEnum as an int); an iterator
 as an iterator over what it would have yielded. Whatever else there is stays where it is and is referred to:
 
-    ["mine", 7, "function f", true]    an object of the sender, number 7 of those it has referred to
-    ["yours", 7]                       number 7 of the receiver's own, coming home
+    ["mine", 7, "function f", true, true]    an object of the sender, number 7 of those it has referred to:
+                                             whether it is true, and whether it can be called
+    ["yours", 7]                             number 7 of the receiver's own, coming home
 
 What a reference can do is decided in `link.py`. The decoder trusts nothing: the sender may be hostile.
 """
