@@ -165,6 +165,40 @@ def test_of_grades_sent_together_only_the_one_that_fails_is_blamed(
     assert len(deaths) == num_deaths * len(PLACES)
 
 
+def test_a_grade_that_nobody_asked_for_ends_its_process_and_shifts_no_other() -> None:
+    async def act(pool: GraderPool) -> None:
+        reason = await ask_and_fail(pool, "send a grade of no job")
+        assert "died 2 times grading times-tables:6*7: it sent a grade for job 1000000000, which is not" in reason
+        for text, grade in (("wrong", WRONG), ("right", RIGHT)) * 2:
+            assert await ask(pool, text) == grade
+
+    assert len(with_pool(act)) == 2
+
+
+@pytest.mark.parametrize("is_together", [False, True])
+def test_a_grade_that_is_sent_twice_shifts_no_other(is_together: bool) -> None:
+    texts = ["wrong", "send its grade twice", "wrong", "wrong", "right"]
+
+    async def act(pool: GraderPool) -> None:
+        for _ in range(8):
+            assert await ask(pool, "right") == RIGHT  # and the grader is known to be quick
+        if is_together:
+            grades = await asyncio.gather(*(ask(pool, text) for text in texts))
+        else:
+            grades = [await ask(pool, text) for text in texts]
+        assert grades == [WRONG, RIGHT, WRONG, WRONG, RIGHT]
+
+    assert len(with_pool(act)) == 1
+
+
+def test_a_stray_grade_that_comes_once_costs_no_grade() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert await ask(pool, "send a stray grade once") == RIGHT
+        assert await ask(pool, "wrong") == WRONG
+
+    assert len(with_pool(act)) == 1
+
+
 def test_slow_grades_are_not_sent_together() -> None:
     async def act(pool: GraderPool) -> None:
         for text in [*["right"] * 12, "nap"]:  # known to be quick, then to be slow

@@ -13,6 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from freerun.processes.frames import to_frame
+from freerun.reward.messages import Graded
+from freerun.types import Reward
+
 
 def grade(prompt: str, completion: str, answer: str) -> Any:
     return ACTIONS[completion.strip()]()
@@ -114,6 +118,30 @@ def close_everything() -> bool:
     return True
 
 
+def send_grade(number: int) -> bool:
+    """Say that a job was right, as if the worker said so; then find this one wrong."""
+    frame = to_frame(Graded(number, Reward(5.0, True)))
+    is_socket = [descriptor for descriptor in range(3, 32) if Path(f"/proc/self/fd/{descriptor}").is_socket()]
+    os.write(is_socket[0], frame)
+    return False
+
+
+def number_of_job() -> int:
+    frame: Any = sys._getframe()
+    while "job" not in frame.f_locals:
+        frame = frame.f_back
+    number: int = frame.f_locals["job"].number
+    return number
+
+
+def send_stray_grade_once() -> bool:
+    marker = Path("sent")
+    if not marker.exists():
+        marker.touch()
+        send_grade(10**9)
+    return True
+
+
 ACTIONS: dict[str, Callable[[], Any]] = {
     "right": lambda: True,
     "wrong": lambda: False,
@@ -150,4 +178,7 @@ ACTIONS: dict[str, Callable[[], Any]] = {
     "die once": die_once,
     "wait for file": wait_for_file,
     "chatter": chatter,
+    "send a grade of no job": lambda: send_grade(10**9),
+    "send its grade twice": lambda: send_grade(number_of_job()),
+    "send a stray grade once": send_stray_grade_once,
 }

@@ -72,8 +72,8 @@ class SimulatedWorker:
                 case grading.Begin():
                     self._parent.send(grading.Ready())
                 case grading.Jobs(jobs=jobs):
-                    for _ in jobs:
-                        self._parent.send_now(self._grade())
+                    for job in jobs:
+                        self._parent.send_now(grading.Graded(job.number, self._grade()))
 
     def _generate(self, request: Request) -> None:
         completion = Completion(

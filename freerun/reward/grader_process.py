@@ -7,6 +7,8 @@ A grade that takes too long is a failure at once: its process is killed with all
 process that dies while grading may have been killed by somebody else (kill -9, the kernel out of
 memory), so the grade is tried once more in a fresh one; a second death is the grade's own doing. The jobs behind
 it had not begun, and go to the fresh process too.
+A process that sends a grade for another job than the one under way is killed and counts as dead: what it sends
+next might be taken for the grade of yet another job.
 A process that cannot be started three times in a row is nobody's bad luck: a `WorkerError` ends the run.
 """
 
@@ -20,8 +22,8 @@ from dataclasses import dataclass, field
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import Launcher, Link, WorkerJob
-from freerun.reward.messages import Begin, FromWorker, Job, Jobs, Ready, Refused
-from freerun.types import Grade, GradeFailed, Reward
+from freerun.reward.messages import Begin, FromWorker, Graded, Job, Jobs, Ready, Refused
+from freerun.types import Grade, GradeFailed
 
 MAX_DEATHS_OF_A_GRADE = 2
 MAX_STARTS_IN_ROW = 3
@@ -125,7 +127,7 @@ class GraderProcess:
         left = list(asked)
         self._grading = None
         while True:
-            if self._grading is None:  # of those that a process has, none may be left out: answers come in order
+            if self._grading is None:  # of those that a process has, none may be left out: it answers all of them
                 left = [one for one in left if not one.grade.done()]
             if not left:
                 break
@@ -143,8 +145,8 @@ class GraderProcess:
             self._grading = child = self._grading or await self._send(asked)
             self.doing = f"grading {key}"
             reply = await self._receive(child, self._config.timeout_seconds)
-            if isinstance(reply, Reward | GradeFailed):
-                return reply
+            if isinstance(reply, Graded) and reply.number == job.number:
+                return reply.grade
             self._grading = None
             death = await self._problem(child, reply, self._config.timeout_seconds)
             if isinstance(reply, TimeoutError):
@@ -194,4 +196,10 @@ class GraderProcess:
         await child.wait(END_SECONDS)
         if isinstance(reply, TimeoutError):
             return f"no answer within {timeout_seconds} s; {child.describe_end()}"
-        return f"{reply}; {child.describe_end()}" if isinstance(reply, WorkerError) else child.describe_end()
+        if isinstance(reply, WorkerError):
+            return f"{reply}; {child.describe_end()}"
+        if isinstance(reply, Graded):
+            return (
+                f"it sent a grade for job {reply.number}, which is not the one under way; {child.describe_end()}"
+            )
+        return child.describe_end()

@@ -1,7 +1,9 @@
 """What the pool and its grader processes say to each other.
 
-pool ── Begin ──► process ── Ready | Refused ──► pool         once
-pool ── Jobs ───► process ── Reward | GradeFailed ──► pool    for each job, in order
+pool ── Begin ──► process ── Ready | Refused ──► pool    once
+pool ── Jobs ───► process ── Graded ──► pool             for each job, in order
+
+A grade carries the number of its job, so that one message too many cannot pass for the answer to another job.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One completion to be graded by one of the graders; the reward that comes back is before its weight."""
 
+    number: int
+    """Of this job and no other of the controller's."""
     grader: str
     prompt: str
     completion: str
@@ -43,5 +47,12 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
+class Graded(msgspec.Struct, frozen=True, tag="graded"):
+    """What came of a job."""
+
+    number: int
+    grade: Reward | GradeFailed
+
+
 ToWorker = Begin | Jobs
-FromWorker = Ready | Refused | Reward | GradeFailed
+FromWorker = Ready | Refused | Graded

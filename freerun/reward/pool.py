@@ -22,6 +22,7 @@ process that had to be replaced is reported to `on_death`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable
 
@@ -62,6 +63,7 @@ class GraderPool:
             for index in range(config.num_workers)
         ]
         self._queue: asyncio.Queue[Asked] = asyncio.Queue()
+        self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
         self._refusal = "the grader pool is not started"
 
@@ -109,7 +111,13 @@ class GraderPool:
             if is_cut_off and index == 0 and ":" not in grader:  # only a user's function may have parts of its own
                 rewards[grader] = Reward(self._config.incorrect, False)
             else:
-                job = Job(grader=grader, prompt=prompt.text, completion=completion.text, answer=prompt.answer)
+                job = Job(
+                    number=next(self._numbers),
+                    grader=grader,
+                    prompt=prompt.text,
+                    completion=completion.text,
+                    answer=prompt.answer,
+                )
                 encode(job)  # text that is not Unicode is its caller's problem, not that of what is sent with it
                 asked[grader] = Asked(job, prompt.key)
         for one in asked.values():

@@ -17,7 +17,7 @@ from freerun.errors import ConfigError
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.reward.graders import GraderFunction, make_graders
-from freerun.reward.messages import Begin, Job, Jobs, Ready, Refused, ToWorker
+from freerun.reward.messages import Begin, Graded, Job, Jobs, Ready, Refused, ToWorker
 from freerun.reward.verdict import to_reward
 from freerun.types import Grade, GradeFailed
 
@@ -42,7 +42,7 @@ def serve(parent: Parent[ToWorker]) -> None:
         message = _next_message(parent)
         assert isinstance(message, Jobs)
         for job in message.jobs:
-            parent.send_now(_grade(graders[job.grader], job, begin.config))
+            parent.send_now(Graded(job.number, _grade(graders[job.grader], job, begin.config)))
 
 
 def _next_message(parent: Parent[ToWorker]) -> ToWorker:
