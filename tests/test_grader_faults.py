@@ -165,6 +165,15 @@ def test_of_grades_sent_together_only_the_one_that_fails_is_blamed(
     assert len(deaths) == num_deaths * len(PLACES)
 
 
+def test_a_grader_that_writes_into_main_changes_no_later_grade() -> None:
+    async def act(pool: GraderPool) -> None:
+        assert await ask(pool, "patch main") == WRONG
+        assert await ask(pool, "wrong") == WRONG
+        assert "a bad idea" in await ask_and_fail(pool, "raise")
+
+    assert with_pool(act) == []
+
+
 def test_a_grade_that_nobody_asked_for_ends_its_process_and_shifts_no_other() -> None:
     async def act(pool: GraderPool) -> None:
         reason = await ask_and_fail(pool, "send a grade of no job")

@@ -126,6 +126,14 @@ def send_grade(number: int) -> bool:
     return False
 
 
+def patch_main() -> bool:
+    """Replace everything in __main__ by a function that finds all completions right."""
+    main = sys.modules["__main__"]
+    for name in [name for name in vars(main) if not name.startswith("__")]:
+        setattr(main, name, lambda *_, **__: Reward(5.0, True))
+    return False
+
+
 def number_of_job() -> int:
     frame: Any = sys._getframe()
     while "job" not in frame.f_locals:
@@ -178,6 +186,7 @@ ACTIONS: dict[str, Callable[[], Any]] = {
     "die once": die_once,
     "wait for file": wait_for_file,
     "chatter": chatter,
+    "patch main": patch_main,
     "send a grade of no job": lambda: send_grade(10**9),
     "send its grade twice": lambda: send_grade(number_of_job()),
     "send a stray grade once": send_stray_grade_once,
