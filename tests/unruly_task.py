@@ -65,6 +65,45 @@ def start_session_and_hang() -> None:
     time.sleep(1000)
 
 
+def start_session_and_die() -> None:
+    program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path("started.pid").write_text(str(program.pid))
+    os._exit(3)
+
+
+def start_daemon() -> bool:
+    """A process in a session of its own whose parents have ended."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if (daemon := os.fork()) == 0:
+            os.closerange(0, 100)
+            time.sleep(1000)
+        Path("started.pid").write_text(str(daemon))
+        os._exit(0)
+    os.waitpid(child, 0)
+    return True
+
+
+def start_daemon_and_hang() -> None:
+    start_daemon()
+    time.sleep(1000)
+
+
+def start_daemon_and_die() -> None:
+    start_daemon()
+    os._exit(3)
+
+
+def flood_log() -> bool:
+    for _ in range(40):
+        os.write(2, b"y" * (1 << 20))
+    while os.fstat(2).st_size > 16 << 20:
+        time.sleep(0.01)
+    print("after the flood")
+    return True
+
+
 def fork_that_comes_back() -> bool:
     pid = os.fork()
     if pid == 0:
@@ -181,6 +220,11 @@ ACTIONS: dict[str, Callable[[], Any]] = {
     "start process": start_process,
     "start process and hang": start_process_and_hang,
     "start session and hang": start_session_and_hang,
+    "start session and die": start_session_and_die,
+    "start daemon": start_daemon,
+    "start daemon and hang": start_daemon_and_hang,
+    "start daemon and die": start_daemon_and_die,
+    "flood the log": flood_log,
     "fork that comes back": fork_that_comes_back,
     "is light": lambda: not {"torch", "transformers", "sympy", "math_verify", "reasoning_gym"} & set(sys.modules),
     "die once": die_once,

@@ -1,41 +1,125 @@
 """A guard for a worker that runs other people's code: when the worker is gone, what it started goes too.
 
-    controller ──► worker ──► programs        one process group
-                     └ ─ ─ ─ ► guard          in the same group, nobody's child
+    controller ──► guard ──► worker ──► programs
+                     └─────────────────► those whose parents have ended
 
-While the controller lives it kills the group itself (`worker_process.py`). When the controller is killed, the
-kernel kills the worker, and nobody would be left to kill the worker's programs. The guard waits for the worker's
-end in the kernel, so that no busy loop in the worker can hold it up. Being in the group it keeps the group's id
-from being reused, and it ends with the group in every case. What moved to a session of its own stays.
+The guard is the process that the controller starts, and the worker is its child. As the subreaper of all that is
+below it, it becomes the parent of every program whose own parent ends, daemons and leaders of sessions included.
+When the worker ends, or the controller, it finds and kills them all; then it ends as the worker did, by the same
+status or signal. It waits in the kernel: no busy loop in the worker can hold it up.
+
+It also keeps the worker's log within bounds: nothing else limits what such code prints.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import resource
 import select
 import signal
+import stat
+import sys
+import time
+from pathlib import Path
 from typing import NoReturn
+
+MAX_LOG_BYTES = 16 << 20
+KEPT_LOG_BYTES = 4 << 20
+LOOK_SECONDS = 0.5
+"""How often the guard looks at the log and for orphans that have ended."""
+END_SECONDS = 10.0
+"""For killed processes to be gone; those of another user cannot be killed."""
+_PR_SET_CHILD_SUBREAPER = 36
+_PARENT_ARGUMENT = 3
+"""Of a worker's command: the pid of its parent (`parent.py`)."""
+_WORKER, _CONTROLLER, _LOG = 0, 1, 2
+"""Descriptors of the guard."""
 
 
 def leave_guard() -> None:
-    """Start the guard of this process; call it before there are threads."""
+    """Return in a child of this process, which becomes its guard; call it before there are threads."""
     if os.getpgrp() != os.getpid():
         return  # started by hand: the group is the shell's
-    worker = os.pidfd_open(os.getpid())
-    child = os.fork()
-    if child == 0:
-        # Twice, so that a grader which waits for all its children does not wait for the guard.
-        if os.fork() == 0:
-            _watch(worker)
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(worker)
+    controller = int(sys.argv[_PARENT_ARGUMENT])
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    worker = os.fork()
+    if worker:
+        _guard(worker, controller)
+    sys.argv[_PARENT_ARGUMENT] = str(os.getppid())
 
 
-def _watch(worker: int) -> NoReturn:
+def _guard(worker: int, controller: int) -> NoReturn:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # the controller is gone already
+        ends = [os.pidfd_open(worker), os.pidfd_open(controller)]
+        if os.getppid() == controller:
+            _watch(ends, worker)
+    _end_as(_kill_all(worker))
+
+
+def _watch(ends: list[int], worker: int) -> None:
+    """Return when the worker or the controller has ended."""
+    for descriptor, end in enumerate(ends):
+        os.dup2(end, descriptor)
     # Above all the socket to the controller: held open here, it would hide the worker's end.
-    os.dup2(worker, 0)
-    os.closerange(1, os.sysconf("SC_OPEN_MAX"))
-    select.select([0], [], [])
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-    os._exit(0)
+    os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
+    while not select.select([_WORKER, _CONTROLLER], [], [], LOOK_SECONDS)[0]:
+        _reap_orphans(worker)
+        _bound_log()
+
+
+def _reap_orphans(worker: int) -> None:
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while (found := os.waitid(os.P_ALL, 0, ended)) is not None and found.si_pid != worker:
+        os.waitpid(found.si_pid, 0)
+
+
+def _bound_log() -> None:
+    """Cut a log that has grown too long down to its end."""
+    with contextlib.suppress(OSError):  # no log is worth a guard
+        found = os.fstat(_LOG)
+        if not stat.S_ISREG(found.st_mode) or found.st_size <= MAX_LOG_BYTES:
+            return
+        # Opened anew: the worker's descriptor, which this one is a copy of, can only append.
+        with open(f"/proc/self/fd/{_LOG}", "r+b") as log:
+            log.seek(found.st_size - KEPT_LOG_BYTES)
+            end = log.read(KEPT_LOG_BYTES)
+            log.seek(0)
+            log.write(f"[cut: this log was longer than {MAX_LOG_BYTES >> 20} MiB]\n".encode() + end)
+            log.truncate()
+
+
+def _kill_all(worker: int) -> int:
+    """Kill all below this process; returns the worker's wait status."""
+    status = signal.SIGKILL.value
+    deadline = time.monotonic() + END_SECONDS
+    # The children of a killed process become ours, so this reaches all of them.
+    while (children := _children()) and time.monotonic() < deadline:
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            status = ended[1] if ended[0] == worker else status
+            if not _children():
+                break
+        time.sleep(0.001)
+    return status
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _end_as(status: int) -> NoReturn:
+    """End this process as the worker ended."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to be reset
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)

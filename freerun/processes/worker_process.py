@@ -6,7 +6,8 @@ A child gets one end of a socket pair and nothing else: no port, no file, no nam
 behind. It dies with its parent in every case, kill -9 included: it asks the kernel for a signal on the
 parent's death, and the socket closes (`parent.py`). It runs in its own session, so that Ctrl-C in the
 terminal reaches only the controller, and so that killing it takes its own children along. What it
-started is killed too when it dies by itself, except for what moved to a session of its own.
+started is killed too when it dies by itself, except for what moved to a session of its own; of workers that run
+other people's code, that too (`guard.py`).
 
 The kernel ties "the parent's death" to the thread that started the child: start children from the
 thread of the event loop, never from a helper thread that ends.
@@ -61,7 +62,9 @@ def log_tail(path: Path, start: int) -> str:
     """The end of a worker's log, as the last part of a sentence about it; empty if there is none to be read."""
     with contextlib.suppress(OSError), path.open("rb") as log:
         # A restarted worker appends to its predecessor's log: quote only what is its own.
-        log.seek(max(start, path.stat().st_size - LOG_TAIL_BYTES))
+        size = path.stat().st_size
+        is_cut = size < start  # by the guard (`guard.py`): all that is left is its own
+        log.seek(max(0 if is_cut else start, size - LOG_TAIL_BYTES))
         tail = log.read().decode(errors="replace").strip()
         if tail:
             return f"; its log {path} ends:\n{tail}"

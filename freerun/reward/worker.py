@@ -2,8 +2,8 @@
 
 It trusts a grader with nothing but its answer: what it raises, an exit included, becomes data; what it
 prints goes to the log; a fork of this process that comes back from the grader ends; programs it leaves
-running end with this process (`guard.py`). It sets no alarm and no limit: the pool outside holds the clock
-and kills.
+running, daemons too, end with this process (`guard.py`). It sets no alarm and no limit: the pool outside holds
+the clock and kills.
 """
 
 from __future__ import annotations
