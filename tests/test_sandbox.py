@@ -27,7 +27,6 @@ from freerun.reward.sandbox import plain
 from freerun.reward.sandbox.features import check_allowed_absences
 from freerun.reward.sandbox.limits import Limits
 from freerun.reward.sandbox.sandbox import Sandbox
-from freerun.reward.sandbox.uids import FIRST_UID, _chosen_from
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
 
 
@@ -167,11 +166,11 @@ def test_plain_data_arrives_as_it_was_sent(value: object) -> None:
 HANGS = "import time\ntime.sleep(1000)"
 
 
-def kill_server_at_work(launcher: int) -> None:
-    """Wait until a program and its tests are being executed, then kill the server beneath."""
-    while len(found := descendants(launcher)) < 3:
+def kill_server_at_work(launcher: int, *, is_executor: bool = False) -> None:
+    """Wait until a program and its tests are being executed, then kill the server beneath, or its executor."""
+    while len(found := descendants(launcher)) < 4:
         time.sleep(0.01)
-    os.kill(found[0], signal.SIGKILL)
+    os.kill(found[1 if is_executor else 0], signal.SIGKILL)
 
 
 def test_a_dead_fork_server_is_an_error_and_replaced(sandbox: Sandbox) -> None:
@@ -183,6 +182,20 @@ def test_a_dead_fork_server_is_an_error_and_replaced(sandbox: Sandbox) -> None:
         verdict_on(sandbox, HANGS)
     killer.join()
     assert verdict_on(sandbox, RIGHT).passed
+
+
+def test_a_dead_executor_is_an_error_and_costs_one_execution(sandbox: Sandbox) -> None:
+    assert verdict_on(sandbox, RIGHT).passed
+    before = sandbox.pid
+    killer = threading.Thread(target=kill_server_at_work, args=[before], kwargs={"is_executor": True})
+    killer.start()
+    with pytest.raises(SandboxError, match="lost an execution"):
+        verdict_on(sandbox, HANGS)
+    killer.join()
+    assert verdict_on(sandbox, RIGHT).passed
+    assert not verdict_on(sandbox, WRONG).passed
+    assert sandbox.pid == before
+    assert left_behind(sandbox) == []
 
 
 def test_a_program_that_cannot_be_locked_up_is_an_error() -> None:
@@ -273,56 +286,6 @@ def test_without_namespaces_a_program_reaches_neither_files_nor_processes_of_its
     assert attempts.split() == ["EPERM"] * 9
     after = target.stat()
     assert (after.st_mode, after.st_mtime, after.st_size) == (before.st_mode, before.st_mtime, before.st_size)
-
-
-IN_SMALL_CONTAINER = """
-import os
-from freerun.reward.sandbox import syscalls
-from freerun.reward.sandbox.sandbox import Examination, Sandbox
-user, group = os.getuid(), os.getgid()
-syscalls.unshare(syscalls.CLONE_NEWUSER)
-for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-    with open(f"/proc/self/{name}", "w") as file:
-        file.write(content)
-sandbox = Sandbox()
-print(os.getuid())
-print(sandbox.examine("def f(x): return x", Examination("assert f(3) == 3", ["f"])).passed)
-print(sandbox.run("try: open('/etc/passwd')\\nexcept OSError as error: print(error.strerror)").output, end="")
-print(sandbox.run(CHANGES_NULL).output)
-sandbox.close()
-"""
-
-CHANGES_NULL = """
-import os
-found = os.stat(os.devnull)
-for change in (
-    lambda: os.chmod(os.devnull, found.st_mode & 0o777),
-    lambda: os.fchmod(os.open(os.devnull, os.O_RDWR), found.st_mode & 0o777),
-    lambda: os.utime(os.devnull, ns=(found.st_atime_ns, found.st_mtime_ns)),
-    lambda: os.utime(0, ns=(found.st_atime_ns, found.st_mtime_ns)),
-):
-    try:
-        change()
-        print("changed")
-    except OSError as error:
-        print(error.strerror)
-os.write(os.open(os.devnull, os.O_WRONLY), b"x")
-"""
-
-
-def test_root_of_a_container_with_one_uid_is_a_user_like_any_other() -> None:
-    source = f"CHANGES_NULL = {CHANGES_NULL!r}\n{IN_SMALL_CONTAINER}"
-    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    assert ran.stdout.split("\n")[:3] == ["0", "True", "No such file or directory"], ran.stderr
-    assert ran.stdout.split("\n")[3:-2] == ["Read-only file system"] * 4
-
-
-def test_programs_of_root_get_uids_that_exist_and_that_nobody_has() -> None:
-    assert _chosen_from("0 0 4294967295\n", pid=7) == FIRST_UID + 14
-    rootless = "0 1000 1\n1 100000 65536\n"
-    assert {_chosen_from(rootless, pid) for pid in (0, 1 << 14)} <= set(range(1 << 15, 65534))
-    assert all(1 << 15 <= _chosen_from(rootless, pid) < 65533 for pid in range(1 << 15))
-    assert _chosen_from("0 1000 1\n", pid=7) == 0
 
 
 def test_out_of_memory_the_kernel_takes_the_sandbox_first(sandbox: Sandbox) -> None:

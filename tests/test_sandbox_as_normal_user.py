@@ -13,6 +13,7 @@ CHECKS = [
     "test_sandbox_escapes.py",
     "test_sandbox_memory.py",
     "test_sandbox_stand_ins.py",
+    "test_sandbox_uids.py",
     "test_code_cheats.py",
 ]
 
