@@ -196,10 +196,8 @@ class GraderProcess:
         await child.wait(END_SECONDS)
         if isinstance(reply, TimeoutError):
             return f"no answer within {timeout_seconds} s; {child.describe_end()}"
-        if isinstance(reply, WorkerError):
-            return f"{reply}; {child.describe_end()}"
+        if reply is None:
+            return child.describe_end()
         if isinstance(reply, Graded):
-            return (
-                f"it sent a grade for job {reply.number}, which is not the one under way; {child.describe_end()}"
-            )
-        return child.describe_end()
+            reply = f"it sent a grade for job {reply.number}, which is not the one under way"
+        return f"{reply}; {child.describe_end()}"
