@@ -18,7 +18,8 @@ from transformers import (
 from freerun.errors import ModelError
 from freerun.model.adapter_directory import model_config
 from freerun.model.attention import Family, PackedCausalAttention, full_forward_logits, packed_positions
-from freerun.model.checkpoint import load_model, read_config, save_model, save_weights
+from freerun.model.checkpoint import load_model, save_model, save_weights
+from freerun.model.decoder_config import read_config
 
 SHAPE = {
     "vocab_size": 101,

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from freerun.config.lora import LoraConfig
 from freerun.model.checkpoint import empty_model, load_model
-from freerun.model.decoder import Decoder, DecoderConfig
+from freerun.model.decoder import Decoder
+from freerun.model.decoder_config import DecoderConfig
 from freerun.model.lora import add_adapter, frozen_checksum, merged_state, trained_parameters
 from freerun.model.tensor_names import stacked_parts
 from freerun.types import Publication
@@ -123,8 +124,7 @@ def named_places(layout: WeightLayout, config: DecoderConfig) -> list[NamedPlace
     for ours, parts in stacked_parts(config):
         place = layout.places[ours]
         offset, dtype = place.offset, str(DTYPE).removeprefix("torch.")
-        for theirs, rows in parts:
-            shape = (rows or place.shape[0], *place.shape[1:])
+        for theirs, shape in parts:
             named.append((theirs, dtype, shape, offset))
             offset += math.prod(shape) * DTYPE.itemsize
     return named

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from freerun.engine.decode_kernel import CompiledDecodeAttention, can_compile_for
 from freerun.engine.decoding import DecodeAttention
-from freerun.model.decoder import DecoderConfig
+from freerun.model.decoder_config import DecoderConfig
 
 
 class KVCache:

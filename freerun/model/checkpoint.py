@@ -9,69 +9,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from freerun.errors import ModelError
 from freerun.model.adapter import merge_adapter
 from freerun.model.adapter_directory import base_of, is_adapter
 from freerun.model.companions import copy_companions
-from freerun.model.config_file import read_config_file, rope_of, rope_type
-from freerun.model.decoder import Decoder, DecoderConfig, RopeScaling
+from freerun.model.decoder import Decoder
+from freerun.model.decoder_config import DecoderConfig, read_config
+from freerun.model.finite import finite
 from freerun.model.tensor_names import stacked_parts
+from freerun.model.weight_files import INDEX_FILE, WEIGHTS_FILE, check_weights
 
-WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000
-
-
-def read_config(directory: Path) -> DecoderConfig:
-    """The decoder's shape from config.json; refuses what the decoder cannot compute, by name."""
-    raw = read_config_file(directory)
-    rope = rope_of(raw)
-    num_heads = raw["num_attention_heads"]
-    return DecoderConfig(
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["hidden_size"],
-        intermediate_size=raw["intermediate_size"],
-        num_layers=raw["num_hidden_layers"],
-        num_heads=num_heads,
-        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
-        head_size=raw.get("head_dim") or raw["hidden_size"] // num_heads,
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
-        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
-        max_positions=raw["max_position_embeddings"],
-        has_qkv_bias=raw["model_type"] == "qwen2",
-        has_qk_norm=raw["model_type"] == "qwen3",
-        is_head_tied=bool(raw.get("tie_word_embeddings", False)),
-        rope_scaling=_rope_scaling(rope),
-    )
-
-
-def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
-    if rope_type(rope) == "default":
-        return None
-    return RopeScaling(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_max_positions=int(rope["original_max_position_embeddings"]),
-    )
 
 
 def to_hugging_face(state: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
     """Our parameters under Hugging Face names, stacked ones split."""
     tensors: dict[str, Tensor] = {}
     for ours, parts in stacked_parts(config):
-        if len(parts) == 1:
-            tensors[parts[0][0]] = state[ours].contiguous()
-            continue
-        for (theirs, _), piece in zip(parts, state[ours].split([n for _, n in parts]), strict=True):
+        pieces = state[ours].split([shape[0] for _, shape in parts])
+        for (theirs, _), piece in zip(parts, pieces, strict=True):
             tensors[theirs] = piece.contiguous()
     return tensors
 
@@ -88,42 +51,17 @@ def load_model(directory: Path) -> Decoder:
         model = load_model(base_of(directory))
         merge_adapter(model, directory)
         return model
+    config = read_config(directory)
+    headers = check_weights(directory, config)
     model = empty_model(directory)
-    config = model.config
-    tensors = _read_tensors(directory)
     state: dict[str, Tensor] = {}
-    for ours, parts in stacked_parts(config):
-        missing = [theirs for theirs, _ in parts if theirs not in tensors]
-        if missing:
-            raise ModelError(f'{directory}: tensor "{missing[0]}" is missing from the weights')
-        pieces = [tensors[theirs].to(torch.float32) for theirs, _ in parts]
-        state[ours] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        expected = model.get_parameter(ours).shape
-        if state[ours].shape != expected:
-            raise ModelError(
-                f'{directory}: tensor "{parts[0][0]}" has shape {tuple(state[ours].shape)}, '
-                f"config.json asks for {tuple(expected)}"
-            )
+    with ExitStack() as stack:
+        files = {h.file: stack.enter_context(safe_open(h.file, framework="pt")) for h in headers.values()}
+        for ours, parts in stacked_parts(config):
+            pieces = [finite(files[headers[name].file].get_tensor(name), name, directory) for name, _ in parts]
+            state[ours] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(True)
-
-
-def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    index = directory / INDEX_FILE
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    elif (directory / WEIGHTS_FILE).is_file():
-        names = [WEIGHTS_FILE]
-    else:
-        raise ModelError(f'model directory "{directory}" has neither {WEIGHTS_FILE} nor {INDEX_FILE}')
-    tensors: dict[str, Tensor] = {}
-    for name in names:
-        try:
-            with safe_open(directory / name, framework="pt") as file:
-                tensors.update({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
-        except (SafetensorError, FileNotFoundError) as error:
-            raise ModelError(f"{directory / name}: cannot be read ({error}); fetch the model again") from None
-    return tensors
 
 
 def save_weights(

@@ -1,6 +1,7 @@
 """The config.json of a model directory, checked without torch: what we cannot compute is refused before any work.
 
-`checkpoint.py` makes the decoder's shape of what was accepted here.
+`decoder_config.py` makes the decoder's shape of what was accepted here; `weight_files.py` compares it with the
+tensors that are there, so a size needs no upper bound unless no tensor has it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import ModelError
+from freerun.model.json_file import read_object
 
 SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+_FAMILY = ", ".join(SUPPORTED)
+MAX_FLOAT = 3.4e38
+"""Of float32, in which they are computed with."""
 SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "max_position_embeddings",
 )  # fmt: skip
 OPTIONAL_SIZES = ("num_key_value_heads", "head_dim")
+MAX_POSITIONS = 2**24
+"""No tensor has a row for each position, but the decoder keeps a table that does."""
+UNQUANTISE = (
+    "use the model's unquantised version, or write one with transformers: model.dequantize().save_pretrained(DIR)"
+)
 LLAMA3_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -29,14 +39,7 @@ def read_config_file(directory: Path) -> dict[str, Any]:
             f'model directory "{directory}" has no config.json; '
             f"make one with `freerun model smollm2 {directory}` or give a Hugging Face directory"
         )
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path}:{error.lineno}: not JSON ({error.msg}); restore the file") from None
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); restore the file") from None
-    if not isinstance(raw, dict):
-        raise ModelError(f"{path}: not a JSON object; restore the file")
+    raw = read_object(path)
     check_config(raw, str(path))
     return raw
 
@@ -52,21 +55,77 @@ def cached_numbers(raw: Mapping[str, Any]) -> int:
 
 
 def check_config(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse another family than ours, features that it has not, and sizes that are none."""
+    """Refuse other model families, quantised weights, features outside the family, and impossible sizes."""
     kind = raw.get("model_type")
-    if kind not in SUPPORTED:
-        raise ModelError(f'{where}: model_type "{kind}" is outside the supported family ({", ".join(SUPPORTED)})')
+    if not isinstance(kind, str) or kind not in SUPPORTED:
+        raise ModelError(f"{where}: model_type {_shown(kind)} is outside the supported family ({_FAMILY})")
+    _check_quantisation(raw, where)
     for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if raw.get(key):
             raise ModelError(f"{where}: {key} = true is not supported by the embedded decoder")
     if raw.get("hidden_act", "silu") != "silu":
-        raise ModelError(f'{where}: hidden_act = "{raw["hidden_act"]}" is not supported, only "silu"')
+        raise ModelError(f'{where}: hidden_act = {_shown(raw["hidden_act"])} is not supported, only "silu"')
+    layer_types = raw.get("layer_types") or []
+    if not isinstance(layer_types, list) or any(layer != "full_attention" for layer in layer_types):
+        raise ModelError(f'{where}: layer_types other than "full_attention" are not supported')
+    _check_sizes(raw, where)
+    for key in ("rms_norm_eps", "rope_theta"):
+        _check_positive(raw, key, where)
+    _check_rope(rope_of(raw), where)
+
+
+def _check_quantisation(raw: Mapping[str, Any], where: str) -> None:
+    for key in ("quantization_config", "compression_config"):
+        if settings := raw.get(key):
+            method = _shown(settings.get("quant_method")) if isinstance(settings, dict) else "unknown"
+            raise ModelError(
+                f"{where}: the weights are quantised ({key}, quant_method {method}), which is not supported; "
+                f"{UNQUANTISE}"
+            )
+
+
+def _check_sizes(raw: Mapping[str, Any], where: str) -> None:
     for key in (*SIZES, *(name for name in OPTIONAL_SIZES if raw.get(name) is not None)):
         if type(raw.get(key)) is not int or raw[key] < 1:
             raise ModelError(
-                f"{where}: {key} = {json.dumps(raw.get(key))} is not a number of at least 1; restore the file"
+                f"{where}: {key} = {_shown(raw.get(key))} is not a number of at least 1; restore the file"
             )
-    _check_rope(rope_of(raw), where)
+    if raw["max_position_embeddings"] > MAX_POSITIONS:
+        positions = _shown(raw["max_position_embeddings"])
+        raise ModelError(
+            f"{where}: max_position_embeddings = {positions} exceeds {MAX_POSITIONS}; "
+            "lower it to the context that you need"
+        )
+    num_heads, num_kv_heads = raw["num_attention_heads"], raw.get("num_key_value_heads") or 1
+    if num_heads % num_kv_heads:
+        raise ModelError(
+            f"{where}: num_attention_heads = {_shown(num_heads)} is not a multiple of num_key_value_heads = "
+            f"{_shown(num_kv_heads)}; restore the file"
+        )
+    if head_size(raw) < 2 or head_size(raw) % 2:
+        raise ModelError(
+            f"{where}: attention heads of size {_shown(head_size(raw))} cannot be rotated in pairs; "
+            "restore the file"
+        )
+
+
+def _check_positive(settings: Mapping[str, Any], key: str, where: str) -> None:
+    """Refuse a number that is there and cannot be computed with."""
+    value = settings.get(key)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_FLOAT:
+        raise ModelError(f"{where}: {key} = {_shown(value)} is not a number greater than 0; restore the file")
+
+
+def _shown(value: Any) -> str:
+    """As in the file, in a length that fits in a message."""
+    if isinstance(value, dict | list):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def rope_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -84,7 +143,13 @@ def _check_rope(rope: Mapping[str, Any], where: str) -> None:
         raise ModelError(f"{where}: the rotary settings are not an object; restore the file")
     kind = rope_type(rope)
     if kind not in ("default", "llama3"):
-        raise ModelError(f'{where}: rope_type "{kind}" is not supported, only "default" and "llama3"')
+        raise ModelError(f'{where}: rope_type {_shown(kind)} is not supported, only "default" and "llama3"')
+    if any(isinstance(value, dict) for value in rope.values()):
+        raise ModelError(f"{where}: rotary settings that differ by layer are not supported")
+    if rope.get("partial_rotary_factor", 1) != 1:
+        raise ModelError(f"{where}: partial_rotary_factor other than 1 is not supported")
+    _check_positive(rope, "rope_theta", where)
     for key in LLAMA3_ROPE if kind == "llama3" else ():
-        if not isinstance(rope.get(key), int | float):
+        if rope.get(key) is None:
             raise ModelError(f'{where}: rope_type "llama3" has no number "{key}"; restore the file')
+        _check_positive(rope, key, where)

@@ -5,7 +5,7 @@ business, given as an `Attention`: packed causal sequences for training (`attent
 generation (`freerun.engine`). One implementation of everything else is what makes the logprobs of engine
 and trainer agree to 1e-5.
 
-Left out: mixture of experts, sliding windows, multimodal inputs. `checkpoint.py` refuses them by name.
+Left out: mixture of experts, sliding windows, multimodal inputs. `config_file.py` refuses them by name.
 
 Shapes: T packed tokens, C hidden size, H query heads, K key/value heads, D head size, V vocabulary.
 """
@@ -15,44 +15,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from freerun.model.decoder_config import DecoderConfig
 from freerun.model.packed import PackedWeight, is_worth_packing
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """Llama 3's stretching of low frequencies."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_positions: int
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """The shape of a decoder; `checkpoint.py` derives it from a Hugging Face config.json."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    norm_eps: float
-    rope_theta: float
-    max_positions: int
-    has_qkv_bias: bool = False
-    has_qk_norm: bool = False
-    is_head_tied: bool = True
-    rope_scaling: RopeScaling | None = None
 
 
 class Attention(Protocol):

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from freerun.config.lora import LORA_TARGETS, LoraConfig
-from freerun.model.decoder import Decoder, DecoderConfig, Linear
+from freerun.model.decoder import Decoder, Linear
+from freerun.model.decoder_config import DecoderConfig
 from freerun.model.tensor_names import stacked_parts
 
 
@@ -84,10 +85,9 @@ def projections_of(config: DecoderConfig) -> Iterator[tuple[str, list[Projection
     for ours, parts in stacked_parts(config):
         projections: list[Projection] = []
         begin = 0
-        for theirs, rows in parts:
+        for theirs, (rows, *_) in parts:
             name = theirs.removesuffix(".weight")
-            # A projection that stands alone, o_proj or down_proj, writes to the residual stream.
-            end = begin + (rows or config.hidden_size)
+            end = begin + rows
             if name.rpartition(".")[2] in LORA_TARGETS and theirs.endswith(".weight"):
                 projections.append(Projection(name, begin, end))
             begin = end

@@ -18,6 +18,7 @@ from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.events.events import RunFinished
 from freerun.events.store import Store
+from freerun.model.directory_check import check_directory
 from freerun.protocols import Generator
 from freerun.reward.answers import check_answers
 from freerun.runtime.background import Background
@@ -50,6 +51,7 @@ def run_eval(job: EvalJob, directory: Path) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
     began = time.monotonic()
     check_backends(job.recipe, trains=False)
+    check_directory(Path(job.model))
     directory.mkdir(parents=True, exist_ok=True)
     try:
         result, num_available = asyncio.run(_evaluate(job, directory / "logs"))

@@ -16,13 +16,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from freerun.config.engine import BYTES
 from freerun.config.recipe import Recipe
 from freerun.model.adapter_directory import model_config
 from freerun.model.config_file import cached_numbers
+from freerun.model.decoder_config import read_config
 from freerun.model.projections import num_adapter_parameters, num_kept_twice, num_packed_elements
+from freerun.model.tensor_names import stacked_parts
 
 FLOAT32_BYTES = BYTES["float32"]
 
@@ -105,12 +105,8 @@ def _rank_lines(
 
 
 def count_parameters(directory: Path) -> int:
-    """Numbers in the directory's weights, from the headers of the files."""
-    total = 0
-    for path in directory.glob("*.safetensors"):
-        with safe_open(path, framework="numpy") as file:
-            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    return total
+    """Numbers in the weights of a model of this shape."""
+    return sum(math.prod(shape) for _, parts in stacked_parts(read_config(directory)) for _, shape in parts)
 
 
 def _cache_bytes(recipe: Recipe, raw: dict[str, Any], *, is_used_only: bool) -> int:

@@ -19,6 +19,7 @@ from freerun.data.mixture import parts_of
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.model.adapter_directory import model_config
+from freerun.model.directory_check import check_directory
 from freerun.model.projections import check_rank
 from freerun.processes.local import LocalLauncher, Seat
 from freerun.processes.placement import place, rollout_names, trainer_names
@@ -33,6 +34,7 @@ def describe_plan(recipe: Recipe) -> str:
     check_backends(recipe)
     check_graders(recipe.reward)
     directory = Path(recipe.model.path)
+    check_directory(directory)
     tokenizer = Tokenizer.load(directory)
     check_model(recipe, tokenizer, directory)
     check_rank(recipe.lora, model_config(directory), directory)

@@ -33,6 +33,7 @@ from freerun.events.events import (
 )
 from freerun.events.store import Store
 from freerun.model.adapter_directory import model_config
+from freerun.model.directory_check import check_directory
 from freerun.model.projections import check_rank
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
@@ -68,7 +69,12 @@ EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1
 def run_training(recipe: Recipe, *, resume: bool) -> int:
     """Train by the recipe and return the exit code; the summary says where the model is."""
     check_backends(recipe)
+    base = Path(recipe.model.path)
+    if not resume:  # before there is a run
+        check_directory(base)
     run, checkpoint = open_run(recipe, resume=resume)
+    if resume and (checkpoint is None or recipe.lora.is_on):  # else the checkpoint holds all weights
+        check_directory(base)
     console = Console()
     view = make_view(console)
     with Store(run.path) as store:

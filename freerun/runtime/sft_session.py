@@ -31,6 +31,7 @@ from freerun.data.demonstrations import Demonstrations, read_demonstrations
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, FreerunError
 from freerun.model.adapter_directory import model_config
+from freerun.model.directory_check import check_directory
 from freerun.model.projections import check_rank
 from freerun.model.trained import TrainedModel
 from freerun.runtime.sft_directory import OPTIMIZER_FILE, SftDirectory
@@ -81,6 +82,7 @@ def run_sft(job: SftJob) -> int:
 
 def _read(job: SftJob, console: Console) -> Demonstrations:
     """The rows, after all that can be wrong has been looked for."""
+    check_directory(job.model)
     raw = model_config(job.model)
     check_rank(job.lora, raw, job.model)
     positions = raw["max_position_embeddings"]

@@ -24,8 +24,8 @@ from freerun.config.lora import LoraConfig
 from freerun.config.runtime import RuntimeConfig
 from freerun.data.tasks import alphabet_of
 from freerun.model.attention import full_forward_logits
-from freerun.model.checkpoint import read_config
 from freerun.model.decoder import Decoder
+from freerun.model.decoder_config import read_config
 from freerun.model.tiny import make_tiny
 from freerun.processes.link import WorkerJob
 from freerun.processes.local import LocalLauncher

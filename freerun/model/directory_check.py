@@ -1,0 +1,20 @@
+"""Whether a model directory can be loaded, from its small files and the headers of the large ones.
+
+`--dry-run` and every start call this before a process is started; it takes milliseconds and no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from freerun.model.adapter_directory import base_of, is_adapter
+from freerun.model.decoder_config import read_config
+from freerun.model.weight_files import check_weights
+
+
+def check_directory(directory: Path) -> None:
+    """Refuse a directory that could not be loaded, or an adapter whose base could not, with the reason."""
+    if is_adapter(directory):
+        check_directory(base_of(directory))
+        return
+    check_weights(directory, read_config(directory))
