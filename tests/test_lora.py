@@ -283,16 +283,6 @@ def test_an_adapter_whose_base_has_changed_or_gone_is_refused(tmp_path: Path) ->
         load_model(directory)
 
 
-def test_settings_of_peft_that_we_do_not_compute_are_refused(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    make_reference("llama", base)
-    directory = save(adapted(load_model(base)), tmp_path / "adapter", base=base)
-    settings = json.loads((directory / "adapter_config.json").read_text())
-    (directory / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": True}))
-    with pytest.raises(ModelError, match="use_dora is not supported"):
-        load_model(directory)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -13,22 +13,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from freerun.config.lora import LoraConfig
 from freerun.errors import ModelError
-from freerun.model.adapter_directory import CONFIG_FILE, read_config
+from freerun.model.adapter_directory import CONFIG_FILE, PREFIX, WEIGHTS_FILE, check_adapter, read_config
 from freerun.model.decoder import Decoder
+from freerun.model.finite import finite
 from freerun.model.lora import LoraLinear, frozen_checksum, projections_of, weights_checksum
+from freerun.model.weight_files import file_headers
 
-WEIGHTS_FILE = "adapter_model.safetensors"
 BASE_CHECKSUM = "base_checksum"
-PREFIX = "base_model.model."
-"""PEFT's path to the model that it wraps."""
-UNSUPPORTED = ("use_rslora", "use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
-"""Settings of PEFT that change what the matrices mean; off unless somebody sets them."""
 
 
 def save_adapter(
@@ -84,37 +81,24 @@ def load_adapter(model: Decoder, directory: Path) -> None:
 def merge_adapter(model: Decoder, directory: Path) -> None:
     """Add the adapter's product to the weights of its base, a model without adapter; it is gone afterwards."""
     config = read_config(directory)
-    for key in UNSUPPORTED:
-        if config.get(key):
-            raise ModelError(f"{directory / CONFIG_FILE}: {key} is not supported; merge it with PEFT instead")
+    check_adapter(directory, model.config)
     scale = config["lora_alpha"] / config["r"]
     tensors = _read_tensors(directory, base_checksum=weights_checksum(dict(model.named_parameters())))
     for name, projections in projections_of(model.config):
         weight = model.get_parameter(f"{name}.weight")
         for projection in projections:
-            names = [f"{PREFIX}{projection.name}.{kind}.weight" for kind in ("lora_A", "lora_B")]
-            if not any(name in tensors for name in names):
-                continue
-            A, B = (tensors.pop(name, torch.empty(0, 0)).float() for name in names)
-            rows = weight[projection.begin : projection.end]
-            if (B.shape[0], A.shape[1]) != rows.shape or B.shape[1] != A.shape[0]:
-                raise ModelError(
-                    f"{directory}: the adapter of {projection.name} has shapes {tuple(A.shape)} and "
-                    f"{tuple(B.shape)}, its base {tuple(rows.shape)}; it was trained on another model"
-                )
-            rows.add_(B @ A, alpha=scale)
-    _require_used_up(tensors, directory)
+            A, B = (tensors.get(f"{PREFIX}{projection.name}.{kind}.weight") for kind in ("lora_A", "lora_B"))
+            if A is not None and B is not None:
+                weight[projection.begin : projection.end].add_(B @ A, alpha=scale)
 
 
 def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:
     """The adapter's tensors, after confirming that they belong to this base."""
     path = directory / WEIGHTS_FILE
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-    except (SafetensorError, FileNotFoundError) as error:
-        raise ModelError(f"{path}: cannot be read ({error})") from None
+    names = file_headers(path)
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: finite(file.get_tensor(name), name, directory) for name in names}
+        metadata = file.metadata() or {}
     # An adapter from elsewhere has no checksum; its word for the base is all there is.
     trained_on = metadata.get(BASE_CHECKSUM, base_checksum)
     if trained_on != base_checksum:

@@ -1,15 +1,37 @@
-"""What an adapter directory says about itself, read without torch: whether it is one, and its base model."""
+"""What an adapter directory says about itself, read without torch: its base model, and whether it can be merged.
+
+The matrices of an adapter mean `scale * B A` added to the weights of its base only if nothing in its settings
+changes that. Settings that do not are listed; any other that is switched on is refused by name.
+"""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from freerun.config.lora import LORA_TARGETS
 from freerun.errors import ModelError
 from freerun.model.config_file import read_config_file
+from freerun.model.decoder_config import DecoderConfig
+from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
+from freerun.model.json_file import read_object
+from freerun.model.tensor_names import stacked_parts
+from freerun.model.weight_files import DTYPES, file_headers
 
 CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""PEFT's path to the model that it wraps."""
+UNCHANGED_BASE = ("true", "false", "gaussian", "eva", "orthogonal", "mica")
+"""Values of init_lora_weights that leave the base as it is; PiSSA, OLoRA, CorDA and others subtract from it."""
+IRRELEVANT = frozenset({
+    "auto_mapping", "base_model_name_or_path", "eva_config", "exclude_modules",
+    "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core",
+    "peft_type", "peft_version", "qalora_group_size", "r", "revision", "runtime_config", "target_modules",
+    "task_type",
+})  # fmt: skip
+"""Settings that do not change what is merged: the tensors say which modules they belong to."""
 
 
 def is_adapter(directory: Path) -> bool:
@@ -18,24 +40,78 @@ def is_adapter(directory: Path) -> bool:
 
 def base_of(directory: Path) -> Path:
     """The model directory that the adapter was trained on."""
-    base = Path(read_config(directory).get("base_model_name_or_path") or "")
-    if not (base / "config.json").is_file():
+    config = read_config(directory)
+    name, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(name, str):
+        raise ModelError(f"{directory / CONFIG_FILE}: base_model_name_or_path is not a text; restore the file")
+    base = Path(local_directory(name, revision=revision if isinstance(revision, str) else ""))
+    try:
+        is_model = (base / "config.json").is_file() and not is_adapter(base)
+    except OSError:  # a name that no file can have
+        is_model = False
+    if not is_model:
+        fetch = f"{how_to_fetch(name)}," if is_hub_name(name) else "put it back,"
         raise ModelError(
-            f'{directory}: the base model of this adapter, "{base}", is not a model directory here; put it back, '
+            f'{directory}: the base model of this adapter, "{name:.200}", is not a model directory here; {fetch} '
             f"or name it where it is now: freerun model merge {directory} DIR --base BASE"
         )
     return base
 
 
 def read_config(directory: Path) -> dict[str, Any]:
+    """The adapter's settings; refuses those under which merging would need more than its matrices."""
     path = directory / CONFIG_FILE
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); name an adapter directory of PEFT's format") from None
+    config = read_object(path)
     if config.get("peft_type") != "LORA":
-        raise ModelError(f'{path}: peft_type "{config.get("peft_type")}" is not supported, only "LORA"')
-    return dict(config)
+        raise ModelError(f'{path}: peft_type "{config.get("peft_type")!s:.60}" is not supported, only "LORA"')
+    _check_settings(config, path)
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if type(rank) is not int or rank < 1:
+        raise ModelError(f"{path}: r = {rank!s:.60} is not a number of at least 1; restore the file")
+    if type(alpha) not in (int, float) or not 0 < abs(alpha) < 1e30:  # type: ignore[arg-type]
+        raise ModelError(f"{path}: lora_alpha = {alpha!s:.60} is not a number to scale with; restore the file")
+    return config
+
+
+def _check_settings(config: Mapping[str, Any], path: Path) -> None:
+    init = config.get("init_lora_weights", True)
+    if str(init).lower() not in UNCHANGED_BASE:
+        raise ModelError(
+            f'{path}: init_lora_weights = "{init!s:.60}" changed the weights of the base before training, so the '
+            "adapter does not fit the base as it is; merge it with PEFT, or save it with PEFT's "
+            "path_initial_model_for_weight_conversion"
+        )
+    if config.get("bias", "none") != "none":
+        raise ModelError(f'{path}: bias = "{config["bias"]!s:.60}" is not supported; merge it with PEFT instead')
+    for key, value in config.items():
+        if value and key not in IRRELEVANT and key not in ("init_lora_weights", "bias"):
+            raise ModelError(f"{path}: {key:.60} is not supported; merge it with PEFT instead")
+
+
+def check_adapter(directory: Path, config: DecoderConfig) -> None:
+    """Refuse an adapter file that cannot be read, or a matrix that does not fit a model of this shape."""
+    path, rank = directory / WEIGHTS_FILE, read_config(directory)["r"]
+    fitting: dict[str, tuple[int, ...]] = {}
+    for _, parts in stacked_parts(config):
+        for name, shape in parts:
+            module, _, kind = name.rpartition(".")
+            if kind == "weight" and module.rpartition(".")[2] in LORA_TARGETS:
+                fitting[f"{PREFIX}{module}.lora_A.weight"] = (rank, shape[1])
+                fitting[f"{PREFIX}{module}.lora_B.weight"] = (shape[0], rank)
+    headers = file_headers(path)
+    if not headers:
+        raise ModelError(f"{path}: holds no matrices; save the adapter again")
+    for name, header in headers.items():
+        if name not in fitting:
+            raise ModelError(f'{path}: tensor "{name}" belongs to no projection of its base; merge it with PEFT')
+        if header.shape != fitting[name] or header.dtype not in DTYPES:
+            raise ModelError(
+                f'{path}: tensor "{name}" is {header.dtype} of shape {header.shape}; the base and r = {rank} in '
+                f"{CONFIG_FILE} ask for floats of shape {fitting[name]}"
+            )
+        other = name.replace("lora_A", "lora_B") if "lora_A" in name else name.replace("lora_B", "lora_A")
+        if other not in headers:
+            raise ModelError(f'{path}: tensor "{other}" is missing beside "{name}"; save the adapter again')
 
 
 def model_config(directory: Path) -> dict[str, Any]:
