@@ -14,6 +14,7 @@ from freerun.config.load import key_types, load_recipe, make_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import CheckpointError, ConfigError, FreerunError, ModelError
 from freerun.model.adapter_directory import is_adapter
+from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
 
 if TYPE_CHECKING:
     from freerun.runtime.eval_job import EvalJob
@@ -94,10 +95,13 @@ def make_job(args: argparse.Namespace, overrides: Sequence[str]) -> EvalJob:
 
 def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
     """The model directory itself, or that of a run's checkpoint: the newest, or the one of `version`."""
+    target = Path(local_directory(str(target)))
     if (target / "config.json").is_file() or is_adapter(target):
         if version is not None:
             raise CheckpointError(f'"{target}" is a model, not a run: it has no version {version}')
         return target, 0
+    if is_hub_name(str(target)):
+        raise ModelError(f'"{target}" is no directory here, and {how_to_fetch(str(target))}')
     if not (target / "config.toml").is_file():
         raise ModelError(
             f'"{target}" is neither a model directory (no config.json) nor a run (no config.toml); '

@@ -15,6 +15,7 @@ from freerun.config.lora import LoraConfig
 from freerun.config.sft import SftConfig
 from freerun.errors import ModelError
 from freerun.model.adapter_directory import is_adapter
+from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
 
 DESCRIPTION = """\
 Fine-tune a model on demonstrations, rows of a .jsonl, .json or .parquet file. Each is a chat,
@@ -33,6 +34,9 @@ def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     config = SftConfig(**_values(args, SftConfig, prefix=""))
     lora = LoraConfig(**_values(args, LoraConfig, prefix="lora_"))
+    args.model = Path(local_directory(str(args.model)))
+    if is_hub_name(str(args.model)):
+        raise ModelError(f'"{args.model}" is no directory here, and {how_to_fetch(str(args.model))}')
     if is_adapter(args.model):
         raise ModelError(f'"{args.model}" is an adapter; merge it first: freerun model merge {args.model} DIR')
     if not (args.model / "config.json").is_file():

@@ -10,6 +10,7 @@ from freerun.config.load import dump_toml, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError
 from freerun.model.adapter_directory import is_adapter
+from freerun.model.hub import how_to_fetch, is_hub_name, local_directory, with_local_model
 
 EPILOG = """\
 examples:
@@ -34,6 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         recipe = recipe_to_resume(recipe, overrides)
     else:
         check_files(recipe)
+    recipe = with_local_model(recipe)
     if args.dry_run:
         from freerun.runtime.plan import describe_plan
 
@@ -53,7 +55,7 @@ def check_files(recipe: Recipe) -> None:
     check_data_files(recipe)
     if recipe.warm_start.num_steps:
         check_demonstrations(recipe.data)
-    model = Path(recipe.model.path)
+    model = Path(local_directory(recipe.model.path))
     task = recipe.data.task
     kind = f"tiny {{}} --task {task}" if has_alphabet(task) else "smollm2 {}"
     if not recipe.model.path:
@@ -66,6 +68,8 @@ def check_files(recipe: Recipe) -> None:
             f'config: model.path = "{model}" is an adapter; make a model of it and its base to train on: '
             f"freerun model merge {model} DIR"
         )
+    if is_hub_name(recipe.model.path) and not model.is_dir():
+        raise ConfigError(f'config: model.path = "{model}" is no directory here, and {how_to_fetch(str(model))}')
     if not (model / "config.json").is_file():
         make = kind.format(model)
         raise ConfigError(

@@ -42,7 +42,8 @@ class RunConfig:
 @dataclass(frozen=True)
 class ModelConfig:
     path: str = ""
-    """Hugging Face model directory to start from (config.json, safetensors, tokenizer.json)."""
+    """Hugging Face model directory to start from (config.json, safetensors, tokenizer.json), or the hub name of a
+    model in the local cache (hf download NAME)."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,11 @@ Nothing is downloaded here: `hf download NAME` does that (decision 20). torch is
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
+
+from freerun.config.recipe import Recipe
 
 NAME = re.compile(r"[a-z0-9][\w.-]*/[a-z0-9][\w.-]*", re.ASCII | re.IGNORECASE)
 OWN_FOLDERS = ("models", "runs")
@@ -31,6 +34,12 @@ def local_directory(path: str, *, revision: str = "") -> str:
         if isinstance(cached, str):
             return str(Path(cached).parent)
     return path
+
+
+def with_local_model(recipe: Recipe) -> Recipe:
+    """The recipe with `model.path` as a directory: workers and a later `--resume` then read the same snapshot."""
+    path = local_directory(recipe.model.path)
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, path=path))
 
 
 def how_to_fetch(name: str) -> str:

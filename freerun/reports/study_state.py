@@ -13,6 +13,7 @@ from typing import Any, Literal
 from freerun.config.load import as_toml, key_types
 from freerun.config.recipe import Recipe
 from freerun.errors import FreerunError
+from freerun.model.hub import local_directory
 from freerun.reports.record import CONFIG_FILE, RunRecord, read_config, read_run
 from freerun.reports.study import Study, StudyRun
 
@@ -91,5 +92,5 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 def _comparable(key: str, value: Any) -> Any:
     if key == "model.path" and value:
-        return str(Path(value).resolve())
+        return str(Path(local_directory(value)).resolve())
     return list(value) if isinstance(value, tuple) else value
