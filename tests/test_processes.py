@@ -71,6 +71,7 @@ def test_a_child_stays_on_its_cores_with_its_threads(tmp_path: Path) -> None:
         ("exit 7", "exited with status 7"),
         ("real-time signal", "was killed by signal 40"),
         ("fail", "exited with status 1; its log .*Traceback.*RuntimeError: the reason it failed"),
+        ("refuse", r"exited with status 1; its log \S+ ends: ModelError: the model is damaged; restore it$"),
         ("unsendable", "exited with status 1; its log .*cannot send a object"),
     ],
 )

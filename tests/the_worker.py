@@ -8,6 +8,7 @@ import time
 
 import msgspec
 
+from freerun.errors import ModelError
 from freerun.processes.parent import run_worker
 
 
@@ -60,6 +61,10 @@ def fail(parent, message):
     raise RuntimeError("the reason it failed")
 
 
+def refuse(parent, message):
+    raise ModelError("the model is damaged; restore it")
+
+
 def placement(parent, message):
     parent.send(Did(str(os.sched_getaffinity(0)) + os.environ["OMP_NUM_THREADS"]))
 
@@ -73,6 +78,7 @@ ACTIONS = {
     "new session": run(["sleep", "1000"], start_new_session=True),
     "terminate": terminate,
     "fail": fail,
+    "refuse": refuse,
     "exit 7": lambda p, m: os._exit(7),
     "real-time signal": lambda p, m: os.kill(os.getpid(), 40),
     "unsendable": lambda p, m: p.send(object()),

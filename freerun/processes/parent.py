@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
 
-from freerun.errors import WorkerError
+from freerun.errors import FreerunError, WorkerError
 from freerun.processes.frames import Alive, FrameReader, to_frame
 
 M = TypeVar("M")
@@ -127,9 +127,12 @@ class Parent(Generic[M]):
 
 
 def exit_with_traceback() -> NoReturn:
-    """End the process with the exception under way."""
+    """End the process with the exception under way: one line if a user can act on it, else its traceback."""
     # Into the log, whose tail the parent quotes when it reports the death.
-    traceback.print_exc()
+    if isinstance(error := sys.exception(), FreerunError):
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    else:
+        traceback.print_exc()
     sys.stderr.flush()
     os._exit(1)
 
