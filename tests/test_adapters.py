@@ -17,9 +17,6 @@ from freerun.errors import ModelError
 from freerun.model.checkpoint import load_model
 from freerun.model.directory_check import check_directory
 
-# PEFT asks transformers for a property under its old name.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-
 
 @pytest.mark.parametrize("init", ["pissa", "pissa_niter_4", "olora"])
 def test_an_adapter_whose_initialisation_changed_its_base_is_refused(tmp_path: Path, init: str) -> None:

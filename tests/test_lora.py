@@ -36,9 +36,6 @@ from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
 
-# PEFT asks transformers for a property under its old name.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-
 ALL = LoraConfig(rank=4, alpha=6.0)
 SOME = LoraConfig(rank=3, alpha=12.0, targets=("v_proj", "q_proj", "up_proj"))
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
