@@ -72,7 +72,7 @@ def adapter_directory(tmp_path: Path, **settings: object) -> Path:
 def test_settings_of_peft_that_we_do_not_compute_are_refused(tmp_path: Path, key: str, value: object) -> None:
     directory = adapter_directory(tmp_path, **{key: value})
     for read in (load_model, check_directory):
-        with pytest.raises(ModelError, match=f"{key} is not supported"):
+        with pytest.raises(ModelError, match=f'"{key}" is not supported'):
             read(directory)
 
 
@@ -81,12 +81,12 @@ def test_settings_of_peft_that_we_do_not_compute_are_refused(tmp_path: Path, key
     [
         ({"bias": "lora_only"}, 'bias = "lora_only" is not supported'),
         ({"peft_type": ["LORA"]}, "peft_type .* is not supported"),
-        ({"r": "4"}, "r = 4 is not a number"),
+        ({"r": "4"}, 'r = "4" is not a number'),
         ({"r": 0}, "r = 0 is not a number"),
-        ({"r": None}, "r = None is not a number"),
+        ({"r": None}, "r = null is not a number"),
         ({"r": 8}, r"r = 8 in adapter_config\.json ask for floats of shape \(8, "),
-        ({"lora_alpha": {}}, "lora_alpha = {} is not a number"),
-        ({"lora_alpha": 10**400}, "lora_alpha = 10+ is not a number"),
+        ({"lora_alpha": {}}, r"lora_alpha = {\.\.\.} is not a number"),
+        ({"lora_alpha": 10**400}, "lora_alpha = a number of 1329 bits is not a number"),
         ({"base_model_name_or_path": ["x"]}, "base_model_name_or_path is not a text"),
         ({"base_model_name_or_path": "x" * 5000}, "is not a model directory here"),
         ({"base_model_name_or_path": "a\0b"}, "is not a model directory here"),
@@ -125,7 +125,7 @@ def test_adapter_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for change, reason in (
         ({name: sound[name].to(torch.int8)}, "is I8 of shape"),
         ({name: sound[name][:, 1:].clone()}, "of shape"),
-        ({"base_model.model.lm_head.lora_A.weight": sound[name].clone()}, "belongs to no projection"),
+        ({"base_model.model.lm_head.lora_A.weight": sound[name].clone()}, "is of no projection"),
     ):
         save_file(sound | change, weights)
         for read in (load_model, check_directory):

@@ -85,7 +85,7 @@ def test_a_tensor_that_the_model_does_not_use_is_refused_unless_it_is_derived(tm
     check_directory(tmp_path)
     load_model(tmp_path)
     rewrite(tmp_path, lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(48)}))
-    refused(tmp_path, r'tensor "model\.layers\.0\.self_attn\.q_proj\.bias" has no place in the model')
+    refused(tmp_path, r'tensor "model\.layers\.0\.self_attn\.q_proj\.bias" is not part of the model')
 
 
 def test_each_tensor_is_compared_with_the_config_and_not_only_their_stack(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_sizes_that_the_weights_do_not_have_are_refused_before_a_layer_is_built(
 def test_more_layers_than_the_config_names_are_refused_too(tmp_path: Path) -> None:
     make_reference("llama", tmp_path)
     configure(tmp_path, num_hidden_layers=2)
-    refused(tmp_path, r'tensor "model\.layers\.2\..*" has no place in the model')
+    refused(tmp_path, r'tensor "model\.layers\.2\..*" is not part of the model')
 
 
 @pytest.mark.parametrize(
@@ -254,3 +254,12 @@ def test_a_plan_and_a_start_refuse_the_same_weights_in_one_line_and_leave_nothin
         f'freerun: {tmp_path}/model/model.safetensors: tensor "{name}_scale_inv" of dtype F32 belongs to quantised'
     )
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_name_from_a_file_is_quoted_in_plain_characters(tmp_path: Path) -> None:
+    make_reference("llama", tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors.update({"a\x1b[2J\nb" + "é" * 500: torch.ones(1)}))
+    with pytest.raises(ModelError, match=r'tensor "a\\u001b\[2J\\nb(\\u00e9)+') as caught:
+        check_directory(tmp_path)
+    assert str(caught.value).isascii()
+    assert len(str(caught.value)) < 500

@@ -15,7 +15,7 @@ from freerun.errors import ModelError
 from freerun.model.config_file import read_config_file
 from freerun.model.decoder_config import DecoderConfig
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
-from freerun.model.json_file import read_object
+from freerun.model.json_file import read_object, shown
 from freerun.model.tensor_names import stacked_parts
 from freerun.model.weight_files import DTYPES, file_headers
 
@@ -52,7 +52,7 @@ def base_of(directory: Path) -> Path:
     if not is_model:
         fetch = f"{how_to_fetch(name)}," if is_hub_name(name) else "put it back,"
         raise ModelError(
-            f'{directory}: the base model of this adapter, "{name:.200}", is not a model directory here; {fetch} '
+            f"{directory}: the base model of this adapter, {shown(name)}, is not a model directory here; {fetch} "
             f"or name it where it is now: freerun model merge {directory} DIR --base BASE"
         )
     return base
@@ -63,13 +63,13 @@ def read_config(directory: Path) -> dict[str, Any]:
     path = directory / CONFIG_FILE
     config = read_object(path)
     if config.get("peft_type") != "LORA":
-        raise ModelError(f'{path}: peft_type "{config.get("peft_type")!s:.60}" is not supported, only "LORA"')
+        raise ModelError(f'{path}: peft_type {shown(config.get("peft_type"))} is not supported, only "LORA"')
     _check_settings(config, path)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
-        raise ModelError(f"{path}: r = {rank!s:.60} is not a number of at least 1; restore the file")
+        raise ModelError(f"{path}: r = {shown(rank)} is not a number of at least 1; restore the file")
     if type(alpha) not in (int, float) or not 0 < abs(alpha) < 1e30:  # type: ignore[arg-type]
-        raise ModelError(f"{path}: lora_alpha = {alpha!s:.60} is not a number to scale with; restore the file")
+        raise ModelError(f"{path}: lora_alpha = {shown(alpha)} is not a number to scale with; restore the file")
     return config
 
 
@@ -77,15 +77,15 @@ def _check_settings(config: Mapping[str, Any], path: Path) -> None:
     init = config.get("init_lora_weights", True)
     if str(init).lower() not in UNCHANGED_BASE:
         raise ModelError(
-            f'{path}: init_lora_weights = "{init!s:.60}" changed the weights of the base before training, so the '
+            f"{path}: init_lora_weights = {shown(init)} changed the weights of the base before training, so the "
             "adapter does not fit the base as it is; merge it with PEFT, or save it with PEFT's "
             "path_initial_model_for_weight_conversion"
         )
     if config.get("bias", "none") != "none":
-        raise ModelError(f'{path}: bias = "{config["bias"]!s:.60}" is not supported; merge it with PEFT instead')
+        raise ModelError(f"{path}: bias = {shown(config['bias'])} is not supported; merge it with PEFT instead")
     for key, value in config.items():
         if value and key not in IRRELEVANT and key not in ("init_lora_weights", "bias"):
-            raise ModelError(f"{path}: {key:.60} is not supported; merge it with PEFT instead")
+            raise ModelError(f"{path}: {shown(key)} is not supported; merge it with PEFT instead")
 
 
 def check_adapter(directory: Path, config: DecoderConfig) -> None:
@@ -103,15 +103,17 @@ def check_adapter(directory: Path, config: DecoderConfig) -> None:
         raise ModelError(f"{path}: holds no matrices; save the adapter again")
     for name, header in headers.items():
         if name not in fitting:
-            raise ModelError(f'{path}: tensor "{name}" belongs to no projection of its base; merge it with PEFT')
+            raise ModelError(f"{path}: tensor {shown(name)} is of no projection of its base; merge it with PEFT")
         if header.shape != fitting[name] or header.dtype not in DTYPES:
             raise ModelError(
-                f'{path}: tensor "{name}" is {header.dtype} of shape {header.shape}; the base and r = {rank} in '
-                f"{CONFIG_FILE} ask for floats of shape {fitting[name]}"
+                f"{path}: tensor {shown(name)} is {header.dtype} of shape {header.shape}; the base and r = {rank} "
+                f"in {CONFIG_FILE} ask for floats of shape {fitting[name]}"
             )
         other = name.replace("lora_A", "lora_B") if "lora_A" in name else name.replace("lora_B", "lora_A")
         if other not in headers:
-            raise ModelError(f'{path}: tensor "{other}" is missing beside "{name}"; save the adapter again')
+            raise ModelError(
+                f"{path}: tensor {shown(other)} is missing beside {shown(name)}; save the adapter again"
+            )
 
 
 def model_config(directory: Path) -> dict[str, Any]:

@@ -6,13 +6,12 @@ tensors that are there, so a size needs no upper bound unless no tensor has it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from freerun.errors import ModelError
-from freerun.model.json_file import read_object
+from freerun.model.json_file import read_object, shown
 
 SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 _FAMILY = ", ".join(SUPPORTED)
@@ -58,13 +57,13 @@ def check_config(raw: Mapping[str, Any], where: str) -> None:
     """Refuse other model families, quantised weights, features outside the family, and impossible sizes."""
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in SUPPORTED:
-        raise ModelError(f"{where}: model_type {_shown(kind)} is outside the supported family ({_FAMILY})")
+        raise ModelError(f"{where}: model_type {shown(kind)} is outside the supported family ({_FAMILY})")
     _check_quantisation(raw, where)
     for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if raw.get(key):
             raise ModelError(f"{where}: {key} = true is not supported by the embedded decoder")
     if raw.get("hidden_act", "silu") != "silu":
-        raise ModelError(f'{where}: hidden_act = {_shown(raw["hidden_act"])} is not supported, only "silu"')
+        raise ModelError(f'{where}: hidden_act = {shown(raw["hidden_act"])} is not supported, only "silu"')
     layer_types = raw.get("layer_types") or []
     if not isinstance(layer_types, list) or any(layer != "full_attention" for layer in layer_types):
         raise ModelError(f'{where}: layer_types other than "full_attention" are not supported')
@@ -77,7 +76,7 @@ def check_config(raw: Mapping[str, Any], where: str) -> None:
 def _check_quantisation(raw: Mapping[str, Any], where: str) -> None:
     for key in ("quantization_config", "compression_config"):
         if settings := raw.get(key):
-            method = _shown(settings.get("quant_method")) if isinstance(settings, dict) else "unknown"
+            method = shown(settings.get("quant_method")) if isinstance(settings, dict) else "unknown"
             raise ModelError(
                 f"{where}: the weights are quantised ({key}, quant_method {method}), which is not supported; "
                 f"{UNQUANTISE}"
@@ -88,10 +87,10 @@ def _check_sizes(raw: Mapping[str, Any], where: str) -> None:
     for key in (*SIZES, *(name for name in OPTIONAL_SIZES if raw.get(name) is not None)):
         if type(raw.get(key)) is not int or raw[key] < 1:
             raise ModelError(
-                f"{where}: {key} = {_shown(raw.get(key))} is not a number of at least 1; restore the file"
+                f"{where}: {key} = {shown(raw.get(key))} is not a number of at least 1; restore the file"
             )
     if raw["max_position_embeddings"] > MAX_POSITIONS:
-        positions = _shown(raw["max_position_embeddings"])
+        positions = shown(raw["max_position_embeddings"])
         raise ModelError(
             f"{where}: max_position_embeddings = {positions} exceeds {MAX_POSITIONS}; "
             "lower it to the context that you need"
@@ -99,12 +98,12 @@ def _check_sizes(raw: Mapping[str, Any], where: str) -> None:
     num_heads, num_kv_heads = raw["num_attention_heads"], raw.get("num_key_value_heads") or 1
     if num_heads % num_kv_heads:
         raise ModelError(
-            f"{where}: num_attention_heads = {_shown(num_heads)} is not a multiple of num_key_value_heads = "
-            f"{_shown(num_kv_heads)}; restore the file"
+            f"{where}: num_attention_heads = {shown(num_heads)} is not a multiple of num_key_value_heads = "
+            f"{shown(num_kv_heads)}; restore the file"
         )
     if head_size(raw) < 2 or head_size(raw) % 2:
         raise ModelError(
-            f"{where}: attention heads of size {_shown(head_size(raw))} cannot be rotated in pairs; "
+            f"{where}: attention heads of size {shown(head_size(raw))} cannot be rotated in pairs; "
             "restore the file"
         )
 
@@ -115,17 +114,7 @@ def _check_positive(settings: Mapping[str, Any], key: str, where: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_FLOAT:
-        raise ModelError(f"{where}: {key} = {_shown(value)} is not a number greater than 0; restore the file")
-
-
-def _shown(value: Any) -> str:
-    """As in the file, in a length that fits in a message."""
-    if isinstance(value, dict | list):
-        return "{...}" if isinstance(value, dict) else "[...]"
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"a number of {value.bit_length()} bits"
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+        raise ModelError(f"{where}: {key} = {shown(value)} is not a number greater than 0; restore the file")
 
 
 def rope_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,7 +132,7 @@ def _check_rope(rope: Mapping[str, Any], where: str) -> None:
         raise ModelError(f"{where}: the rotary settings are not an object; restore the file")
     kind = rope_type(rope)
     if kind not in ("default", "llama3"):
-        raise ModelError(f'{where}: rope_type {_shown(kind)} is not supported, only "default" and "llama3"')
+        raise ModelError(f'{where}: rope_type {shown(kind)} is not supported, only "default" and "llama3"')
     if any(isinstance(value, dict) for value in rope.values()):
         raise ModelError(f"{where}: rotary settings that differ by layer are not supported")
     if rope.get("partial_rotary_factor", 1) != 1:

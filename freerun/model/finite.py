@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from freerun.errors import ModelError
+from freerun.model.json_file import shown
 
 
 def finite(tensor: Tensor, name: str, directory: Path) -> Tensor:
@@ -17,6 +18,7 @@ def finite(tensor: Tensor, name: str, directory: Path) -> Tensor:
     least, most = weight.aminmax()
     if not (torch.isfinite(least) and torch.isfinite(most)):
         raise ModelError(
-            f'{directory}: tensor "{name}" holds NaN or infinity; use another checkpoint, or fetch the model again'
+            f"{directory}: tensor {shown(name)} holds NaN or infinity; use another checkpoint, "
+            "or fetch the model again"
         )
     return weight

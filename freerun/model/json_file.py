@@ -1,4 +1,4 @@
-"""JSON objects of a model directory; anything else that such a file may hold is an error that names it."""
+"""JSON objects of a model directory, and how their values are quoted in messages: a file may hold anything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import ModelError
+
+SHOWN_CHARACTERS = 120
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -21,3 +23,13 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(f"{path}: not a JSON object; restore the file")
     return content
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, on one line of plain characters and in a length that fits in a message."""
+    if isinstance(value, dict | list):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    text = json.dumps(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from freerun.errors import ModelError
 from freerun.model.config_file import UNQUANTISE
 from freerun.model.decoder_config import DecoderConfig
-from freerun.model.json_file import read_object
+from freerun.model.json_file import read_object, shown
 from freerun.model.tensor_names import stacked_parts
 
 WEIGHTS_FILE = "model.safetensors"
@@ -59,21 +59,21 @@ def check_weights(directory: Path, config: DecoderConfig) -> dict[str, TensorHea
             expected.add(name)
             if name not in headers:
                 raise ModelError(
-                    f'{directory}: tensor "{name}" is missing from the weights, config.json asks for it; '
+                    f"{directory}: tensor {shown(name)} is missing from the weights, config.json asks for it; "
                     "fetch the model again"
                 )
             if headers[name].shape != shape:
                 raise ModelError(
-                    f'{headers[name].file}: tensor "{name}" has shape {headers[name].shape}, config.json asks for '
-                    f"{shape}; the directory mixes two models"
+                    f"{headers[name].file}: tensor {shown(name)} has shape {headers[name].shape}, config.json "
+                    f"asks for {shape}; the directory mixes two models"
                 )
     if config.is_head_tied:
         expected.add("lm_head.weight")  # a copy of the embedding
-    for name in headers.keys() - expected:
+    for name in sorted(headers.keys() - expected):
         if not DERIVED.match(name):
             raise ModelError(
-                f'{headers[name].file}: tensor "{name}" has no place in the model that config.json describes, and '
-                "without it the model would compute something else; use a plain causal language model"
+                f"{headers[name].file}: tensor {shown(name)} is not part of the model that config.json describes; "
+                "use a plain causal language model"
             )
     return headers
 
@@ -85,7 +85,7 @@ def read_headers(directory: Path) -> dict[str, TensorHeader]:
         for name, header in file_headers(path).items():
             if name in headers:
                 raise ModelError(
-                    f'{path}: tensor "{name}" is in {headers[name].file.name} too; remove one of them'
+                    f"{path}: tensor {shown(name)} is in {headers[name].file.name} too; remove one of them"
                 )
             headers[name] = header
     return headers
@@ -134,7 +134,7 @@ def _indexed(index: Path) -> list[str]:
         raise ModelError(f'{index}: "weight_map" is not an object that names files; fetch the model again')
     for name in weight_map.values():
         if not isinstance(name, str) or not SHARD.fullmatch(name):
-            raise ModelError(f"{index}: {name!r:.60} is not a safetensors file beside it; fetch the model again")
+            raise ModelError(f"{index}: {shown(name)} is not a safetensors file beside it; fetch the model again")
     return sorted(set(weight_map.values()))
 
 
@@ -142,6 +142,6 @@ def _refuse_quantised(headers: Mapping[str, TensorHeader]) -> None:
     for name, header in headers.items():
         if QUANTISED.search(name) or header.dtype not in DTYPES:
             raise ModelError(
-                f'{header.file}: tensor "{name}" of dtype {header.dtype} belongs to quantised weights, '
+                f"{header.file}: tensor {shown(name)} of dtype {header.dtype} belongs to quantised weights, "
                 f"which are not supported; {UNQUANTISE}"
             )
