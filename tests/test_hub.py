@@ -10,9 +10,11 @@ from tiny_runs import make_run
 
 from freerun.cli.main import main
 from freerun.config.load import load_recipe
+from freerun.config.lora import LoraConfig
 from freerun.model.adapter_directory import base_of
 from freerun.model.checkpoint import load_model
 from freerun.model.hub import is_hub_name, local_directory, with_local_model
+from freerun.model.trained import TrainedModel
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -108,3 +110,18 @@ def test_the_base_of_an_adapter_is_found_in_the_cache(cache: Path, tmp_path: Pat
     }
     (adapter / "adapter_config.json").write_text(json.dumps(settings))
     assert base_of(adapter) == snapshot
+
+
+def test_an_adapter_is_merged_into_a_base_from_the_cache(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "run")
+    base, adapter = tmp_path / "run" / "model", tmp_path / "adapter"
+    trained = TrainedModel.load(base, LoraConfig(rank=2), seed=0)
+    trained.save(trained.state(), adapter, companions=base)
+    merge = ["model", "merge", str(adapter), str(tmp_path / "merged"), "--base", "Org/Tiny"]
+    assert main(merge) == 2
+    assert 'fetch it with "hf download Org/Tiny"' in capsys.readouterr().err
+    put(cache, "Org/Tiny", base)
+    assert main(merge) == 0
+    load_model(tmp_path / "merged")

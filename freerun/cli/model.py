@@ -86,6 +86,7 @@ def _merge(arguments: Sequence[str]) -> int:
     from freerun.model.adapter import merge_adapter
     from freerun.model.adapter_directory import base_of, is_adapter
     from freerun.model.checkpoint import load_model, save_model
+    from freerun.model.hub import local_directory
     from freerun.model.new_directory import new_directory, require_vacant
 
     adapter = args.source if is_adapter(args.source) else find_model(args.source)[0]
@@ -94,7 +95,7 @@ def _merge(arguments: Sequence[str]) -> int:
             f'"{adapter}" is a whole model already (no adapter_config.json); there is nothing to merge'
         )
     require_vacant(args.directory)
-    base = args.base or base_of(adapter)
+    base = Path(local_directory(str(args.base))) if args.base else base_of(adapter)
     model = load_model(base)
     merge_adapter(model, adapter)
     with new_directory(args.directory) as temporary:

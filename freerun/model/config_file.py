@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import ModelError
+from freerun.model.hub import how_to_fetch, is_hub_name
 from freerun.model.json_file import read_object, shown
 
 SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
@@ -34,6 +35,8 @@ def read_config_file(directory: Path) -> dict[str, Any]:
     """What config.json says; refuses what the decoder cannot compute, by name."""
     path = directory / "config.json"
     if not path.is_file():
+        if is_hub_name(str(directory)):
+            raise ModelError(f'"{directory}" is no directory here, and {how_to_fetch(str(directory))}')
         raise ModelError(
             f'model directory "{directory}" has no config.json; '
             f"make one with `freerun model smollm2 {directory}` or give a Hugging Face directory"
