@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from child_processes import PATIENCE_SECONDS, let_children_find_the_worker, with_child
 from the_worker import Did, Do
 
+import freerun
 from freerun.errors import WorkerError
 from freerun.processes.child import Child
 from freerun.processes.frames import FrameStream, MessageDecoder, to_frame
@@ -182,3 +185,32 @@ def test_a_frame_cut_short_means_the_other_side_is_gone_and_a_monstrous_one_is_a
     assert asyncio.run(read(to_frame(Did("cut"))[:-1])) is None
     with pytest.raises(WorkerError, match="received a frame of 4294967295 bytes, over the limit"):
         asyncio.run(read(b"\xff\xff\xff\xff"))
+
+
+def test_a_worker_imports_what_its_parent_imports_not_what_lies_in_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("random.py", "msgspec.py", "the_worker.py"):
+        (tmp_path / name).write_text("raise ImportError('a file of the user')")
+    (tmp_path / "freerun").mkdir()
+    (tmp_path / "freerun" / "__init__.py").write_text("raise ImportError('another freerun')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    async def act(child: Child[Did]) -> None:
+        child.send(Do("imports"))
+        path, package, random = (await child.receive()).what.splitlines()
+        assert path == os.pathsep.join(map(os.path.abspath, sys.path))
+        assert package == freerun.__file__
+        assert random == os.path.join(os.path.dirname(os.__file__), "random.py")
+
+    with_child(tmp_path, act)
+
+
+def test_python_m_in_a_users_directory_does_not_import_the_users_files(tmp_path: Path) -> None:
+    for name in ("random.py", "tomllib.py", "rich.py"):
+        (tmp_path / name).write_text("raise ImportError('a file of the user')")
+    command = [sys.executable, "-m", "freerun.cli.main", "train", "none.toml"]
+    environment = os.environ | {"PYTHONPATH": str(Path(freerun.__file__).parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == 'freerun: config: cannot read the recipe "none.toml": No such file or directory\n'

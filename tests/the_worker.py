@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import msgspec
@@ -57,6 +58,14 @@ def terminate(parent, message):
     parent.send(Did(str(program.wait())))
 
 
+def imports(parent, message):
+    import random
+
+    import freerun
+
+    parent.send(Did("\n".join([os.pathsep.join(sys.path), freerun.__file__, random.__file__])))
+
+
 def fail(parent, message):
     raise RuntimeError("the reason it failed")
 
@@ -84,6 +93,7 @@ ACTIONS = {
     "unsendable": lambda p, m: p.send(object()),
     "garbage": lambda p, m: p.send({"type": "nonsense"}),
     "placement": placement,
+    "imports": imports,
 }
 
 if __name__ == "__main__":

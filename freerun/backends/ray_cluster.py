@@ -134,7 +134,7 @@ def _join(address: str) -> None:
 
 def _refuses_strangers(address: str) -> bool:
     """Whether the cluster turns down a wrong token: asked by another process, for this one has the right one."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", "--address", address]
     stranger = os.environ | {TOKEN_VARIABLE: secrets.token_hex(TOKEN_BYTES)}
     try:
         probe = subprocess.run(command, env=stranger, capture_output=True, timeout=PROBE_SECONDS, check=False)

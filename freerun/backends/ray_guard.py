@@ -15,13 +15,15 @@ import sys
 
 import psutil
 
+from freerun.processes.interpreter import python_command
+
 LOOK_SECONDS = 1.0
 
 
 def start_guard() -> None:
     """Start the guard of this process."""
     subprocess.Popen(
-        [sys.executable, "-m", "freerun.backends.ray_guard", str(os.getpid())],
+        [*python_command("freerun.backends.ray_guard"), str(os.getpid())],
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C in the terminal is for the controller
     )

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 
-import freerun
 from freerun.errors import WorkerError
 from freerun.processes.core_claims import CoreClaim, claim_cores
 from freerun.processes.worker_process import WorkerProcess
@@ -77,7 +76,6 @@ class Host:
             self._buffers = create_buffers(f"freerun-{name}")
         if has_cores:
             self._claim = claim_cores(os.sched_getaffinity(0), num_threads)
-        roots = [str(Path(freerun.__file__).parents[1]), python_path]
         self._process = await WorkerProcess.start(
             f"{name} on node {address}",
             module,
@@ -85,9 +83,9 @@ class Host:
             num_threads=num_threads,
             cores=self._claim.cores,
             inherited_fds=self._buffers,
-            environment=os.environ
-            | {"FREERUN_HOST": address, "PYTHONPATH": os.pathsep.join(root for root in roots if root)},
+            environment=os.environ | {"FREERUN_HOST": address, "PYTHONPATH": python_path},
             directory=directory,
+            search_path=(),  # the node's own: ours is Ray's
         )
         self._reading = asyncio.create_task(self._read(self._process))
 

@@ -148,6 +148,7 @@ class ServerSettings:
             "VLLM_CPU_OMP_THREADS_BIND": bind,
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONSAFEPATH": "1",  # the server runs in the user's directory, whose modules are not for it
             GPUS_VARIABLE: self.gpus,
             TOKEN_VARIABLE: token,
             "VLLM_SERVER_DEV_MODE": "1",

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from freerun import __version__
 from freerun.errors import FreerunError
+from freerun.processes.interpreter import search_current_directory_last
 
 VERBS = {
     "train": "train a model by a recipe, or resume a run",
@@ -75,4 +76,5 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    search_current_directory_last()
     sys.exit(main())

@@ -61,13 +61,13 @@ def _staleness(arguments: Sequence[str]) -> int:
 
 
 def _list_runs(study: Study) -> int:
-    from freerun.reports.study_runner import train_command
+    from freerun.reports.study_runner import train_arguments
     from freerun.reports.study_state import state_of
 
     for run in study.all_runs:
         state = state_of(run)
-        command = train_command(study, run, is_resumed=state == "to resume")
-        print(f"{state:<10} freerun {shlex.join(command[3:])}")
+        arguments = train_arguments(study, run, is_resumed=state == "to resume")
+        print(f"{state:<10} freerun {shlex.join(arguments)}")
     return 0
 
 

@@ -1,7 +1,8 @@
 """A function of the user's, named "module:function": found and imported the same way wherever one may be named.
 
-The current directory is searched first, as `python` itself would: a `my_task.py` beside the recipe is enough.
-Importing runs the user's code; whoever calls this decides in which process.
+A `my_task.py` in the current directory is enough. That directory is searched last: a `random.py` in it must not
+replace Python's own for everything else in the process. Importing runs the user's code; the caller decides in
+which process.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from freerun.errors import ConfigError
@@ -19,6 +21,11 @@ from freerun.errors import ConfigError
 def split_name(name: str, *, setting: str) -> tuple[str, str]:
     """The module and the function of "module:function"; nothing is imported."""
     module_name, _, function_name = name.partition(":")
+    if module_name.endswith(".py"):
+        meant = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigError(
+            f'config: {setting}: "{name}" names a file, not a module; leave out .py: "{meant}:{function_name}"'
+        )
     if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
         raise ConfigError(
             f'config: {setting}: "{name}" does not name a function; write "module:function", '
@@ -31,16 +38,17 @@ def import_named(name: str, *, setting: str) -> tuple[Any, Callable[..., Any]]:
     """The module and its function; `setting` is the key that names it, for errors."""
     module_name, function_name = split_name(name, setting=setting)
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     # Whatever the user's module does on import, an exit included, is reported and not obeyed.
     except BaseException as error:
+        _check_not_hidden(name, module_name, setting)
         raise ConfigError(
             f'config: {setting}: "{name}": importing {module_name} failed with {type(error).__name__}: {error}; '
-            f"run freerun in the directory of {module_name.split('.')[0]}.py, or install it "
-            f"(searched {os.getcwd()} first)"
+            f"{_remedy(module_name, error)}"
         ) from error
+    _check_not_hidden(name, module_name, setting)
     function = getattr(module, function_name, None)
     if function is None:
         raise ConfigError(
@@ -50,6 +58,27 @@ def import_named(name: str, *, setting: str) -> tuple[Any, Callable[..., Any]]:
     if not callable(function):
         raise ConfigError(f'config: {setting}: "{name}" is a {type(function).__name__}, not a function')
     return module, function
+
+
+def _remedy(module_name: str, error: BaseException) -> str:
+    """What to do about a module that cannot be imported: find it, or fix it."""
+    top = module_name.split(".")[0]
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == top:
+        return f"run freerun in the directory of {top}.py, or install it (searched {os.getcwd()})"
+    return f"fix {module_name}"
+
+
+def _check_not_hidden(name: str, module_name: str, setting: str) -> None:
+    """Refuse a module of the current directory that another of the same name was imported instead of."""
+    top = module_name.split(".")[0]
+    here, imported = Path.cwd(), getattr(sys.modules.get(top), "__file__", None)
+    own = next((file for file in (here / f"{top}.py", here / top / "__init__.py") if file.is_file()), None)
+    is_imported = top in sys.modules
+    if own is not None and is_imported and (imported is None or Path(imported).resolve() != own.resolve()):
+        raise ConfigError(
+            f'config: {setting}: "{name}": {own.relative_to(here)} in this directory is hidden by another module '
+            f"{top} ({imported or 'of Python itself'}); rename yours"
+        )
 
 
 def _names_of_functions(module: Any) -> str:

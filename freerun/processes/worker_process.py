@@ -21,11 +21,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from freerun.processes.frames import FrameStream
+from freerun.processes.interpreter import python_command
 
 LOG_TAIL_BYTES = 4000
 SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -104,8 +104,9 @@ class WorkerProcess:
         inherited_fds: Sequence[int] = (),
         environment: Mapping[str, str] = os.environ,
         directory: str = ".",
+        search_path: Sequence[str] | None = None,
     ) -> WorkerProcess:
-        """Run `python -m module` in `directory` with a connected socket."""
+        """Run `python -m module` in `directory` with a connected socket; `search_path` as in `python_command`."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,9 +117,7 @@ class WorkerProcess:
                 log_start = log.tell()
                 process = subprocess.Popen(
                     [
-                        sys.executable,
-                        "-m",
-                        module,
+                        *python_command(module, search_path=search_path),
                         str(theirs.fileno()),
                         ",".join(map(str, cores)),
                         str(os.getpid()),

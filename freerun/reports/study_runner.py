@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from types import FrameType
 from typing import Literal
 
 from freerun.errors import FreerunError
+from freerun.processes.interpreter import python_command
 from freerun.reports.record import read_run
 from freerun.reports.study import Study, StudyRun
 from freerun.reports.study_state import RunState, state_of, why_it_ended
@@ -101,7 +101,10 @@ class StudyRunner:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab" if is_resumed else "wb") as output:
             self._process = subprocess.Popen(
-                train_command(self._study, run, is_resumed=is_resumed),
+                [
+                    *python_command("freerun.cli.main"),
+                    *train_arguments(self._study, run, is_resumed=is_resumed),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -145,9 +148,9 @@ class StudyRunner:
             self._process.send_signal(signal.SIGTERM)
 
 
-def train_command(study: Study, run: StudyRun, *, is_resumed: bool) -> list[str]:
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(study.recipe_path), *run.overrides]
-    return [*command, *(["--resume"] if is_resumed else [])]
+def train_arguments(study: Study, run: StudyRun, *, is_resumed: bool) -> list[str]:
+    """What follows `freerun` on the command line of a run."""
+    return ["train", str(study.recipe_path), *run.overrides, *(["--resume"] if is_resumed else [])]
 
 
 _libc = ctypes.CDLL(None)

@@ -26,7 +26,7 @@ def count_gpus() -> int:
     """GPUs that torch sees, asked in a process of its own: this one does without torch."""
     try:
         probe = subprocess.run(
-            [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=True
+            [sys.executable, "-P", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=True
         )
     except subprocess.TimeoutExpired:
         raise WorkerError(f"torch did not say within {PROBE_SECONDS} s which devices it sees") from None
