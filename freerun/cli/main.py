@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from freerun import __version__
+from freerun.cli.streams import ReaderGoneError, standard_streams
 from freerun.errors import FreerunError
 from freerun.processes.interpreter import search_current_directory_last
 
@@ -28,6 +28,8 @@ VERBS = {
     "study": "run a whole study and write its table and figure: staleness",
 }
 """One module of `freerun.cli` per verb, each with `run(arguments) -> exit code`."""
+RUNS = ("train", "sft", "study")
+"""Verbs that write what they find to a directory: they continue when nobody reads their output."""
 
 HELP = """\
 usage: freerun VERB [...]
@@ -46,17 +48,22 @@ start here:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return _dispatch(sys.argv[1:] if arguments is None else arguments)
-    except FreerunError as error:
-        print(f"freerun: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # whoever reads our output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at exit
-        return 0
-    except KeyboardInterrupt:
-        print("freerun: interrupted", file=sys.stderr)
-        return 130
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    is_run = given[:1] and given[0] in RUNS and not {"--dry-run", "--help", "-h"} & set(given)
+    with standard_streams(is_output_needed=not is_run):
+        try:
+            code = _dispatch(given)
+            if sys.stdout:
+                sys.stdout.flush()
+            return code
+        except ReaderGoneError:
+            return 0
+        except FreerunError as error:
+            print(f"freerun: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("freerun: interrupted", file=sys.stderr)
+            return 130
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -1,0 +1,91 @@
+"""What happens when nobody reads our output: a pipe that was closed (`| head -1`), a disk that is full.
+
+A run outlives its reader: its store has everything, so it continues in silence and ends with its own status. A
+command whose output is the whole point ends: quietly when its reader has seen enough, with an error when the
+output cannot be written. Errors have nowhere else to go, so stderr never ends anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+from freerun.errors import FreerunError
+
+NUM_STANDARD = 3
+
+
+class ReaderGoneError(Exception):
+    """The reader has seen enough. Not an OSError: rich would end the process on a BrokenPipeError."""
+
+
+class OutputStream:
+    """A text stream that is written to as long as that works."""
+
+    def __init__(self, stream: TextIO, *, is_needed: bool) -> None:
+        self._stream = stream
+        self._is_needed = is_needed
+        self._is_gone = False
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a character that the terminal lacks is no reason to end
+
+    def write(self, text: str) -> int:
+        if not self._is_gone:
+            with self._watched():
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if not self._is_gone:
+            with self._watched():
+                self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._leave()
+            if self._is_needed and isinstance(error, BrokenPipeError):
+                raise ReaderGoneError from error
+            if self._is_needed:
+                raise FreerunError(f"cannot write the output: {error.strerror}") from error
+
+    def _leave(self) -> None:
+        """Write no more; what is still buffered goes nowhere, or Python would complain when it exits."""
+        self._is_gone = True
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
+
+
+@contextlib.contextmanager
+def standard_streams(*, is_output_needed: bool) -> Iterator[None]:
+    """Write to stdout and stderr only as long as that works, until left."""
+    _occupy_standard_descriptors()
+    before = sys.stdout, sys.stderr
+    # Either is None if it was closed before we started (`>&-`), and then print does nothing.
+    sys.stdout, sys.stderr = (
+        cast("TextIO", stream and OutputStream(stream, is_needed=is_output_needed and stream is before[0]))
+        for stream in before
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ReaderGoneError, FreerunError):
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _occupy_standard_descriptors() -> None:
+    """Or a file that is opened later gets the number of a closed stream, and what is meant for that one."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < NUM_STANDARD:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
