@@ -240,7 +240,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
         ),
         (
             ["eval", "model", "--task", "demo.toml", "--sampling.temperature", "0"],
-            "config: sampling.temperature = 0.0 must be greater than 0",
+            "config: sampling.temperature = 0.0 must lie between 0.001 and 1,000",
         ),
         (
             ["eval", "gone"],

@@ -225,8 +225,8 @@ def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path, chat_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 0}, "--batch-size 0 must be greater than 0"),
-        ({"warmup_steps": -1}, "--warmup-steps -1 must be 0 or more"),
+        ({"batch_size": 0}, "--batch-size 0 must lie between 1 and 1,000,000,000"),
+        ({"warmup_steps": -1}, "--warmup-steps -1 must lie between 0 and 1,000,000,000"),
         ({"held_out_fraction": 1.0}, r"--held-out-fraction 1.0 must lie in \[0, 1\)"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 from freerun.cli.arguments import Parser
 from freerun.config.help import docs_of
+from freerun.config.load import unescaped
 from freerun.config.lora import LoraConfig
 from freerun.config.sft import SftConfig
 from freerun.errors import ModelError
@@ -32,6 +33,7 @@ examples:
 
 def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
+    args.template = unescaped(args.template)
     config = SftConfig(**_values(args, SftConfig, prefix=""))
     lora = LoraConfig(**_values(args, LoraConfig, prefix="lora_"))
     args.model = Path(local_directory(str(args.model)))

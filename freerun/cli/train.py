@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from freerun.cli.arguments import Parser, split_overrides
-from freerun.config.load import dump_toml, load_recipe
+from freerun.config.load import TEXT_KEYS, dump_toml, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError
 from freerun.model.adapter_directory import is_adapter
@@ -19,7 +19,9 @@ examples:
   freerun train recipes/gsm8k.toml --data.path train.jsonl --data.held_out_path test.jsonl --dry-run
   freerun train recipes/times-tables.toml --resume
 
-configuration, as [section] and key = value in the recipe, or as --section.key value here:
+configuration, as [section] and key = value in the recipe, or as --section.key value here. Here, elements of
+an array are separated by commas, or the key is repeated; \\n is a line break, \\t a tab and \\\\ a backslash in
+{texts}.
 
 {keys}
 """
@@ -98,7 +100,7 @@ def _parser(*, with_keys: bool) -> Parser:
     if with_keys:
         from freerun.config.help import describe_keys
 
-        epilog = EPILOG.format(keys=describe_keys())
+        epilog = EPILOG.format(keys=describe_keys(), texts=", ".join(TEXT_KEYS))
     parser = Parser("freerun train", "Train a model by a recipe.", epilog)
     parser.usage = "freerun train RECIPE [--section.key value ...] [--dry-run] [--resume]"
     parser.add_argument("recipe", metavar="RECIPE", type=Path, help="TOML file, such as recipes/times-tables.toml")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import FACTOR, TOKENS, Range, require, require_paths, require_ranges
 
 _OF_A_MIXTURE = ("mixture", "weights", "max_prompt_tokens", "min_pass_rate", "max_pass_rate")
 """The keys that mean something for a mixture; all others belong to its parts."""
@@ -57,12 +56,14 @@ class DataConfig:
         return self.task in ("file", "datasets")
 
     def __post_init__(self) -> None:
-        require_positive("data", max_prompt_tokens=self.max_prompt_tokens)
-        require(self.num_shots >= 0, f"data.num_shots = {self.num_shots} must be 0 or more")
-        require(
-            0 < self.held_out_fraction < 1,
-            f"data.held_out_fraction = {self.held_out_fraction} must lie between 0 and 1",
+        require_ranges(
+            "data",
+            self,
+            max_prompt_tokens=TOKENS,
+            num_shots=Range(0, 10_000),
+            held_out_fraction=Range(0, 1, excludes_low=True, excludes_high=True),
         )
+        require_paths("data", self, "path", "held_out_path")
         require(
             0 <= self.min_pass_rate < self.max_pass_rate <= 1,
             f"data.min_pass_rate = {self.min_pass_rate} and data.max_pass_rate = {self.max_pass_rate} must be "
@@ -99,6 +100,6 @@ class DataConfig:
             f"data.weights has {len(self.weights)} numbers for the {len(self.mixture)} recipes of data.mixture",
         )
         require(
-            all(0 < weight < math.inf for weight in self.weights),
-            f"data.weights = {list(self.weights)} must all be finite and greater than 0",
+            all(weight in FACTOR for weight in self.weights),
+            f"data.weights = {list(self.weights)} must all lie {FACTOR}",
         )

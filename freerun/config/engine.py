@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import GROUPS, PROCESSES, THREADS, TOKENS, require, require_paths, require_ranges
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
@@ -45,15 +45,17 @@ class EngineConfig:
     """Further arguments for the vLLM servers that freerun starts, such as --tensor-parallel-size=4."""
 
     def __post_init__(self) -> None:
-        require_positive(
+        require_ranges(
             "engine",
-            num_workers=self.num_workers,
-            num_gpus=self.num_gpus,
-            num_slots=self.num_slots,
-            cache_tokens=self.cache_tokens,
-            prefill_chunk_tokens=self.prefill_chunk_tokens,
+            self,
+            num_workers=PROCESSES,
+            num_threads=THREADS,
+            num_gpus=PROCESSES,
+            num_slots=GROUPS,
+            cache_tokens=TOKENS,
+            prefill_chunk_tokens=TOKENS,
         )
-        require(self.num_threads >= 0, f"engine.num_threads = {self.num_threads} must be 0 (divide) or more")
+        require_paths("engine", self, "vllm_python")
         require(
             self.kv_on_load != "drain" or self.backend == "native",
             f'engine.kv_on_load = "drain", but engine.backend = "{self.backend}" interrupts its sequences; set '

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from freerun.config.checks import require_positive
+from freerun.config.checks import COUNT, GROUPS, require_ranges
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,4 @@ class EvalConfig:
     """Completions per held-out prompt, sampled like training rollouts."""
 
     def __post_init__(self) -> None:
-        require_positive(
-            "eval", every_steps=self.every_steps, num_prompts=self.num_prompts, num_samples=self.num_samples
-        )
+        require_ranges("eval", self, every_steps=COUNT, num_prompts=COUNT, num_samples=GROUPS)

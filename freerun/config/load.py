@@ -27,10 +27,19 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.recipe import Recipe
+from freerun.config.suggest import nearest
 from freerun.errors import ConfigError
 
 COMMAND_LINE = "on the command line"
 PRESET_KEY = "objective.preset"
+DATA_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv", ".arrow")
+TEXT_KEYS = (
+    "data.template", "data.system_prompt", "data.shot_template", "data.answer", "data.answer_after",
+    "sampling.stop",
+)  # fmt: skip
+"""What a model reads or writes. A line break is hard to type on the command line, so \\n is one there. Patterns
+and settings have escapes of their own, and are left alone."""
+MAX_SHOWN_CHARS = 200
 
 
 def load_recipe(path: Path, overrides: Sequence[str], *, without: Collection[str] = ()) -> Recipe:
@@ -103,7 +112,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             raise _unknown_key(f"{section}.{inner}" if inner else section, where)
         if not isinstance(table, dict):
             raise ConfigError(
-                f"config: {section} = {as_toml(table)} {where} must be a section; write [{section}] "
+                f"config: {section} = {_shown(table)} {where} must be a section; write [{section}] "
                 "on a line of its own and its keys below"
             )
         for name, value in table.items():
@@ -115,15 +124,24 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _parse_file(path: Path) -> dict[str, Any]:
+    if path.suffix.lower() in DATA_SUFFIXES:
+        raise ConfigError(
+            f'config: "{path}" is data, not a recipe; name it in a recipe as [data] path = "{path}", or give a '
+            f"recipe first: freerun train RECIPE --data.path {path}"
+        )
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # an editor's byte order mark is no part of the text
     except OSError as error:
         raise ConfigError(f'config: cannot read the recipe "{path}": {error.strerror}') from error
     except UnicodeDecodeError as error:
         raise ConfigError(f'config: the recipe "{path}" is not UTF-8 text (byte {error.start})') from error
+    except ValueError as error:
+        raise ConfigError(f"config: the recipe {str(path)!r} cannot be a file: {error}") from error
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"config: {path}: arrays or tables are nested too deeply for a recipe") from None
+    except ValueError as error:  # a number of thousands of digits is one, and no TOMLDecodeError
         at = re.search(r" \(at line (\d+), column \d+\)| \(at end of document\)", str(error))
         line = at[1] if at and at[1] else max(1, len(text.splitlines()))
         reason = str(error)[: at.start()] if at else str(error)
@@ -151,6 +169,8 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
                 raise ConfigError(f"config: --{key} {COMMAND_LINE} needs {_expected(key_types()[key])}")
             text = rest.pop(0)
         value = _checked(key, _from_text(text, key_types()[key]), COMMAND_LINE)
+        if key in TEXT_KEYS:
+            value = unescaped(value) if isinstance(value, str) else tuple(map(unescaped, value))
         values[key] = values.get(key, ()) + value if isinstance(value, tuple) else value
     return values
 
@@ -169,6 +189,11 @@ def _from_text(text: str, hint: Any) -> Any:
     return text
 
 
+def unescaped(text: str) -> str:
+    """A text of the command line: \\n, \\t and \\\\ are read as in TOML, other backslashes stay."""
+    return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t", "\\": "\\"}[found[1]], text)
+
+
 def _checked(key: str, value: Any, where: str) -> Any:
     """The value as its stage wants it; nothing is converted but an integer to a number, an array to a tuple."""
     hint = key_types()[key]
@@ -180,7 +205,8 @@ def _checked(key: str, value: Any, where: str) -> Any:
             return tuple(item(element) for element in value)
     elif _is_a(hint, value):
         return float(value) if hint is float else value
-    message = f"config: {key} = {as_toml(value)} {where} must be {_expected(hint)}"
+    excess = {int: " of at most 64 bits", str: " of UTF-8 text"}.get(hint, "") if type(value) is hint else ""
+    message = f"config: {key} = {_shown(value)} {where} must be {_expected(hint)}{excess}"
     if get_origin(hint) is Literal:
         message += _did_you_mean(difflib.get_close_matches(str(value), get_args(hint), n=1))
     raise ConfigError(message)
@@ -190,7 +216,29 @@ def _is_a(hint: Any, value: Any) -> bool:
     """Whether a value is of a scalar type; an integer is a number too, a boolean is not."""
     if hint is float:
         return type(value) in (int, float) and abs(value) <= sys.float_info.max
-    return type(value) is hint
+    if hint is str:
+        return type(value) is str and _is_text(value)
+    return type(value) is hint and (hint is not int or -(2**63) <= value < 2**63)
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written to config.toml: bytes of the command line that are not UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    """The value for an error, which nobody reads to the end if it is long."""
+    try:
+        text = as_toml(value)
+    except ValueError:  # Python refuses to write thousands of digits
+        return (
+            f"a number of {value.bit_length():,} bits" if isinstance(value, int) else "numbers that are too long"
+        )
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}... ({len(text):,} characters)"
 
 
 def _expected(hint: Any) -> str:
@@ -211,17 +259,8 @@ def _did_you_mean(nearest: Sequence[str]) -> str:
 
 
 def nearest_keys(key: str) -> list[str]:
-    """The right name in another section, else a misspelt key, else a misspelt name in another section."""
-    name = key.rpartition(".")[2]
-    by_name: dict[str, list[str]] = {}
-    for known in key_types():
-        by_name.setdefault(known.rpartition(".")[2], []).append(known)
-    close_keys = difflib.get_close_matches(key, [*key_types(), *stages()], n=1, cutoff=0.75)
-    if name not in by_name and close_keys:
-        return close_keys
-    close_names = [name] if name in by_name else difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)
-    candidates = [known for close in close_names for known in by_name[close]]
-    return difflib.get_close_matches(key, candidates, n=1, cutoff=0.0)
+    """The key or section that was meant, if any is near."""
+    return nearest(key, [*key_types(), *stages()])
 
 
 def as_toml(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import FACTOR, Range, require, require_ranges
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The projections of every layer, by their Hugging Face names."""
@@ -21,8 +21,7 @@ class LoraConfig:
     """Projections of every layer that get an adapter, by their Hugging Face names."""
 
     def __post_init__(self) -> None:
-        require(self.rank >= 0, f"lora.rank = {self.rank} must be 0 (off) or more")
-        require_positive("lora", alpha=self.alpha)
+        require_ranges("lora", self, rank=Range(0, 65_536), alpha=FACTOR)
         require(self.targets != (), f"lora.targets is empty; name some of {', '.join(LORA_TARGETS)}")
         for target in self.targets:
             nearest = difflib.get_close_matches(target, LORA_TARGETS, n=1)

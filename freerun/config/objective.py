@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import COEFFICIENT, FACTOR, SHARE, SHARE_ABOVE_NONE, Range, require, require_ranges
 
 GROUP_ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce++")
 
@@ -85,27 +85,29 @@ class ObjectiveConfig:
     """gae: learning rate of the critic's head as a multiple of the policy's; it starts from nothing."""
 
     def __post_init__(self) -> None:
-        require_positive(
+        require_ranges(
             "objective",
-            clip_high=self.clip_high,
-            sapo_positive=self.sapo_positive,
-            sapo_negative=self.sapo_negative,
-            m2_threshold=self.m2_threshold,
-            value_coefficient=self.value_coefficient,
-            value_lr_scale=self.value_lr_scale,
+            self,
+            clip_low=SHARE_ABOVE_NONE,
+            clip_high=FACTOR,
+            dual_clip=Range(1, 1e9, excludes_low=True),
+            sapo_positive=FACTOR,
+            sapo_negative=FACTOR,
+            weight_cap=Range(1, 1e9),
+            weight_high=FACTOR,
+            m2_threshold=FACTOR,
+            kl_coefficient=COEFFICIENT,
+            entropy_coefficient=COEFFICIENT,
+            gae_gamma=SHARE_ABOVE_NONE,
+            gae_lambda=SHARE,
+            value_coefficient=FACTOR,
+            value_lr_scale=FACTOR,
         )
-        require(0 < self.clip_low <= 1, f"objective.clip_low = {self.clip_low} must lie in (0, 1]")
-        require(self.dual_clip > 1, f"objective.dual_clip = {self.dual_clip} must be greater than 1")
-        require(self.weight_cap >= 1, f"objective.weight_cap = {self.weight_cap} must be 1 (on-policy) or more")
         require(
             0 <= self.weight_low < 1 < self.weight_high,
             f"objective.weight_low = {self.weight_low} and objective.weight_high = {self.weight_high} "
             "must enclose 1 (on-policy)",
         )
-        for name, value in (("kl", self.kl_coefficient), ("entropy", self.entropy_coefficient)):
-            require(value >= 0, f"objective.{name}_coefficient = {value} must be 0 or more")
-        require(0 < self.gae_gamma <= 1, f"objective.gae_gamma = {self.gae_gamma} must lie in (0, 1]")
-        require(0 <= self.gae_lambda <= 1, f"objective.gae_lambda = {self.gae_lambda} must lie in [0, 1]")
         self._check_sequence_ratio()
 
     def _check_sequence_ratio(self) -> None:

@@ -10,7 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import (
+    COUNT,
+    COUNT_OR_NONE,
+    GROUPS,
+    LEARNING_RATE,
+    MAX_NAME_BYTES,
+    SHARE_ABOVE_NONE,
+    SHARE_BELOW_ONE,
+    TOKENS,
+    Range,
+    require,
+    require_paths,
+    require_ranges,
+)
 from freerun.config.data import DataConfig
 from freerun.config.engine import EngineConfig
 from freerun.config.eval import EvalConfig
@@ -20,6 +33,7 @@ from freerun.config.reward import RewardConfig
 from freerun.config.runtime import RuntimeConfig
 from freerun.config.train import TrainConfig
 
+MAX_BATCH_SIZE = 1_000_000
 VLLM_MIN_TEMPERATURE = 0.01
 """vLLM raises a lower one to it, unless it is 0."""
 
@@ -35,8 +49,22 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, f"run.seed = {self.seed} must lie between 0 and 2^63 - 1")
-        is_plain = self.name not in (".", "..") and "/" not in self.name and "\0" not in self.name
-        require(is_plain, f'run.name = "{self.name}" must be the name of one directory, without "/"')
+        require_paths("run", self, "directory")
+        if self.name:
+            self._check_name()
+
+    def _check_name(self) -> None:
+        name = self.name
+        require(
+            len(name.encode(errors="surrogatepass")) <= MAX_NAME_BYTES,
+            f'run.name = "{name[:40]}..." has {len(name)} characters; a directory\'s name has at most '
+            f"{MAX_NAME_BYTES} bytes",
+        )
+        require(
+            name.isprintable() and "/" not in name and name == name.strip() and name[0] not in ".-",
+            f'run.name = {name!r} must be the name of a directory: without "/", control characters or spaces '
+            'at its ends, and not beginning with "." or "-"',
+        )
 
 
 @dataclass(frozen=True)
@@ -44,6 +72,9 @@ class ModelConfig:
     path: str = ""
     """Hugging Face model directory to start from (config.json, safetensors, tokenizer.json), or the hub name of a
     model in the local cache (hf download NAME)."""
+
+    def __post_init__(self) -> None:
+        require_paths("model", self, "path")
 
 
 @dataclass(frozen=True)
@@ -62,14 +93,15 @@ class SamplingConfig:
     """A completion ends as soon as its text contains one of these strings (or the end-of-sequence token)."""
 
     def __post_init__(self) -> None:
-        require_positive(
+        require_ranges(
             "sampling",
-            group_size=self.group_size,
-            max_completion_tokens=self.max_completion_tokens,
-            temperature=self.temperature,
+            self,
+            group_size=GROUPS,
+            max_completion_tokens=TOKENS,
+            temperature=Range(0.001, 1000),
+            top_k=Range(0, 10_000_000),
+            top_p=SHARE_ABOVE_NONE,
         )
-        require(self.top_k >= 0, f"sampling.top_k = {self.top_k} must be 0 (all tokens) or more")
-        require(0 < self.top_p <= 1, f"sampling.top_p = {self.top_p} must lie in (0, 1]")
         require(all(self.stop), "sampling.stop holds an empty string, which would end every completion")
 
 
@@ -83,7 +115,7 @@ class BufferConfig:
     """Start rollouts a batch at a time, when none is running; with max_staleness = 1, one batch ahead."""
 
     def __post_init__(self) -> None:
-        require(self.max_staleness >= 0, f"buffer.max_staleness = {self.max_staleness} must be 0 or more")
+        require_ranges("buffer", self, max_staleness=COUNT_OR_NONE)
 
     @property
     def starts_whole_batches(self) -> bool:
@@ -103,9 +135,14 @@ class WarmStartConfig:
     """Share of the demonstrations' steps that are wrong on purpose, so that there is something to reinforce."""
 
     def __post_init__(self) -> None:
-        require(self.num_steps >= 0, f"warm_start.num_steps = {self.num_steps} must be 0 or more")
-        require_positive("warm_start", batch_size=self.batch_size, lr=self.lr)
-        require(0 <= self.error_rate < 1, f"warm_start.error_rate = {self.error_rate} must lie in [0, 1)")
+        require_ranges(
+            "warm_start",
+            self,
+            num_steps=COUNT_OR_NONE,
+            batch_size=GROUPS,
+            lr=LEARNING_RATE,
+            error_rate=SHARE_BELOW_ONE,
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +153,7 @@ class CheckpointConfig:
     """Newest checkpoints kept."""
 
     def __post_init__(self) -> None:
-        require_positive("checkpoint", every_steps=self.every_steps, keep=self.keep)
+        require_ranges("checkpoint", self, every_steps=COUNT, keep=COUNT)
 
 
 @dataclass(frozen=True)
@@ -139,6 +176,12 @@ class Recipe:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 
     def __post_init__(self) -> None:
+        require(
+            self.batch_size <= MAX_BATCH_SIZE,
+            f"train.prompts_per_step = {self.train.prompts_per_step} x sampling.group_size = "
+            f"{self.sampling.group_size} make a batch of {self.batch_size:,} trajectories; the most is "
+            f"{MAX_BATCH_SIZE:,}",
+        )
         longest = self.data.max_prompt_tokens + self.sampling.max_completion_tokens
         require(
             self.engine.cache_tokens >= longest,

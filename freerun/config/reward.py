@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import (
+    COUNT,
+    COUNT_OR_NONE,
+    FACTOR,
+    PROCESSES,
+    SECONDS,
+    Range,
+    require,
+    require_ranges,
+)
 from freerun.errors import ConfigError
 
 THINK_THEN_ANSWER = r"(?s)<think>((?!</?think>).)*</think>\s*<answer>((?!</?answer>).)*</answer>"
@@ -20,6 +28,10 @@ _PLUS = re.compile(r"\+(?!(?<=[0-9.][eE]\+)[0-9])")
 """Between two terms; not the plus in the exponent of 1e+2."""
 _MINUS = re.compile(r"(?:^|\s)-")
 """A minus that is no hyphen of a name, such as that of reasoning-gym."""
+
+
+REWARD = Range(-1e9, 1e9)
+"""Of one completion: advantages are differences and squares of these, in float32."""
 
 
 class Part(NamedTuple):
@@ -62,20 +74,20 @@ class RewardConfig:
     """Parts of the sandbox this machine may lack: namespaces, landlock, seccomp (docs/sandbox.md)."""
 
     def __post_init__(self) -> None:
-        require_positive(
+        require_ranges(
             "reward",
-            overlong_penalty=self.overlong_penalty,
-            num_workers=self.num_workers,
-            timeout_seconds=self.timeout_seconds,
-            max_failures_in_row=self.max_failures_in_row,
-            code_seconds=self.code_seconds,
-            code_memory_bytes=self.code_memory_bytes,
+            self,
+            correct=REWARD,
+            incorrect=REWARD,
+            overlong_buffer_tokens=COUNT_OR_NONE,
+            overlong_penalty=FACTOR,
+            num_workers=PROCESSES,
+            timeout_seconds=SECONDS,
+            max_failures_in_row=COUNT,
+            code_seconds=SECONDS,
+            code_memory_bytes=Range(1, 2**50),
         )
         require(self.correct > self.incorrect, "reward.correct must be greater than reward.incorrect")
-        require(
-            self.overlong_buffer_tokens >= 0,
-            f"reward.overlong_buffer_tokens = {self.overlong_buffer_tokens} must be 0 (off) or more",
-        )
         graders = [part.grader for part in self.parts]
         for grader in graders:
             require(graders.count(grader) == 1, f'reward.grader = "{self.grader}" names {grader} twice')
@@ -109,5 +121,5 @@ class RewardConfig:
             raise ConfigError(
                 f'config: reward.grader = "{self.grader}": "{weight_text}" is not a weight; {example} ({subtract})'
             ) from error
-        require(math.isfinite(weight), f'reward.grader = "{self.grader}": the weight {weight} is not finite')
+        require(weight in REWARD, f'reward.grader = "{self.grader}": the weight {weight} must lie {REWARD}')
         return Part(weight, grader)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import COUNT_OR_NONE, SECONDS, require, require_ranges
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,14 @@ class RuntimeConfig:
     """Rollout workers restarted before the run gives up."""
 
     def __post_init__(self) -> None:
-        require_positive(
+        require_ranges(
             "runtime",
-            silence_seconds=self.silence_seconds,
-            stall_seconds=self.stall_seconds,
-            start_seconds=self.start_seconds,
+            self,
+            silence_seconds=SECONDS,
+            stall_seconds=SECONDS,
+            start_seconds=SECONDS,
+            max_worker_restarts=COUNT_OR_NONE,
         )
-        require(self.max_worker_restarts >= 0, "runtime.max_worker_restarts must be 0 or more")
         require(
             self.backend == "ray" or not self.address,
             f'runtime.address = "{self.address}" is the address of a Ray cluster; set runtime.backend = "ray"',

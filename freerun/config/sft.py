@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from freerun.config.checks import require
+from freerun.config.checks import (
+    COEFFICIENT,
+    COUNT,
+    COUNT_OR_NONE,
+    FACTOR,
+    LEARNING_RATE,
+    SHARE_BELOW_ONE,
+    THREADS,
+    TOKENS,
+    require,
+)
 
 
 @dataclass(frozen=True)
@@ -43,22 +53,25 @@ class SftConfig:
     """Torch threads; 0 takes every core."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "num_epochs",
-            "batch_size",
-            "lr",
-            "max_grad_norm",
-            "max_tokens",
-            "micro_batch_tokens",
-            "eval_every_steps",
-            "save_every_steps",
-        ):
-            require(getattr(self, name) > 0, f"{_option(name)} {getattr(self, name)} must be greater than 0")
-        for name in ("num_steps", "warmup_steps", "weight_decay", "num_threads"):
-            require(getattr(self, name) >= 0, f"{_option(name)} {getattr(self, name)} must be 0 or more")
+        ranges = {
+            "num_epochs": COUNT,
+            "num_steps": COUNT_OR_NONE,
+            "batch_size": COUNT,
+            "lr": LEARNING_RATE,
+            "warmup_steps": COUNT_OR_NONE,
+            "weight_decay": COEFFICIENT,
+            "max_grad_norm": FACTOR,
+            "max_tokens": TOKENS,
+            "micro_batch_tokens": TOKENS,
+            "held_out_fraction": SHARE_BELOW_ONE,
+            "eval_every_steps": COUNT,
+            "save_every_steps": COUNT,
+            "num_threads": THREADS,
+        }
+        for name, allowed in ranges.items():
+            value = getattr(self, name)
+            require(value in allowed, f"{_option(name)} {value} must lie {allowed}")
         require(0 <= self.seed < 2**63, f"--seed {self.seed} must lie between 0 and 2^63 - 1")
-        fraction = self.held_out_fraction
-        require(0 <= fraction < 1, f"--held-out-fraction {fraction} must lie in [0, 1)")
 
 
 def _option(name: str) -> str:

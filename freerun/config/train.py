@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from freerun.config.checks import require, require_positive
+from freerun.config.checks import (
+    COEFFICIENT,
+    COUNT,
+    COUNT_OR_NONE,
+    FACTOR,
+    GROUPS,
+    LEARNING_RATE,
+    PROCESSES,
+    SHARE_BELOW_ONE,
+    THREADS,
+    TOKENS,
+    Range,
+    require_ranges,
+)
 from freerun.config.engine import Device, Dtype
 
 
@@ -46,19 +59,20 @@ class TrainConfig:
     """What forward and backward compute in; weights and moments are float32 in any case."""
 
     def __post_init__(self) -> None:
-        require_positive(
+        require_ranges(
             "train",
-            prompts_per_step=self.prompts_per_step,
-            num_minibatches=self.num_minibatches,
-            micro_batch_tokens=self.micro_batch_tokens,
-            lr=self.lr,
-            adam_eps=self.adam_eps,
-            max_grad_norm=self.max_grad_norm,
-            num_ranks=self.num_ranks,
+            self,
+            num_steps=COUNT_OR_NONE,
+            prompts_per_step=GROUPS,
+            num_minibatches=COUNT,
+            micro_batch_tokens=TOKENS,
+            lr=LEARNING_RATE,
+            warmup_updates=COUNT_OR_NONE,
+            weight_decay=COEFFICIENT,
+            beta1=SHARE_BELOW_ONE,
+            beta2=SHARE_BELOW_ONE,
+            adam_eps=Range(1e-20, 1),
+            max_grad_norm=FACTOR,
+            num_ranks=PROCESSES,
+            num_threads=THREADS,
         )
-        require(self.num_threads >= 0, f"train.num_threads = {self.num_threads} must be 0 (divide) or more")
-        require(self.num_steps >= 0, f"train.num_steps = {self.num_steps} must be 0 or more")
-        require(self.warmup_updates >= 0, f"train.warmup_updates = {self.warmup_updates} must be 0 or more")
-        require(self.weight_decay >= 0, f"train.weight_decay = {self.weight_decay} must be 0 or more")
-        require(0 <= self.beta1 < 1, f"train.beta1 = {self.beta1} must lie in [0, 1)")
-        require(0 <= self.beta2 < 1, f"train.beta2 = {self.beta2} must lie in [0, 1)")

@@ -1,0 +1,41 @@
+"""The key that was meant, for one that does not exist: another framework's name, or a misspelt one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from freerun.config.other_names import OTHER_NAMES
+
+_OURS = {other: key for key, others in OTHER_NAMES.items() for other in others.split()}
+
+
+def nearest(key: str, known: Collection[str]) -> list[str]:
+    """The known key that was meant, if any; `known` are keys, and sections without a dot.
+
+    In this order: the same letters, a slip of one letter, another framework's name, the right name in another
+    section, a misspelt key, a misspelt name in another section.
+    """
+    name = key.rpartition(".")[2]
+    by_letters = {_letters(candidate): candidate for candidate in known}
+    if _letters(key) in by_letters:
+        return [by_letters[_letters(key)]]
+    very_close = difflib.get_close_matches(key, known, n=1, cutoff=0.9)
+    elsewhere = name.replace("-", "_").lower()
+    if very_close or elsewhere in _OURS:
+        return very_close or [_OURS[elsewhere]]
+    by_name: dict[str, list[str]] = {}
+    for candidate in known:
+        if "." in candidate:
+            by_name.setdefault(candidate.rpartition(".")[2], []).append(candidate)
+    close_keys = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    if name not in by_name and close_keys:
+        return close_keys
+    close_names = [name] if name in by_name else difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)
+    candidates = [candidate for close in close_names for candidate in by_name[close]]
+    return difflib.get_close_matches(key, candidates, n=1, cutoff=0.0)
+
+
+def _letters(key: str) -> str:
+    """What is left of a key when it is written without separators: topk is top_k."""
+    return "".join(character for character in key.lower() if character.isalnum())
