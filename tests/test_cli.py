@@ -18,7 +18,8 @@ from freerun import __version__
 from freerun.buffer.groups import BufferState, LedgerState
 from freerun.cli.arguments import split_overrides
 from freerun.cli.main import VERBS, main
-from freerun.cli.runs import ago, as_table
+from freerun.cli.report_table import as_table
+from freerun.cli.runs import HEADER, ago, table_rows
 from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import FreerunError
@@ -359,10 +360,10 @@ RUNS = [
 def test_runs_are_shown_in_a_table_without_inventing_numbers() -> None:
     console = Console(width=100, color_system=None)
     with console.capture() as captured:
-        console.print(as_table(RUNS, now=1000.0))
+        console.print(as_table(HEADER, table_rows(RUNS, now=1000.0)))
     rows = [line.split() for line in captured.get().splitlines()]
     assert rows[1:] == [
-        ["a[b]", "running", "3/60", "1.25", "50.0%", "1", "min", "ago"],
+        ["a[b]", "running", "3/60", "1.25", "50.0", "%", "1", "min", "ago"],
         ["c", "crashed", "0/9", "-", "-", "1", "s", "ago"],
     ]
 

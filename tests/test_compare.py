@@ -17,7 +17,7 @@ from rich.console import Console
 from tiny_runs import Run, make_run
 
 from freerun.cli.main import main
-from freerun.cli.report_table import as_table
+from freerun.cli.report_table import as_table, print_table
 from freerun.errors import FreerunError
 from freerun.events.events import RunStarted, WeightsLoaded
 from freerun.events.reader import EvalRow, RunSummary
@@ -272,3 +272,28 @@ def test_unfinished_runs_are_compared_as_far_as_they_are_and_named(runs: list[Pa
     groups = [*read_groups(runs), *group_runs([empty])]
     write_comparison(groups, tmp_path)
     assert "Note: not-begun is interrupted at step 0/0" in (tmp_path / "table.md").read_text()
+
+
+LONG = "times-tables with a name of its own, longer than most terminals are wide, and then some more of it"
+
+
+@pytest.mark.parametrize("width", [80, 40])
+@pytest.mark.parametrize("is_terminal", [False, True], ids=["pipe", "terminal"])
+def test_names_are_whole_however_narrow_the_output_is(width: int, is_terminal: bool) -> None:
+    console = Console(file=StringIO(), width=width, force_terminal=is_terminal, color_system=None)
+    rows = [[LONG, "2", "22.5 % ± 2.5 %"], ["short", "1", "1.0 %"]]
+    print_table(["group", "seeds", "held-out"], rows, [f"{LONG} is crashed at step 3/4"], console=console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line for line in lines if line.startswith(LONG)]
+    assert f"note: {LONG} is crashed at step 3/4" in lines
+    assert [line for line in lines if line.endswith("2  22.5 % ± 2.5 %")]
+
+
+def test_accuracies_are_shown_in_percent_and_written_as_shares(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(runs[0]), "--out", str(tmp_path)]) == 0
+    accuracy = read_run(runs[0]).evals[-1].accuracy
+    assert f" {100 * accuracy:.1f} %" in capsys.readouterr().out
+    assert f"| {100 * accuracy:.1f} %" in (tmp_path / "table.md").read_text()
+    assert f"held_out_accuracy,{accuracy}" in (tmp_path / "compare.csv").read_text()

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from freerun.events.accuracy import percent, percent_within
 from freerun.reports.intervals import Estimate, central_probability, t_interval, t_quantile
-from freerun.reports.tables import with_interval
+from freerun.reports.tables import accuracy_with_interval, with_interval
 
 
 def test_quantiles_are_the_closed_forms_of_one_and_two_degrees_of_freedom() -> None:
@@ -42,7 +43,16 @@ def test_one_value_has_no_interval_and_what_is_no_number_is_left_out() -> None:
 
 
 def test_an_estimate_reads_with_its_interval() -> None:
-    assert with_interval(t_interval([0.25, 0.75])) == "0.500 ± 3.177"
-    assert with_interval(t_interval([0.25])) == "0.250"
-    assert with_interval(Estimate(1.0, 0.8389, 1.0, 20)) == "1.000 [0.839, 1.000]"
-    assert with_interval(t_interval([])) == "-"
+    assert with_interval(t_interval([0.25, 0.75]), 3) == "0.500 ± 3.177"
+    assert with_interval(t_interval([0.25]), 3) == "0.250"
+    assert with_interval(Estimate(1.0, 0.8389, 1.0, 20), 3) == "1.000 [0.839, 1.000]"
+    assert with_interval(t_interval([]), 3) == "-"
+
+
+def test_an_accuracy_has_one_form_everywhere() -> None:
+    assert percent(0.225) == "22.5 %"
+    assert percent(math.nan) == "-"
+    assert percent_within(0.225, 0.181, 0.273) == "22.5 % [18.1 %, 27.3 %]"
+    assert percent_within(0.225, math.nan, math.nan) == "22.5 %"
+    assert accuracy_with_interval(Estimate(0.225, 0.2, 0.25, 3)) == "22.5 % ± 2.5 %"
+    assert accuracy_with_interval(Estimate(0.225, 0.181, 0.273, 20)) == "22.5 % [18.1 %, 27.3 %]"

@@ -167,8 +167,8 @@ def state_of(events: list[AnyEvent]) -> RunState:
 def test_the_live_view_shows_what_a_person_asks_of_a_run(width: int) -> None:
     shown = picture(a_run(), width=width)
     for words in (
-        "times-tables", "step 12/60", "left", "0.8", "18% → 55%", "max 3 of 4", "512 tok/s", "503 tok/s",
-        "88% busy", "456", "KL engine-trainer 1.2e-05", "12 filtered", "1 failed",
+        "times-tables", "step 12/60", "left", "0.8", "18.0 % → 55.0 %", "max 3 of 4", "512 tok/s", "503 tok/s",
+        "88 % busy", "456", "KL engine-trainer 1.2e-05", "12 filtered", "1 failed",
         "waiting for rollouts 12, 14", "41 running", "generating",
         "what is 7 times 8", "→ 56", "+5",
     ):  # fmt: skip
@@ -244,13 +244,13 @@ def test_printable_text_is_one_line_without_controls() -> None:
 def test_the_log_has_one_line_per_step_and_nothing_that_is_not_known() -> None:
     log = log_of([*a_run(), make_step(13, metrics={}, staleness_counts={}), an_end()])
     assert (
-        "step 12/60  reward 0.80  held-out 0.18  length 5.1  staleness 1.0/3 (bound 4)  gen 512 tok/s  "
+        "step 12/60  reward 0.80  held-out 18.0 %  length 5.1  staleness 1.0/3 (bound 4)  gen 512 tok/s  "
         "train 503 tok/s  waited 0.4 s\n"
     ) in log
-    assert "held-out 0.55 [0.45, 0.65] at version 10  (64 prompts x 4)  1 failed\n" in log
+    assert "held-out 55.0 % [45.0 %, 65.0 %] at version 10  (64 prompts x 4)  1 failed\n" in log
     assert "checkpoint 10 saved  runs/times-tables/checkpoints/10\n" in log
     assert "group 99 failed: grader-0 timed out after 10 s\n" in log
-    assert "step 13/60  held-out 0.55" in log
+    assert "step 13/60  held-out 55.0 %" in log
     assert log.startswith("started  run times-tables  60 steps  max staleness 4")
     assert log.endswith("finished at step 12/60\n")
 
@@ -303,13 +303,13 @@ def test_the_summary_says_what_came_of_the_run_and_what_to_type_next() -> None:
     assert words.splitlines() == [
         "outcome    finished",
         "steps      12 of 60, in 30 s",
-        "held-out   18% → 55% [45%, 65%] (versions 0 → 10)",
+        "held-out   18.0 % → 55.0 % [45.0 %, 65.0 %] (versions 0 → 10)",
         "reward     -3.6 → 0.8",
         "staleness  mean 0.97, max 3 of 4: bound held",
         "trained    768 trajectories; groups: 12 filtered, 1 failed (last failure: grader-0 timed out after 10 s)",
         "generated  14,736 tokens",
         "interrupts 456 sequences in 12 loads; cost: decoding stood still 0.7 s, 22,800 tokens recomputed",
-        "busy       rollout-0 88%, trainer 79%",
+        "busy       rollout-0 88 %, trainer 79 %",
         "model      runs/times-tables/checkpoints/12/model",
         "next       freerun eval runs/times-tables",
     ]

@@ -1,32 +1,71 @@
-"""A table of reports on a terminal. Names and values come from files, so none of them may act on the terminal."""
+"""A table on a terminal or in a pipe. Names and values come from files, so none of them may act on the terminal.
+
+The first column is a name that is typed again, so it is never broken: a pipe gets lines as long as they are, and
+on a terminal that is too narrow each name has a line above its numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from freerun.runtime.wording import printable
 
+Cell = str | Text
+UNLIMITED = 100_000
+"""Columns; more than any line has."""
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> None:
+
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    notes: Iterable[str] = (),
+    *,
+    console: Console | None = None,
+) -> None:
     """Print the rows, the first column as text and the others as numbers, and what must be known about them."""
-    console = Console()
-    console.print(as_table(header, rows))
+    console, rows = console or Console(), list(rows)
+    table = as_table(header, rows)
+    width = _width_of(table)
+    if console.is_terminal and width > console.width:
+        numbers = _lines(as_table(header[1:], [row[1:] for row in rows], num_names=0))
+        for name, line in zip([header[0], *(row[0] for row in rows)], numbers, strict=True):
+            console.print(_text(name), soft_wrap=True)
+            console.print(Text("  ") + line, no_wrap=True, overflow="ellipsis")
+    else:
+        console.width = max(width, console.width)
+        console.print(table)
     for note in notes:
-        console.print(Text(f"note: {printable(note)}", "yellow"))
+        console.print(Text(f"note: {printable(note)}", "yellow"), soft_wrap=True)
 
 
-def as_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def as_table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, num_names: int = 1) -> Table:
     """Cells are texts, never markup: a run may be called "[red]"."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, heading in enumerate(header):
-        is_number = index > 0
-        table.add_column(
-            Text(heading), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
-        )
+        table.add_column(Text(heading), justify="left" if index < num_names else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*map(_text, row))
     return table
+
+
+def _text(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(printable(cell))
+
+
+def _width_of(table: Table) -> int:
+    wide = Console(width=UNLIMITED)
+    return Measurement.get(wide, wide.options, table).maximum
+
+
+def _lines(table: Table) -> list[Text]:
+    """The table as the lines it is printed in, styles included."""
+    console = Console(width=_width_of(table))
+    return [
+        Text.assemble(*((segment.text, segment.style or "") for segment in line))
+        for line in console.render_lines(table)
+    ]

@@ -13,10 +13,10 @@ from freerun.config.recipe import RunConfig
 from freerun.errors import FreerunError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from freerun.cli.report_table import Cell
     from freerun.events.reader import RunSummary
 
+HEADER = ("name", "state", "step", "reward", "held-out", "updated")
 STATE_STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "crashed": "red"}
 
 
@@ -34,31 +34,33 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(msgspec.to_builtins(summaries), indent=2))
         return 0
 
-    from rich.console import Console
+    if not summaries:
+        print(f'no runs in "{args.directory}"')
+        return 0
 
-    Console().print(as_table(summaries, now=time.time()) if summaries else f'no runs in "{args.directory}"')
+    from freerun.cli.report_table import print_table
+
+    print_table(HEADER, table_rows(summaries, now=time.time()))
     return 0
 
 
-def as_table(summaries: Sequence[RunSummary], *, now: float) -> Table:
-    """One line per run, for people."""
-    from rich.markup import escape
-    from rich.table import Table
+def table_rows(summaries: Sequence[RunSummary], *, now: float) -> list[list[Cell]]:
+    """The cells under `HEADER`, one line per run."""
     from rich.text import Text
 
-    table = Table("name", "state", box=None, pad_edge=False, header_style="bold")
-    for heading in ("step", "reward", "held-out", "updated"):
-        table.add_column(heading, justify="right")
-    for summary in summaries:
-        table.add_row(
-            escape(summary.name),
+    from freerun.events.accuracy import UNKNOWN, percent
+
+    return [
+        [
+            summary.name,
             Text(summary.state, style=STATE_STYLES.get(summary.state, "")),
             f"{summary.version}/{summary.num_steps}",
-            "-" if summary.reward is None else f"{summary.reward:.2f}",
-            "-" if summary.accuracy is None else f"{summary.accuracy:.1%}",
+            UNKNOWN if summary.reward is None else f"{summary.reward:.2f}",
+            UNKNOWN if summary.accuracy is None else percent(summary.accuracy),
             ago(now - summary.updated),
-        )
-    return table
+        ]
+        for summary in summaries
+    ]
 
 
 def ago(seconds: float) -> str:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from freerun.errors import FreerunError
+from freerun.events.accuracy import percent
 from freerun.reports.drawing import draw_comparison
 from freerun.reports.grouping import RunGroup, group_runs
 from freerun.reports.intervals import Estimate, t_interval
 from freerun.reports.record import RunNumbers, RunRecord, read_run
-from freerun.reports.tables import escape_markdown, markdown, number, with_interval, write_csv
+from freerun.reports.tables import accuracy_with_interval, escape_markdown, markdown, number, write_csv
 
 HEADER = ("group", "seeds", "held-out", "CI over", "best", "tok/s", "seconds")
 CAPTION = """
@@ -94,9 +95,9 @@ def table_rows(groups: Sequence[RunGroup]) -> list[list[str]]:
             [
                 group.label,
                 f"{group.num_seeds}" + (f" (+{repeats} repeated)" if repeats else ""),
-                with_interval(summary.final_accuracy),
+                accuracy_with_interval(summary.final_accuracy),
                 summary.interval_over or "-",
-                number(summary.best_accuracy, 3),
+                percent(summary.best_accuracy),
                 number(summary.tokens_per_second, 0),
                 number(summary.seconds, 1),
             ]

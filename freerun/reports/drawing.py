@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import FreerunError
+from freerun.events.accuracy import percent
 from freerun.reports.curves import Axis, Curve, bin_size_for, mean_curve
 from freerun.reports.grouping import RunGroup
 from freerun.reports.intervals import Estimate
@@ -120,6 +121,8 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
         margin = 0.12 * (highest - lowest) or 0.1
         bounds = (lowest - margin, highest + margin)
         panel.set_ylim(_within_shares(*bounds) if is_accuracy else bounds)
+    if is_accuracy:
+        panel.yaxis.set_major_formatter(_percent)
     if axis == "step":
         panel.xaxis.get_major_locator().set_params(integer=True)
     if axis == "trained_tokens":
@@ -141,6 +144,10 @@ def _thousands(value: float, position: object) -> str:
     return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
 
 
+def _percent(value: float, position: object) -> str:
+    return f"{100 * value:g} %"
+
+
 def _within_shares(low: float, high: float) -> tuple[float, float]:
     """Limits for an axis of shares; the interval of few seeds may reach beyond what a share can be."""
     return max(low, -0.02), min(high, 1.02)
@@ -160,9 +167,10 @@ def draw_by_eta(
         _draw_by_category(left, etas, accuracy)
         _draw_by_category(right, etas, throughput)
         # In words: as a line, far below, it would squeeze what is to be seen into a corner.
-        before = f" (before: {before_training:.2f})" if math.isfinite(before_training) else ""
+        before = f" (before: {percent(before_training)})" if math.isfinite(before_training) else ""
         left.set(title=f"Held-out accuracy after training{before}", ylabel="accuracy")
         left.set_ylim(_within_shares(*left.get_ylim()))
+        left.yaxis.set_major_formatter(_percent)
         right.set(title="Throughput", ylabel="trained completion tokens per second")
         right.set_ylim(bottom=0)
         right.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")

@@ -12,13 +12,22 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from freerun.events.accuracy import percent
 from freerun.processes.placement import place
 from freerun.reports.drawing import draw_by_eta
 from freerun.reports.intervals import Estimate, t_interval
 from freerun.reports.paired import by_condition, contrasts, speedup
 from freerun.reports.record import RunNumbers, RunRecord
 from freerun.reports.study import Condition, Study
-from freerun.reports.tables import brief, escape_markdown, markdown, number, with_interval, write_csv
+from freerun.reports.tables import (
+    accuracy_with_interval,
+    brief,
+    escape_markdown,
+    markdown,
+    number,
+    with_interval,
+    write_csv,
+)
 
 HEADER = (
     "objective", "η", "seeds", "held-out", "best held-out", "tok/s", "seconds", "staleness", "max staleness",
@@ -88,8 +97,8 @@ def table_rows(summaries: Sequence[ConditionSummary]) -> list[list[str]]:
             s.condition.objective,
             "∞" if s.condition.eta == "inf" else s.condition.eta,
             str(s.final_accuracy.num),
-            with_interval(s.final_accuracy),
-            with_interval(s.best_accuracy),
+            accuracy_with_interval(s.final_accuracy),
+            accuracy_with_interval(s.best_accuracy),
             with_interval(s.tokens_per_second, 0),
             number(s.seconds, 1),
             number(s.staleness_mean, 2),
@@ -205,16 +214,19 @@ def _caption(study: Study, records: Mapping[str, RunRecord], failures: Mapping[s
     differences = contrasts(study, by_condition(study, numbers)) if len(study.objectives) <= MAX_CONTRASTED else []
     if differences:
         told = "; ".join(f"{escape_markdown(label)}: {_signed(found)}" for label, found in differences)
-        lines.append(f"Differences of held-out accuracy, paired by seed, each seed's mean over all η > 0: {told}.")
+        lines.append(
+            "Differences of held-out accuracy in percentage points, paired by seed, each seed's mean over all "
+            f"η > 0: {told}."
+        )
     before = _before_training(records)
     if math.isfinite(before):
-        lines.append(f"Held-out accuracy before training: {before:.3f}.")
+        lines.append(f"Held-out accuracy before training: {percent(before)}.")
     lines += [f"Failed: {escape_markdown(name)}: {escape_markdown(brief(why))}" for name, why in failures.items()]
     return "".join(f"\n{line}\n" for line in lines)
 
 
 def _signed(estimate: Estimate) -> str:
-    return f"{estimate.mean:+.3f} ± {estimate.half_width:.3f}"
+    return f"{100 * estimate.mean:+.1f} ± {100 * estimate.half_width:.1f}"
 
 
 def _draw(study: Study, records: Mapping[str, RunRecord], summaries: Sequence[ConditionSummary]) -> None:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Literal
 
 from freerun.errors import FreerunError
+from freerun.events.accuracy import percent
 from freerun.processes.interpreter import python_command
 from freerun.reports.record import read_run
 from freerun.reports.study import Study, StudyRun
@@ -88,7 +89,7 @@ class StudyRunner:
             record = read_run(run.directory)
             self._run_seconds += [record.wall_seconds] if run is not self._study.warm else []
             self._states[run.name] = "finished"
-            self._tell(run, "finished", f"held-out {record.numbers().final_accuracy:.3f}")
+            self._tell(run, "finished", f"held-out {percent(record.numbers().final_accuracy)}")
         elif self.is_stopped:
             self._tell(run, "stopped")
         else:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from freerun.events.accuracy import UNKNOWN, percent
 from freerun.reports.intervals import Estimate
 
-UNKNOWN = "-"
+
+def accuracy_with_interval(estimate: Estimate) -> str:
+    """`83.4 % ± 5.2 %`; `83.4 % [71.0 %, 91.2 %]` where the interval is not symmetric; `83.4 %` without one."""
+    return _with_interval(estimate, percent)
 
 
-def with_interval(estimate: Estimate, digits: int = 3) -> str:
-    """`0.834 ± 0.052`; `0.834 [0.71, 0.91]` where the interval is not symmetric; `0.834` without one."""
+def with_interval(estimate: Estimate, digits: int) -> str:
+    """`1.25 ± 0.16`, or as above."""
+    return _with_interval(estimate, lambda value: f"{value:.{digits}f}")
+
+
+def _with_interval(estimate: Estimate, write: Callable[[float], str]) -> str:
     mean, low, high = estimate.mean, estimate.low, estimate.high
     if not math.isfinite(mean):
         return UNKNOWN
     if not estimate.has_interval:
-        return f"{mean:.{digits}f}"
+        return write(mean)
     if math.isclose(high - mean, mean - low, rel_tol=1e-6, abs_tol=1e-12):
-        return f"{mean:.{digits}f} ± {estimate.half_width:.{digits}f}"
-    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        return f"{write(mean)} ± {write(estimate.half_width)}"
+    return f"{write(mean)} [{write(low)}, {write(high)}]"
 
 
 def number(value: float, digits: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from freerun.errors import ConfigError
+from freerun.events.accuracy import percent
 from freerun.events.events import ProblemResult
 from freerun.events.pass_at_k import Estimate, estimate_pass_at_k
 from freerun.events.reader import EvalCompletionRow, EvalRow, RunReader
@@ -101,7 +102,7 @@ class Report:
         for k in self._ks:
             value, low, high = self._pass_at(k)
             also = f"   (the same as mean@{self._eval.num_samples})" if k == 1 < self._eval.num_samples else ""
-            yield f"pass@{k}", f"{value:.3f}  95 % interval [{low:.3f}, {high:.3f}]{also}"
+            yield f"pass@{k}", f"{percent(value)}  95 % interval [{percent(low)}, {percent(high)}]{also}"
 
     def _mean_reward(self) -> float:
         rewards = [problem.mean_reward for problem in self._problems if problem.num_samples]

@@ -17,9 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from freerun.events.accuracy import percent
 from freerun.events.events import CoresMoved
 from freerun.events.metrics import RecentCompletion, RunState
-from freerun.runtime.wording import bar, count, duration, histogram, percent, printable, sparkline
+from freerun.runtime.wording import bar, count, duration, histogram, printable, share_of_time, sparkline
 
 WIDE = 110
 Row = tuple[str, Text]
@@ -125,7 +126,7 @@ def _pace(rate: float | None, share: float | None, word: str) -> Text:
     text = Text().append(f"{count(rate)} tok/s" if rate is not None else "", "bold")
     text.pad_right(max(0, 14 - len(text)))
     if share is not None:
-        text.append(bar(share, 10), "cyan").append(f" {percent(share)} {word}", "dim")
+        text.append(bar(share, 10), "cyan").append(f" {share_of_time(share)} {word}", "dim")
     return text
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 
+from freerun.events.accuracy import percent, percent_within
 from freerun.events.metrics import RunState
-from freerun.runtime.wording import count, duration, percent, printable_block
+from freerun.runtime.wording import count, duration, printable_block, share_of_time
 
 
 def describe(state: RunState) -> str:
@@ -45,7 +46,7 @@ def _held_out(state: RunState) -> str:
     if not state.evals:
         return skipped.removeprefix("; ")
     first, last = state.evals[0], state.evals[-1]
-    accuracy = f"{percent(last.accuracy)} [{percent(last.accuracy_low)}, {percent(last.accuracy_high)}]"
+    accuracy = percent_within(last.accuracy, last.accuracy_low, last.accuracy_high)
     if first is last:
         return f"{accuracy} (version {last.version}){skipped}"
     return f"{percent(first.accuracy)} → {accuracy} (versions {first.version} → {last.version}){skipped}"
@@ -92,7 +93,7 @@ def _interrupts(state: RunState) -> str:
 def _busy(state: RunState) -> str:
     shares = {name: engine.busy_share for name, engine in sorted(state.engines.items())}
     shares["trainer"] = state.train_share
-    return ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share is not None)
+    return ", ".join(f"{name} {share_of_time(share)}" for name, share in shares.items() if share is not None)
 
 
 def _borrowed(state: RunState) -> str:

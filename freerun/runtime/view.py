@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from freerun.events.accuracy import percent, percent_within
 from freerun.events.events import (
     AnyEvent,
     CheckpointSaved,
@@ -128,7 +129,7 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
         case EvalFinished():
             failed = f"  {event.num_failed} failed" if event.num_failed else ""
             size = f"{event.num_prompts} prompts x {event.num_samples}"
-            accuracy = f"{event.accuracy:.2f} [{event.accuracy_low:.2f}, {event.accuracy_high:.2f}]"
+            accuracy = percent_within(event.accuracy, event.accuracy_low, event.accuracy_high)
             return f"held-out {accuracy} at version {event.version}  ({size}){failed}"
         case EvalSkipped():
             return f"no held-out accuracy of version {event.version}: {event.reason}"
@@ -152,7 +153,7 @@ def _step_words(state: RunState, event: StepFinished) -> list[str]:
     if "reward" in metrics:
         words.append(f"reward {metrics['reward']:.2f}")
     if state.evals:
-        words.append(f"held-out {state.evals[-1].accuracy:.2f}")
+        words.append(f"held-out {percent(state.evals[-1].accuracy)}")
     if "completion_length" in metrics:
         words.append(f"length {metrics['completion_length']:.1f}")
     if counts:

@@ -98,8 +98,9 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def percent(share: float) -> str:
-    return f"{share:.0%}" if math.isfinite(share) else "?"
+def share_of_time(share: float) -> str:
+    """83 %."""
+    return f"{100 * share:.0f} %" if math.isfinite(share) else "?"
 
 
 def count(number: float) -> str:

@@ -1,0 +1,18 @@
+"""How an accuracy reads, wherever people read one: `22.5 %`. JSON and CSV hold the share itself, 0.225."""
+
+from __future__ import annotations
+
+import math
+
+UNKNOWN = "-"
+
+
+def percent(share: float) -> str:
+    """`22.5 %`."""
+    return f"{100 * share:.1f} %" if math.isfinite(share) else UNKNOWN
+
+
+def percent_within(share: float, low: float, high: float) -> str:
+    """`22.5 % [18.1 %, 27.3 %]`; without the interval if there is none."""
+    interval = f" [{percent(low)}, {percent(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
+    return percent(share) + interval
