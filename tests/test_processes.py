@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from child_processes import PATIENCE_SECONDS, let_children_find_the_worker, with_child
+from process_table import children_running
 from the_worker import Did, Do
 
 import freerun
@@ -214,3 +217,49 @@ def test_python_m_in_a_users_directory_does_not_import_the_users_files(tmp_path:
     environment = os.environ | {"PYTHONPATH": str(Path(freerun.__file__).parents[1])}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stderr == 'freerun: config: cannot read the recipe "none.toml": No such file or directory\n'
+
+
+def test_a_worker_that_cannot_be_started_for_want_of_files_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def start_with(num_files: int) -> str:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, limits[1]))
+        try:
+            child: Child[Did] = await Child.start(
+                "worker-0", "the_worker", receives=Did, log_path=tmp_path / "worker-0.log"
+            )
+        except WorkerError as error:
+            return str(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        child.kill()
+        await child.wait(PATIENCE_SECONDS)
+        return ""
+
+    async def start_with_more_and_more() -> list[str]:
+        errors = []
+        num_files = len(os.listdir("/proc/self/fd"))
+        while error := await start_with(num_files):
+            assert not children_running("the_worker")
+            errors.append(error)
+            num_files += 1
+        return errors
+
+    errors = asyncio.run(start_with_more_and_more())
+    assert len(errors) >= 3
+    for error in errors:
+        assert re.fullmatch(
+            r"worker-0 could not be started: too many open files: the limit is .*; raise it with ulimit -n .*",
+            error,
+        )
+
+
+def test_a_worker_that_can_start_no_thread_says_so_in_one_line(tmp_path: Path) -> None:
+    async def act(child: Child[Did]) -> None:
+        child.send(Do("no threads"))
+        assert await child.receive() is None
+        await child.wait(PATIENCE_SECONDS)
+        [_, reason] = child.describe_end().splitlines()
+        assert reason.startswith("too many processes and threads: the limit of this user is ")
+
+    with_child(tmp_path, act)

@@ -74,6 +74,10 @@ def refuse(parent, message):
     raise ModelError("the model is damaged; restore it")
 
 
+def no_threads(parent, message):
+    raise RuntimeError("can't start new thread")
+
+
 def placement(parent, message):
     parent.send(Did(str(os.sched_getaffinity(0)) + os.environ["OMP_NUM_THREADS"]))
 
@@ -94,6 +98,7 @@ ACTIONS = {
     "garbage": lambda p, m: p.send({"type": "nonsense"}),
     "placement": placement,
     "imports": imports,
+    "no threads": no_threads,
 }
 
 if __name__ == "__main__":

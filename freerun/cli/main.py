@@ -16,6 +16,7 @@ from freerun import __version__
 from freerun.cli.streams import ReaderGoneError, standard_streams
 from freerun.errors import FreerunError
 from freerun.processes.interpreter import search_current_directory_last
+from freerun.processes.shortage import describe_shortage
 
 VERBS = {
     "train": "train a model by a recipe, or resume a run",
@@ -60,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         except FreerunError as error:
             print(f"freerun: {error}", file=sys.stderr)
+            return 2
+        except (OSError, RuntimeError) as error:
+            shortage = describe_shortage(error)
+            if not shortage:
+                raise
+            print(f"freerun: {shortage}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("freerun: interrupted", file=sys.stderr)

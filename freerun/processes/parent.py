@@ -25,6 +25,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from freerun.errors import FreerunError, WorkerError
 from freerun.processes.frames import Alive, FrameReader, to_frame
+from freerun.processes.shortage import describe_shortage
 
 M = TypeVar("M")
 F = TypeVar("F")
@@ -127,9 +128,12 @@ class Parent(Generic[M]):
 
 
 def exit_with_traceback() -> NoReturn:
-    """End the process with the exception under way: one line if a user can act on it, else its traceback."""
+    """End the process: one line if a user can act on the exception, or a limit was reached, else its traceback."""
     # Into the log, whose tail the parent quotes when it reports the death.
-    if isinstance(error := sys.exception(), FreerunError):
+    error = sys.exception()
+    if error is not None and (shortage := describe_shortage(error)):
+        print(shortage, file=sys.stderr)
+    elif isinstance(error, FreerunError):
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     else:
         traceback.print_exc()
@@ -152,10 +156,10 @@ def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
     if cores:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
-    parent: Parent[M] = Parent(
-        socket.socket(fileno=descriptor), message_type, num_threads=num_threads, weight_buffers=buffers
-    )
     try:
+        parent: Parent[M] = Parent(
+            socket.socket(fileno=descriptor), message_type, num_threads=num_threads, weight_buffers=buffers
+        )
         serve(parent)
     except BaseException:
         exit_with_traceback()

@@ -23,9 +23,12 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from freerun.errors import WorkerError
 from freerun.processes.frames import FrameStream
 from freerun.processes.interpreter import python_command
+from freerun.processes.shortage import describe_shortage
 
 LOG_TAIL_BYTES = 4000
 SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -107,32 +110,59 @@ class WorkerProcess:
         search_path: Sequence[str] | None = None,
     ) -> WorkerProcess:
         """Run `python -m module` in `directory` with a connected socket; `search_path` as in `python_command`."""
+        fds = ",".join(map(str, inherited_fds))
+        try:
+            return await cls._start(
+                name,
+                python_command(module, search_path=search_path),
+                [",".join(map(str, cores)), str(os.getpid()), str(num_threads), fds],
+                log_path,
+                inherited_fds,
+                env=_environment(environment, num_threads, cores),
+                cwd=directory,
+            )
+        except OSError as error:
+            raise WorkerError(f"{name} could not be started: {describe_shortage(error) or error}") from error
+
+    @classmethod
+    async def _start(
+        cls,
+        name: str,
+        command: Sequence[str],
+        arguments: Sequence[str],
+        log_path: Path,
+        inherited_fds: Sequence[int],
+        **options: Any,
+    ) -> WorkerProcess:
+        """Start the command with the number of its socket and the arguments; an error leaves nothing behind."""
+        log_path.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        log_path.parent.mkdir(parents=True, exist_ok=True)
         # Nothing is awaited once the process exists, so a cancelled start leaves none behind.
         with theirs:
             streams = await asyncio.open_connection(sock=ours)
-            with log_path.open("ab") as log:
-                log_start = log.tell()
-                process = subprocess.Popen(
-                    [
-                        *python_command(module, search_path=search_path),
-                        str(theirs.fileno()),
-                        ",".join(map(str, cores)),
-                        str(os.getpid()),
-                        str(num_threads),
-                        ",".join(map(str, inherited_fds)),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[theirs.fileno(), *inherited_fds],
-                    env=_environment(environment, num_threads, cores),
-                    cwd=directory,
-                    start_new_session=True,
-                )
-        return cls(name, process, log_path, log_start, streams)
+            try:
+                with log_path.open("ab") as log:
+                    log_start = log.tell()
+                    process = subprocess.Popen(
+                        [*command, str(theirs.fileno()), *arguments],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        pass_fds=[theirs.fileno(), *inherited_fds],
+                        start_new_session=True,
+                        **options,
+                    )
+            except OSError:
+                streams[1].close()
+                raise
+        try:
+            return cls(name, process, log_path, log_start, streams)
+        except OSError:  # no descriptor is left to watch it with
+            process.kill()
+            process.wait()
+            streams[1].close()
+            raise
 
     @property
     def pid(self) -> int:
