@@ -20,7 +20,8 @@ from freerun.config.checks import (
 @dataclass(frozen=True)
 class SftConfig:
     template: str = ""
-    """Prompt text; {field} is replaced by the row's field. Empty: rows are chats, {"messages": [...]}."""
+    """Prompt text; {field} is replaced by the row's field, \\n is a line break. Empty: rows are chats,
+    {"messages": [...]}."""
     completion_field: str = "completion"
     """Field of the row that continues the prompt; it is what is trained, with the end token after it."""
     num_epochs: int = 1
