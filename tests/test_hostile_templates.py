@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import psutil
@@ -103,7 +104,8 @@ def test_a_process_without_work_ends_and_the_next_rendering_starts_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     soon = "import freerun.data.template_process as process; process.IDLE_SECONDS = 0.5; process.main()"
-    monkeypatch.setattr(chat_template, "_CODE", f"import sys; sys.path[:] = sys.argv[1:]; {soon}")
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = sys.argv[1:]; {soon}", *sys.path]
+    monkeypatch.setattr(chat_template, "python_command", lambda module: command)
     rendered = template("{{ messages[0].content }}")
     for _ in range(2):
         assert rendered.render(MESSAGES) == "What is 7 * 8?"

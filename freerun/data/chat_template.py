@@ -11,12 +11,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
 
 from freerun.data.template_process import BUDGET_SECONDS, IDLE_STATUS, Answer, Render, Start, frame_of, receive
 from freerun.errors import ModelError
+from freerun.processes.interpreter import python_command
 from freerun.processes.worker_process import SECRETS
 
 Message = Mapping[str, str]
@@ -24,8 +24,6 @@ Message = Mapping[str, str]
 
 ANSWER_SECONDS = 120.0
 """Wall clock, for a machine so crowded that the processor time does not pass."""
-_CODE = "import sys; sys.path[:] = sys.argv[1:]; from freerun.data.template_process import main; main()"
-"""The process imports from the same places as this one."""
 
 
 class ChatTemplate:
@@ -90,7 +88,7 @@ class _Process:
         self._socket.settimeout(ANSWER_SECONDS)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, *sys.path],
+                python_command("freerun.data.template_process"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

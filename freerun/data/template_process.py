@@ -226,3 +226,7 @@ def main() -> None:
         sys.exit(IDLE_STATUS)
     except ConnectionError:
         return
+
+
+if __name__ == "__main__":
+    main()
