@@ -51,7 +51,8 @@ def policy_outputs(
     """One forward over packed sequences, where they and the model are."""
     with nullcontext() if dtype == torch.float32 else torch.autocast(packed.token_ids_T.device.type, dtype):
         hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
-        hidden_LC = hidden_TC[packed.predictors_L]
+        # Not hidden_TC[...]: its backward adds to a shared prompt from several threads, in the order they come.
+        hidden_LC = hidden_TC.index_select(0, packed.predictors_L)
         # Hidden states are divided, not logits: they are fewer by far.
         logits_LV = model.logits(hidden_LC / temperature).float()
     # Entropies are taken first: the logprobs consume the logits.

@@ -27,4 +27,5 @@ def at_level(log_ratios_L: Tensor, lengths_N: Tensor, level: Level) -> Tensor:
         lengths_N, output_size=len(log_ratios_L)
     )
     sums_N = log_ratios_L.new_zeros(num_completions).index_add(0, completions_L, log_ratios_L)
-    return (sums_N / lengths_N)[completions_L]
+    # Not by [...]: its backward adds from several threads, in the order they come.
+    return (sums_N / lengths_N).index_select(0, completions_L)
