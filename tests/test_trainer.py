@@ -27,6 +27,7 @@ from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
+from freerun.reward.verdict import MAX_REWARD
 from freerun.train.batch import Rated, pack_trajectories
 from freerun.train.logprobs import completion_logprobs, policy_outputs
 from freerun.train.loss import compute_loss
@@ -353,3 +354,13 @@ def test_engine_and_trainer_are_not_compared_on_truncated_distributions():
     ]
     assert "engine_trainer_kl" in fresh[0]
     assert "engine_trainer_kl" not in fresh[1]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_largest_rewards_that_graders_may_give_still_train(preset):
+    model = tiny_decoder()
+    groups = replace(make_groups(), reward=lambda t: Reward(MAX_REWARD * (1 if t.sample % 2 else -1), True))
+    metrics = make_trainer(model, config(max_grad_norm=1.0), PRESETS[preset]).step(groups).metrics
+    assert metrics["skipped_updates"] == 0
+    assert metrics["grad_norm"] > 0
+    assert not same_bits(weights_of(model), weights_of(tiny_decoder()))

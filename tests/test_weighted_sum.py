@@ -80,10 +80,10 @@ def test_a_verdict_is_worth_the_configured_reward_or_its_own_value(verdict: obje
 @pytest.mark.parametrize(
     "verdict",
     [None, "1", math.nan, math.inf, -math.inf, [1.0], 1j, np.array([1.0, 2.0]), Credit(1.5), Credit(math.nan),
-     {"style": math.nan}, {"style": {"more": 1.0}}],
+     {"style": math.nan}, {"style": {"more": 1.0}}, 1e308, -1.1e9, {"style": 1e10}],
 )  # fmt: skip
 def test_a_verdict_that_is_none_is_refused_by_name(verdict: object) -> None:
-    with pytest.raises(ValueError, match=r"my_task:grade.* returned .* of type .*; return True, False, a finite"):
+    with pytest.raises(ValueError, match=r"my_task:grade.* returned .* of type .*; return True, False, a number"):
         to_reward(verdict, "my_task:grade", RewardConfig())
 
 
@@ -110,6 +110,13 @@ def test_a_sum_without_an_end_is_a_failure() -> None:
     grade = weigh(rewards, RewardConfig(grader="a:b + c:d"), overlong=0.0)
     assert isinstance(grade, GradeFailed)
     assert "add up to inf" in grade.reason
+
+
+def test_a_sum_too_large_to_train_on_is_a_failure_that_names_it() -> None:
+    rewards = {"a:b": Reward(9e8, True), "c:d": Reward(9e8, True)}
+    grade = weigh(rewards, RewardConfig(grader="a:b + c:d"), overlong=0.0)
+    assert isinstance(grade, GradeFailed)
+    assert "add up to 1800000000.0; a reward lies from -1,000,000,000 to 1,000,000,000" in grade.reason
 
 
 @pytest.mark.parametrize(

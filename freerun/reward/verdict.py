@@ -9,7 +9,6 @@ a number           the reward itself; right if it is greater than 0
 
 from __future__ import annotations
 
-import math
 import numbers
 import reprlib
 from collections.abc import Mapping
@@ -20,6 +19,9 @@ import numpy as np
 from freerun.config.reward import RewardConfig
 from freerun.types import Reward
 
+MAX_REWARD = 1e9
+"""By magnitude. Advantages are differences and squares of rewards, gradients are float32: far larger rewards overflow
+there, and every update would be skipped."""
 CREDIT_TOLERANCE = 1e-6
 """Shares are sums and quotients of floats: this close to all of it is all of it."""
 
@@ -54,9 +56,9 @@ def _to_value(verdict: Any, grader: str, config: RewardConfig) -> Reward:
     if isinstance(verdict, Credit) and 0 <= verdict.share <= 1:
         value = config.incorrect + verdict.share * (config.correct - config.incorrect)
         return Reward(value, verdict.share >= 1 - CREDIT_TOLERANCE)
-    if isinstance(verdict, numbers.Real) and math.isfinite(value := float(verdict)):
+    if isinstance(verdict, numbers.Real) and abs(value := float(verdict)) <= MAX_REWARD:
         return Reward(value, value > 0)
     raise ValueError(
         f"{grader} returned {reprlib.repr(verdict)} of type {type(verdict).__name__}; "
-        "return True, False, a finite number, or a dict of these by name"
+        f"return True, False, a number from -{MAX_REWARD:,.0f} to {MAX_REWARD:,.0f}, or a dict of these by name"
     )

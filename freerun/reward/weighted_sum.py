@@ -12,10 +12,10 @@ draws between two completions that differ by one token.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from freerun.config.reward import RewardConfig
+from freerun.reward.verdict import MAX_REWARD
 from freerun.types import Grade, GradeFailed, Reward
 
 OVERLONG = "overlong"
@@ -24,8 +24,11 @@ OVERLONG = "overlong"
 def weigh(rewards: Mapping[str, Reward], config: RewardConfig, *, overlong: float) -> Grade:
     """The reward of a completion whose parts got `rewards`, in the order of `config.parts`."""
     value = overlong + sum(part.weight * rewards[part.grader].value for part in config.parts)
-    if not math.isfinite(value):
-        return GradeFailed(f'the parts of "{config.grader}" add up to {value}, which is no reward')
+    if not abs(value) <= MAX_REWARD:
+        return GradeFailed(
+            f'the parts of "{config.grader}" add up to {value}; '
+            f"a reward lies from -{MAX_REWARD:,.0f} to {MAX_REWARD:,.0f}"
+        )
     recorded = [entry for part in config.parts for entry in _entries(part.grader, rewards[part.grader])]
     if config.overlong_buffer_tokens:
         recorded.append((OVERLONG, overlong))
