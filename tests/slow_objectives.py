@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from slow_advantages import deviation, mean, naive_gae, slow_advantages, slow_advantages_per_token
 from torch import Tensor, nn
 from training_batches import MAX_COMPLETION_TOKENS, TEMPERATURE, trajectories_of
 
@@ -252,49 +253,16 @@ def sequence_masked(step: Step, part: Step) -> Tensor:
 # ---- a step -------------------------------------------------------------------------------------
 
 
-def slow_advantages(groups: list[Group], estimator: str) -> list[float]:
-    everything = [t.reward.value for t in trajectories_of(groups)]
-    advantages: list[float] = []
-    for group in groups:
-        rewards = [t.reward.value for t in group.trajectories]
-        for i, reward in enumerate(rewards):
-            others = rewards[:i] + rewards[i + 1 :]
-            match estimator:
-                case "global":
-                    advantages.append((reward - mean(everything)) / (deviation(everything) + 1e-6))
-                case "grpo":
-                    advantages.append((reward - mean(rewards)) / (deviation(rewards) + 1e-6))
-                case "dr_grpo" | "reinforce++":
-                    advantages.append(reward - mean(rewards))
-                case "rloo":
-                    advantages.append(reward - mean(others))
-    if estimator == "reinforce++":
-        spread = deviation(advantages)
-        advantages = [a / (spread + 1e-6) for a in advantages]
-    return [0.0 if abs(a) < 1e-9 else a for a in advantages]
-
-
-def mean(xs: list[float]) -> float:
-    return math.fsum(xs) / len(xs)
-
-
-def deviation(xs: list[float]) -> float:
-    return math.sqrt(mean([(x - mean(xs)) ** 2 for x in xs]))
-
-
-def naive_gae(values: list[float], reward: float, gamma: float, lam: float) -> list[float]:
-    """The double sum of the definition: A_t = sum over l of (gamma lambda)^l delta_t+l."""
-    deltas = []
-    for t in range(len(values)):
-        is_last = t == len(values) - 1
-        after = 0.0 if is_last else values[t + 1]
-        deltas.append((reward if is_last else 0.0) + gamma * after - values[t])
-    return [sum((gamma * lam) ** (k - t) * deltas[k] for k in range(t, len(values))) for t in range(len(values))]
-
-
 def slow_m2_mask(step: Step, threshold: float) -> None:
-    """Leave out the token of the largest moment, again and again, until the mean of the rest is small."""
-    moments = [((s.proximal[t] - s.behaviour[t]) ** 2, s, t) for s in step for t in range(len(s))]
+    """Of the tokens that are limited leave out the one of the largest moment, again and again, until the mean of
+    the rest is small; the others stay.
+    """
+    moments = []
+    for s in step:
+        for t in range(len(s)):
+            r, a = math.exp(s.proximal[t]) / math.exp(s.behaviour[t]), s.advantages[t]
+            if (a > 0 and r > 1) or (a < 0 and r < 1):
+                moments.append((math.log(r) ** 2, s, t))
     while moments and mean([m for m, _, _ in moments]) >= threshold:
         largest = max(moments, key=lambda row: row[0])
         largest[1].is_kept[largest[2]] = False
@@ -340,7 +308,9 @@ class SlowTrainer:
     def start(self, groups: list[Group], estimator: str, *, gamma: float = 1.0, lam: float = 1.0) -> Step:
         step: Step = []
         trajectories = trajectories_of(groups)
-        flat = [0.0] * len(trajectories) if estimator == "gae" else slow_advantages(groups, estimator)
+        name, _, per_token = estimator.partition(" per ")
+        slow = slow_advantages_per_token if per_token else slow_advantages
+        flat = [0.0] * len(trajectories) if estimator == "gae" else slow(groups, name)
         for t, advantage in zip(trajectories, flat, strict=True):
             logprobs, _, values = self.look(self.model, t)
             seen = Seen(

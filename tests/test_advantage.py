@@ -1,5 +1,7 @@
 """Advantages: centred and scaled over the batch or the group, exactly zero where nothing can be compared."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,18 +11,23 @@ from freerun.train.advantage import compute_advantages
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
 
 
-def make_group(*rewards: float) -> Group:
-    prompt = Prompt(ordinal=0, key="", text="", answer="", token_ids=np.array([1], np.int32))
-    completion = Completion(
-        token_ids=np.array([2], np.int32),
-        logprobs=np.array([-1.0], np.float32),
-        spans=(Span(0, 1),),
+def make_completion(num_tokens: int) -> Completion:
+    return Completion(
+        token_ids=np.full(num_tokens, 2, np.int32),
+        logprobs=np.full(num_tokens, -1.0, np.float32),
+        spans=(Span(0, num_tokens),),
         finish_reason="stop",
         text="",
     )
+
+
+def make_group(*rewards: float, lengths: Sequence[int] = ()) -> Group:
+    prompt = Prompt(ordinal=0, key="", text="", answer="", token_ids=np.array([1], np.int32))
     trajectories = tuple(
-        Trajectory(prompt=prompt, sample=i, completion=completion, reward=Reward(value=r, is_correct=r > 0))
-        for i, r in enumerate(rewards)
+        Trajectory(
+            prompt=prompt, sample=i, completion=make_completion(n), reward=Reward(value=r, is_correct=r > 0)
+        )
+        for i, (r, n) in enumerate(zip(rewards, lengths or [1] * len(rewards), strict=True))
     )
     return Group(ordinal=0, start_version=0, trajectories=trajectories)
 
@@ -90,3 +97,40 @@ def test_equal_rewards_in_a_group_have_advantages_of_exactly_zero_beside_others(
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_advantages_of_a_batch_sum_to_zero(estimator):
     assert compute_advantages(GROUPS, estimator).sum() == pytest.approx(0, abs=1e-9)
+
+
+LONG_AND_SHORT = [make_group(5, -5, lengths=[3, 1]), make_group(5, 5, 5, -5, lengths=[1, 2, 3, 10])]
+
+
+def test_per_token_every_token_counts_once_in_mean_and_deviation():
+    # Of 20 tokens 9 have +5 and 11 have -5: mean -0.5, variance 24.75.
+    advantages = compute_advantages(LONG_AND_SHORT, "global", per_token=True)
+    assert advantages[0] == pytest.approx(5.5 / 24.75**0.5, rel=1e-5)
+    assert advantages[1] == pytest.approx(-4.5 / 24.75**0.5, rel=1e-5)
+    assert not np.allclose(advantages, compute_advantages(LONG_AND_SHORT, "global"))
+
+
+def tokens_of(groups: list[Group], advantages: np.ndarray) -> np.ndarray:
+    return np.repeat(advantages, [len(t.completion.token_ids) for g in groups for t in g.trajectories])
+
+
+def test_per_token_the_tokens_have_mean_zero_and_deviation_one():
+    tokens = tokens_of(LONG_AND_SHORT, compute_advantages(LONG_AND_SHORT, "global", per_token=True))
+    assert (tokens.mean(), tokens.std()) == pytest.approx((0, 1), abs=1e-6)
+    for group in LONG_AND_SHORT:
+        tokens = tokens_of([group], compute_advantages([group], "grpo", per_token=True))
+        assert (tokens.mean(), tokens.std()) == pytest.approx((0, 1), abs=1e-6)
+    tokens = tokens_of(LONG_AND_SHORT, compute_advantages(LONG_AND_SHORT, "reinforce++", per_token=True))
+    assert tokens.std() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_completions_of_equal_length_are_normalised_alike_per_token_and_per_trajectory(estimator):
+    alike = [compute_advantages(GROUPS, estimator, per_token=per_token) for per_token in (False, True)]
+    assert (alike[0] == alike[1]).all()
+
+
+@pytest.mark.parametrize("estimator", ["global", "grpo", "reinforce++"])
+def test_equal_rewards_are_exactly_zero_per_token_too(estimator):
+    group = make_group(0.3, 0.3, 0.3, lengths=[1, 7, 30])
+    assert (compute_advantages([group, group], estimator, per_token=True) == 0).all()

@@ -80,6 +80,10 @@ def test_an_unknown_preset_is_named_with_the_nearest(demo: Path) -> None:
             ("preset=ppo", "ratio=sequence"),
             'config: objective.advantage = "gae" differs from token to token, objective.ratio = "sequence" needs',
         ),
+        (
+            ("advantage=rloo", "advantage_normalisation=token"),
+            'config: objective.advantage_normalisation = "token" needs objective.advantage = "global", "grpo" or',
+        ),
     ],
 )
 def test_values_that_make_no_sense_are_named(demo: Path, overrides: tuple[str, ...], message: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from slow_advantages import naive_gae
 from slow_objectives import (
     ADVANTAGE,
     PUBLISHED,
@@ -15,7 +16,6 @@ from slow_objectives import (
     SlowTrainer,
     Step,
     grpo_with_kl_and_entropy,
-    naive_gae,
     sequence_masked,
     slow_m2_mask,
     truncated_dual,
@@ -40,7 +40,7 @@ from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
 from freerun.model.decoder import Decoder
 from freerun.train.batch import pack_sequences
-from freerun.train.correction import keep_small_moments
+from freerun.train.correction import drifts, keep_small_drifts
 from freerun.train.critic import generalised_advantages
 from freerun.train.logprobs import completion_logprobs
 from freerun.train.trainer import PolicyTrainer
@@ -68,6 +68,12 @@ MIXES: dict[str, tuple[ObjectiveConfig, Objective]] = {
         ),
         sequence_masked,
     ),
+    "global per token": (ObjectiveConfig(advantage_normalisation="token"), PUBLISHED["areal"]),
+    "grpo per token": (changed(PRESETS["grpo"], advantage_normalisation="token"), PUBLISHED["grpo"]),
+    "reinforce++ per token": (
+        changed(PRESETS["reinforce++"], advantage_normalisation="token"),
+        PUBLISHED["reinforce++"],
+    ),
 }
 EVERYTHING = [*PUBLISHED, *MIXES]
 
@@ -75,7 +81,7 @@ EVERYTHING = [*PUBLISHED, *MIXES]
 def objective_of(name: str) -> tuple[ObjectiveConfig, Objective, str]:
     """The configuration, the slow formula and the name of its advantage."""
     if name in MIXES:
-        return *MIXES[name], "grpo"
+        return *MIXES[name], name if name.endswith(" per token") else "grpo"
     return PRESETS[name], PUBLISHED[name], ADVANTAGE[name]
 
 
@@ -158,7 +164,7 @@ def both_steps(
     step: Step = slow.start(groups, advantage)
     if name == "m2po":
         slow_m2_mask(step, 0.04)
-    loss, gradients = slow.run(step, formula, skips_zero=name not in ("ppo", "m2po", "kl, entropy"))
+    loss, gradients = slow.run(step, formula, skips_zero=name not in ("ppo", "kl, entropy"))
     return trainer, result, slow, loss, gradients
 
 
@@ -350,21 +356,31 @@ def test_a_state_without_a_critic_is_refused_by_a_trainer_that_needs_one_and_the
 @pytest.mark.parametrize("seed", range(20))
 def test_m2po_keeps_the_most_tokens_that_satisfy_its_bound_in_any_order(seed):
     rng = np.random.default_rng(seed)
-    log_weights = torch.from_numpy(rng.normal(0, 0.3, 50))
-    is_kept = keep_small_moments(log_weights, threshold=0.04)
-    moments = log_weights.square()
-    assert 0 < int(is_kept.sum()) < 50
-    assert float(moments[is_kept].mean()) < 0.04
-    next_one = moments[~is_kept].min()
-    assert float(next_one) >= float(moments[is_kept].max())
-    assert float((moments[is_kept].sum() + next_one) / (is_kept.sum() + 1)) >= 0.04
-    order = torch.from_numpy(rng.permutation(50))
-    assert torch.equal(keep_small_moments(log_weights[order], threshold=0.04), is_kept[order])
+    moved = torch.from_numpy(rng.normal(0, 0.3, 100))
+    is_kept = keep_small_drifts(moved, threshold=0.04)
+    assert is_kept[moved <= 0].all()
+    is_limited = moved > 0
+    moments, kept = moved[is_limited].square(), is_kept[is_limited]
+    assert 0 < int(kept.sum()) < len(kept)
+    assert float(moments[kept].mean()) < 0.04
+    next_one = moments[~kept].min()
+    assert float(next_one) >= float(moments[kept].max())
+    assert float((moments[kept].sum() + next_one) / (kept.sum() + 1)) >= 0.04
+    order = torch.from_numpy(rng.permutation(100))
+    assert torch.equal(keep_small_drifts(moved[order], threshold=0.04), is_kept[order])
 
 
-def test_m2po_keeps_all_tokens_on_policy_and_none_when_all_are_far_away():
-    assert keep_small_moments(torch.zeros(5), threshold=0.04).all()
-    assert not keep_small_moments(torch.full((5,), 1.0), threshold=0.04).any()
+def test_m2po_keeps_all_tokens_on_policy_and_no_limited_one_when_all_are_far_away():
+    assert keep_small_drifts(torch.zeros(5), threshold=0.04).all()
+    assert keep_small_drifts(torch.empty(0), threshold=0.04).shape == (0,)
+    assert keep_small_drifts(torch.tensor([1.0, 1.0, -1.0]), threshold=0.04).tolist() == [False, False, True]
+
+
+def test_m2po_limits_only_tokens_that_moved_the_way_their_advantage_pushes():
+    weights = torch.tensor([9.0, 9.0, 9.0, 1 / 9, 1 / 9, 1 / 9])
+    advantages = torch.tensor([2.0, -2.0, 0.0, 2.0, -2.0, 0.0])
+    is_kept = keep_small_drifts(drifts(weights.log(), advantages), threshold=0.04)
+    assert is_kept.tolist() == [False, True, True, True, False, True]
 
 
 def test_the_critics_gradient_does_not_shorten_the_policys_step():

@@ -15,6 +15,7 @@ from typing import Literal
 from freerun.config.checks import COEFFICIENT, FACTOR, SHARE, SHARE_ABOVE_NONE, Range, require, require_ranges
 
 GROUP_ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce++")
+SCALED_ESTIMATORS = ("global", "grpo", "reinforce++")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class ObjectiveConfig:
     """What a reward is compared with. global: mean and deviation of the batch (the paper); grpo: of the group;
     dr_grpo: the group's mean only; rloo: the mean of the others in the group; reinforce++: the group's mean, then
     the batch's deviation; gae: the values of a critic."""
+    advantage_normalisation: Literal["trajectory", "token"] = "trajectory"
+    """global, grpo, reinforce++: whether mean and deviation count each completion once, or each of its tokens (as
+    AReaL's code does), which weighs long completions more. gae always normalises over tokens."""
     ratio: Literal["token", "sequence"] = "token"
     """Whether ratio and behaviour weight belong to each token, or to the completion (geometric mean, GSPO)."""
     clip: Literal["ppo", "dual", "cispo", "sapo", "none"] = "ppo"
@@ -56,8 +60,9 @@ class ObjectiveConfig:
     """sapo: temperature of the gate for the other advantages."""
     correction: Literal["decoupled", "truncated", "masked", "m2po", "none"] = "decoupled"
     """How staleness is corrected. decoupled: weigh by proximal / behaviour (Eq. 5); truncated: by that, capped
-    (TIS); masked: leave out tokens whose weight is outside a range (IcePop); m2po: leave out the largest weights
-    of the step until their second moment is small; none: the ratio is taken against the behaviour itself."""
+    (TIS); masked: leave out tokens whose weight is outside a range (IcePop); m2po: of the tokens that moved the
+    way their advantage pushes, leave out the largest weights of the step until the rest has a small second
+    moment; none: the ratio is taken against the behaviour itself."""
     weight_cap: float = 2.0
     """truncated: the largest behaviour weight."""
     weight_low: float = 0.5
@@ -65,7 +70,8 @@ class ObjectiveConfig:
     weight_high: float = 5.0
     """masked: largest behaviour weight that is trained on."""
     m2_threshold: float = 0.04
-    """m2po: bound on the mean of (log behaviour weight)^2 over the tokens of the step that are trained on."""
+    """m2po: bound on the mean of (log behaviour weight)^2 over the tokens of the step that moved the way their
+    advantage pushes and are trained on."""
     aggregation: Literal["token", "sequence", "fixed"] = "token"
     """token: mean over the step's completion tokens; sequence: mean over each completion, then over completions;
     fixed: sum over (completions x sampling.max_completion_tokens), which favours no length (Dr. GRPO)."""
@@ -109,6 +115,7 @@ class ObjectiveConfig:
             "must enclose 1 (on-policy)",
         )
         self._check_sequence_ratio()
+        self._check_normalisation()
 
     def _check_sequence_ratio(self) -> None:
         if self.ratio == "token":
@@ -122,6 +129,13 @@ class ObjectiveConfig:
             self.advantage != "gae",
             'objective.advantage = "gae" differs from token to token, objective.ratio = "sequence" needs one '
             'advantage per completion; set objective.ratio = "token" or another advantage',
+        )
+
+    def _check_normalisation(self) -> None:
+        require(
+            self.advantage_normalisation == "trajectory" or self.advantage in SCALED_ESTIMATORS,
+            f'objective.advantage_normalisation = "{self.advantage_normalisation}" needs objective.advantage = '
+            f'"global", "grpo" or "reinforce++", not "{self.advantage}"',
         )
 
     @property
@@ -145,11 +159,6 @@ class ObjectiveConfig:
     def moves_without_advantage(self) -> bool:
         """Whether a trajectory of advantage 0 has a gradient."""
         return self.has_critic or self.kl_coefficient > 0 or self.entropy_coefficient > 0
-
-    @property
-    def computes_every_trajectory(self) -> bool:
-        """Whether a trajectory of advantage 0 has a gradient, or a say in the gradient of others (m2po)."""
-        return self.decides_over_the_step or self.moves_without_advantage
 
 
 PRESETS = {

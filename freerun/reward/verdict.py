@@ -20,8 +20,8 @@ from freerun.config.reward import RewardConfig
 from freerun.types import Reward
 
 MAX_REWARD = 1e9
-"""By magnitude. Advantages are differences and squares of rewards, gradients are float32: far larger rewards overflow
-there, and every update would be skipped."""
+"""By magnitude. Advantages are differences and squares of rewards, gradients are float32: far larger rewards
+overflow there, and every update would be skipped."""
 CREDIT_TOLERANCE = 1e-6
 """Shares are sums and quotients of floats: this close to all of it is all of it."""
 

@@ -3,7 +3,7 @@
     decoupled    w                                         AReaL, Eq. 5
     truncated    min(w, weight_cap)                        TIS
     masked       w where weight_low <= w <= weight_high, else 0        IcePop
-    m2po         w where the step keeps the token, else 0              M2PO, `keep_small_moments`
+    m2po         w where the step keeps the token, else 0              M2PO, `keep_small_drifts`
     none         1: the ratio itself is taken against the behaviour    PPO on stale data
 
 The weight is a constant: it scales a token's gradient and moves no trust region. A token of weight 0 is left out,
@@ -38,17 +38,25 @@ def behaviour_weights(log_weights_L: Tensor, is_kept_L: Tensor | None, objective
             return torch.ones_like(weights_L)
 
 
-def keep_small_moments(log_weights_L: Tensor, *, threshold: float) -> Tensor:
-    """Which tokens of a whole step M2PO trains on: those of smallest (log w)^2, mean below `threshold`.
+def drifts(log_weights_L: Tensor, advantages_L: Tensor) -> Tensor:
+    """How far each token has moved since it was sampled, above 0 if that is the way its advantage pushes it."""
+    return log_weights_L * torch.sign(advantages_L)
 
-    All completion tokens of the step are candidates, whatever their advantage. Tokens of equal moment share their
-    fate, so the answer does not depend on their order; when even the smallest moment is too large, none is kept.
+
+def keep_small_drifts(drifts_L: Tensor, *, threshold: float) -> Tensor:
+    """Which tokens of a whole step M2PO trains on.
+
+    Only tokens that moved the way they are pushed are limited (A > 0 and w > 1, or A < 0 and w < 1). Of these the
+    ones of smallest (log w)^2 are kept, as many as have a mean below `threshold`; all other tokens are kept.
+    Limited tokens of equal moment share their fate, so the answer does not depend on their order; when even the
+    smallest moment is too large, none of them is kept.
     """
-    moments_L = torch.square(log_weights_L.double())
-    sorted_L = torch.sort(moments_L).values
+    moments_L = torch.square(drifts_L.double())
+    is_limited_L = drifts_L > 0
+    sorted_L = torch.sort(moments_L[is_limited_L]).values
     means_L = torch.cumsum(sorted_L, dim=0) / torch.arange(1, len(sorted_L) + 1, device=sorted_L.device)
     # The means of a growing prefix of ascending numbers never fall, so the kept tokens are a prefix.
     num_kept = int((means_L < threshold).sum())
     if num_kept == len(sorted_L):
-        return torch.ones_like(moments_L, dtype=torch.bool)
-    return moments_L < sorted_L[num_kept]
+        return torch.ones_like(is_limited_L)
+    return ~is_limited_L | (moments_L < sorted_L[num_kept])

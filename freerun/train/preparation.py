@@ -22,7 +22,7 @@ from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
 from freerun.train.batch import MicroBatch
-from freerun.train.correction import keep_small_moments
+from freerun.train.correction import drifts, keep_small_drifts
 from freerun.train.critic import advantages_and_returns
 from freerun.train.logprobs import PolicyOutputs
 from freerun.train.ranks import Ranks, decide_together
@@ -91,9 +91,12 @@ def mask_tokens(micro_batches: Sequence[MicroBatch], threshold: float, ranks: Ra
     """M2PO's decision over all tokens of a step."""
     if not micro_batches:
         return []
-    log_weights = [_known(batch.proximal_logprobs_L) - batch.behaviour_logprobs_L for batch in micro_batches]
+    drifts_by_batch = [
+        drifts(_known(batch.proximal_logprobs_L) - batch.behaviour_logprobs_L, batch.advantages_L)
+        for batch in micro_batches
+    ]
     is_kept = decide_together(
-        ranks, torch.cat(log_weights), lambda all_L: keep_small_moments(all_L, threshold=threshold)
+        ranks, torch.cat(drifts_by_batch), lambda all_L: keep_small_drifts(all_L, threshold=threshold)
     )
     sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
     return [replace(b, is_kept_L=kept_L) for b, kept_L in zip(micro_batches, is_kept.split(sizes), strict=True)]

@@ -11,8 +11,8 @@ minibatch's sum is multiplied by the number of minibatches, so that the average 
 step's loss.
 
 A trajectory of advantage 0 has a gradient of exactly 0, unless there is a KL term, an entropy bonus or a critic,
-and no say in that of others, unless M2PO decides over all tokens. Without these it is not computed; it counts as
-consumed and in the weights of the others. If nothing else is in the batch there is no update, and so no weight
+and no say in that of others. Without these it is not computed; it counts as consumed and in the weights of the
+others. If nothing else is in the batch there is no update, and so no weight
 decay and no momentum either: the step still makes its version, of unchanged weights.
 
 With several ranks (`ranks.py`) each has the whole batch, forms the same minibatches and computes its own share of
@@ -130,7 +130,9 @@ class PolicyTrainer:
         """One per trajectory; with a critic the tokens get theirs in `preparation.py`."""
         if self._objective.advantage == "gae":
             return np.zeros(sum(len(group.trajectories) for group in groups))
-        return compute_advantages(groups, self._objective.advantage)
+        return compute_advantages(
+            groups, self._objective.advantage, per_token=self._objective.advantage_normalisation == "token"
+        )
 
     def _form_minibatches(self, trajectories: Sequence[Trajectory], advantages: Floats64) -> list[Minibatch]:
         """Deal and pack the trajectories that can move the weights."""
@@ -140,9 +142,7 @@ class PolicyTrainer:
             max_completion_tokens=self._max_completion_tokens,
         )
         rated = [Rated(t, float(a), w) for t, a, w in zip(trajectories, advantages, weights, strict=True)]
-        if not advantages.any() and not self._objective.moves_without_advantage:
-            return []
-        live = [r for r in rated if r.advantage != 0 or self._objective.computes_every_trajectory]
+        live = [r for r in rated if r.advantage != 0 or self._objective.moves_without_advantage]
         lengths = [len(r.trajectory.prompt.token_ids) + len(r.trajectory.completion.token_ids) - 1 for r in live]
         return [
             self._form_micro_batches([live[i] for i in dealt])
