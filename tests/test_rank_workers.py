@@ -5,10 +5,11 @@ import dataclasses
 import os
 import signal
 import string
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from process_table import children_running
@@ -141,6 +142,24 @@ def test_a_checkpoint_of_one_number_of_ranks_is_continued_by_another(
 
 def state_of(checkpoint: Path) -> dict[str, Tensor]:
     return dict(load_model(checkpoint / "model").named_parameters())
+
+
+def listening_ports(processes: Collection[psutil.Process]) -> list[tuple[str, int]]:
+    connections = [c for process in processes for c in process.net_connections("tcp")]
+    return [(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN]
+
+
+def test_ranks_of_one_machine_meet_at_no_port_and_leave_nothing(model_directory: Path) -> None:
+    async def ports_and_workers() -> tuple[list[tuple[str, int]], list[psutil.Process]]:
+        async with trainer_of(2, model_directory, objective=PRESETS["areal"]):
+            workers = children_running("train_worker")
+            return listening_ports(workers), workers
+
+    ports, workers = asyncio.run(ports_and_workers())
+    # One for each rank is gloo's; there is none for the store.
+    assert len(set(ports)) == 2
+    assert {host for host, _ in ports} == {"127.0.0.1"}
+    assert are_gone(workers)
 
 
 def test_the_silence_of_one_rank_ends_all_and_is_told_by_name(model_directory: Path) -> None:

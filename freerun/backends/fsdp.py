@@ -1,13 +1,13 @@
 """Ranks by FSDP2: each process holds a share of every parameter, gradient and moment.
 
-    rank 0   Meeting ─► its host:port ─► controller ─► Meeting   rank 1, 2, ...
+    rank 0   Meeting ─► its address ─► controller ─► Meeting     rank 1, 2, ...
     all      join ─► shard(model) ─► forward, backward: all-gather and reduce-scatter, block by block
 
 A model is loaded whole by every rank before it is sharded; the full copy is freed then. Embedding and head, which
 belong to no block, stay gathered between forward and backward: logits are computed outside of the forward.
 
 Processes talk by gloo, and by NCCL where the model is on GPUs. All sockets are bound to one host: loopback, unless
-whoever launched the process says otherwise with FREERUN_HOST.
+the launcher of the process names another with FREERUN_HOST.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -42,27 +42,22 @@ def own_host() -> str:
 
 
 class Meeting:
-    """Where the ranks find each other: a store that rank 0 serves."""
+    """Where the ranks find each other: a store that rank 0 provides.
+
+    On one machine it is a file in memory that rank 0 holds open: no other user can open it, it has no name to clean
+    up, and it is gone with the last rank. Ranks of several machines meet at a port, which has no authentication.
+    """
 
     def __init__(self, *, rank: int, num_ranks: int, address: str = "") -> None:
-        """Rank 0 begins to listen; the others connect to the `address` where it does."""
+        """Rank 0 makes the store; the others are given the `address` where it is."""
         self._rank = rank
         self._num_ranks = num_ranks
-        if rank == 0:
-            # TCPStore by itself would listen on every interface, and on a port that somebody chose beforehand.
-            listener = socket.create_server((own_host(), 0))
-            address = f"{own_host()}:{listener.getsockname()[1]}"
-        self.address = address
-        host, _, port = address.rpartition(":")
-        self._store = TCPStore(
-            host,
-            int(port),
-            num_ranks,
-            is_master=rank == 0,
-            timeout=TIMEOUT,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach() if rank == 0 else None,
-        )
+        if HOST_VARIABLE in os.environ:
+            self.address, self._store = _meet_at_port(address, num_ranks, is_first=rank == 0)
+        else:
+            self.address = address or f"/proc/{os.getpid()}/fd/{os.memfd_create('freerun-ranks')}"
+            self._store = FileStore(self.address, num_ranks)
+            self._store.set_timeout(TIMEOUT)
 
     def join(self, device: torch.device) -> FsdpRanks:
         """Returns when all ranks have come so far; the models to shard are on `device`."""
@@ -124,6 +119,26 @@ class FsdpRanks:
 
     def barrier(self) -> None:
         dist.barrier()
+
+
+def _meet_at_port(address: str, num_ranks: int, *, is_first: bool) -> tuple[str, Store]:
+    """The first rank listens and has an address from then on; the others connect to it."""
+    listener = None
+    if is_first:
+        # TCPStore by itself would listen on every interface, and on a port that somebody chose beforehand.
+        listener = socket.create_server((own_host(), 0))
+        address = f"{own_host()}:{listener.getsockname()[1]}"
+    host, _, port = address.rpartition(":")
+    store = TCPStore(
+        host,
+        int(port),
+        num_ranks,
+        is_master=is_first,
+        timeout=TIMEOUT,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach() if listener is not None else None,
+    )
+    return address, store
 
 
 def _interface_of(host: str) -> str:

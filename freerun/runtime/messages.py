@@ -110,7 +110,7 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     rank: int = 0
     """Which of train.num_ranks this process is."""
     rendezvous: str = ""
-    """The host:port where rank 0 waits for this one; empty for rank 0, which says it in a `Rendezvous`."""
+    """Where rank 0 waits for this one, a file or host:port; empty for rank 0, which says it in a `Rendezvous`."""
     num_engine_gpus: int = 0
     """How many GPUs the rollout workers take before rank 0 takes the next (`freerun.model.device`)."""
     borrows_cores: bool = False
