@@ -5,6 +5,8 @@ import http.server
 import importlib.util
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -322,3 +324,31 @@ def test_a_completion_carries_the_versions_that_the_server_reports(tmp_path: Pat
     ):
         with pytest.raises(WorkerError, match=message):
             to_completion(sampled(**broken), make_request(1), text)
+
+
+LOCKER = """
+import multiprocessing, sys
+lock = multiprocessing.get_context("spawn").Lock()
+print("/dev/shm/sem." + lock._semlock.name.lstrip("/"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_semaphore_that_the_server_makes_while_it_serves_leaves_no_name(tmp_path: Path) -> None:
+    def start() -> tuple[subprocess.Popen[bytes], Path]:
+        command = [sys.executable, "-c", LOCKER]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        return process, Path(process.stdout.readline().decode().strip())
+
+    process, name = start()
+    stranger, name_of_another = start()
+    try:
+        assert name.exists()
+        VllmServer(VllmClient("127.0.0.1:1", token=""), process, tmp_path / "connected and removed").check()
+        assert not name.exists()
+        assert name_of_another.exists()
+    finally:
+        for one in (process, stranger):
+            one.communicate(timeout=30)
+    assert not name_of_another.exists()

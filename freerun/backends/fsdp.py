@@ -45,7 +45,8 @@ class Meeting:
     """Where the ranks find each other: a store that rank 0 provides.
 
     On one machine it is a file in memory that rank 0 holds open: no other user can open it, it has no name to
-    clean up, and it is gone with the last rank. Ranks of several machines meet at a port, which has no authentication.
+    clean up, and it is gone with the last rank. Ranks of several machines meet at a port, which has no
+    authentication.
     """
 
     def __init__(self, *, rank: int, num_ranks: int, address: str = "") -> None:

@@ -38,6 +38,9 @@ BLOCK_TOKENS = 32
 """Of the KV cache; the smallest that vLLM's CPU attention takes, and what short sequences waste least with."""
 POLL_SECONDS = 0.25
 PROGRESS_SECONDS = 15.0
+SHARED_MEMORY = Path("/dev/shm")
+PYTHON_NAMES = ("psm_", "sem.mp-")
+"""Of Python's shared memory and semaphores. Their resource tracker is killed with the server."""
 
 
 def require_vllm(engine: EngineConfig) -> None:
@@ -167,6 +170,8 @@ class VllmServer:
         self._process = process
         self._sockets = sockets
         """Directory in which the server's processes find each other."""
+        self._names_of_others: set[Path] = set()
+        """In shared memory, seen before and not the server's."""
 
     @property
     def is_joined(self) -> bool:
@@ -235,9 +240,22 @@ class VllmServer:
             if self.client.is_healthy():
                 self.client.remove_rendezvous()
         shutil.rmtree(self._sockets)
-        for process in self._processes():
-            for path in _shared_memory_of(process.pid):
-                path.unlink(missing_ok=True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove names in shared memory: what the server maps it keeps, and nothing is left when it is killed.
+
+        Not only once: libraries make semaphores when they first need them. Reading what processes map takes
+        milliseconds, so it is done only when there is a new name.
+        """
+        names = {path for path in SHARED_MEMORY.glob("*") if path.name.startswith(PYTHON_NAMES)}
+        if names <= self._names_of_others:
+            return
+        mapped = {inode for process in self._processes() for inode in _mapped_inodes(process.pid)}
+        own = {path for path in names if _inode(path) in mapped}
+        for path in own:
+            path.unlink(missing_ok=True)
+        self._names_of_others = names - own
 
     def _processes(self) -> list[psutil.Process]:
         """The server and all that it started; empty for one that is joined or gone."""
@@ -257,18 +275,31 @@ class VllmServer:
                 process.kill()
 
     def check(self) -> None:
-        """Raise if the server is a child of ours and has ended."""
+        """Raise if the server is a child of ours and has ended; once its processes are connected, remove names."""
+        if self._sockets is not None and not self._sockets.exists():
+            self._sweep()
         if self._process is not None and (status := self._process.poll()) is not None:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise WorkerError(f"the vLLM server (pid {self._process.pid}) {how}; this log has what it printed")
 
 
-def _shared_memory_of(pid: int) -> list[Path]:
-    """Files of Python's shared memory and semaphores that a process has mapped and that still have a name."""
+def _mapped_inodes(pid: int) -> set[int]:
+    """Of the files in shared memory that a process has mapped.
+
+    Not their names: who makes a semaphore has mapped it under another one that is gone (glibc's sem_open links the
+    file to its name when it is filled).
+    """
     with contextlib.suppress(OSError):  # it may have ended
-        names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\S+$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
-        return [Path(name) for name in set(names)]
-    return []
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        return {int(inode) for inode in re.findall(rf" (\d+) +{SHARED_MEMORY}/", maps)}
+    return set()
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _require_own_host(address: str) -> None:
