@@ -20,7 +20,7 @@ Make a Hugging Face model directory.
 EPILOG = """\
 examples:
   freerun model smollm2 models/smollm2
-  freerun model tiny models/euclid --task euclid --hidden-size 128 --num-heads 4 --num-kv-heads 4
+  freerun model tiny models/euclid --task euclid
   freerun model merge runs/times-tables models/times-tables
 """
 

@@ -1,4 +1,4 @@
-"""Reading a run's store, for everybody but its writer: the command line, the dashboard, tests.
+"""Reading a run's store, for everybody but its writer: the command line, reports, tests.
 
 Read-only by the file's own mode; a run may be written while it is read. Whether a run still lives is judged
 here and not by what it says: a process that was killed could not write that it ended.

@@ -1,0 +1,203 @@
+"""The documentation is true: its commands are accepted, in the order of the page, and what it names exists."""
+
+import ast
+import importlib.util
+import re
+import string
+import tomllib
+from pathlib import Path
+
+import pytest
+from documented_commands import PAGES, ROOT, Command, blocks, commands_of, name_of
+
+from freerun.cli import compare, eval, runs, sft, study, train
+from freerun.cli.arguments import Parser, split_overrides
+from freerun.cli.main import VERBS, main
+from freerun.config.load import load_recipe
+from freerun.config.recipe import Recipe
+from freerun.model.tiny import make_tiny
+
+COMMANDS = [command for page in PAGES for command in commands_of(page)]
+SHELL = {"for", "done", "do", "export", "(umask", "ray"}
+"""Words that begin lines which are not ours to check."""
+PLACEHOLDERS = ("RECIPE", "recipe.toml", "NAME", "runs/x", "<", "my-", "...")
+RECIPE_IN_TEXT = {"RECIPE": "recipes/times-tables.toml", "recipe.toml": "recipes/times-tables.toml"}
+MODEL_KINDS = {"smollm2", "tiny", "merge"}
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def is_placeholder(text: str) -> bool:
+    return any(mark in text for mark in PLACEHOLDERS)
+
+
+def recipe_of(command: Command) -> Recipe:
+    """What a `freerun train` command would run; a run's config.toml stands for the recipe that it was made of."""
+    own, overrides = split_overrides(command.words[2:])
+    args = train._parser(with_keys=False).parse_own(own)
+    path = RECIPE_IN_TEXT.get(str(args.recipe), str(args.recipe))
+    return load_recipe(Path("recipes/times-tables.toml" if path.startswith("runs/") else path), overrides)
+
+
+PARSERS = {"eval": eval, "sft": sft, "runs": runs, "compare": compare}
+
+
+def check_freerun(command: Command) -> None:
+    verb, *rest = command.words[1:]
+    assert verb in VERBS, command
+    own, _ = split_overrides(rest)
+    if verb == "train" and "--help" not in own:
+        recipe_of(command)
+    elif verb in PARSERS and "--help" not in own:
+        parser: Parser = PARSERS[verb]._parser()
+        parser.parse_own(own)
+    elif verb == "study":
+        assert rest[0] == "staleness", command
+        args = study._parser().parse_own(own[1:])
+        assert args.recipe.is_file(), command
+    elif verb == "model":
+        assert rest[0] in MODEL_KINDS, command
+
+
+def check_python(command: Command) -> None:
+    module = command.words[command.words.index("-m") + 1]
+    if module == "bench" and len(command.words) > 3 and not command.words[3].startswith("-"):
+        module = f"bench.{command.words[3]}"
+    if module.startswith("bench"):
+        assert importlib.util.find_spec(module), command
+    else:
+        assert module == "vllm.entrypoints.openai.api_server", command
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_every_command_is_one_that_is_accepted(command: Command) -> None:
+    """A command of a kind that is not known here fails: it must be checked too."""
+    match command.program:
+        case "freerun":
+            check_freerun(command)
+        case "make":
+            targets = [word for word in command.words[1:] if "=" not in word]
+            assert all(re.search(rf"^{target}:", Path("Makefile").read_text(), re.MULTILINE) for target in targets)
+        case "python":
+            check_python(command)
+        case "pip":
+            extra = re.fullmatch(r"freerun\[(\w+)\]", command.words[2])
+            settings = tomllib.loads(Path("pyproject.toml").read_text())
+            assert extra is not None, command
+            assert extra[1] in settings["project"]["optional-dependencies"], command
+        case "pytest":
+            assert Path(command.words[1]).is_file(), command
+        case program:
+            assert program in SHELL, command
+
+
+def trainings() -> list[tuple[Command, Recipe]]:
+    """Commands that start a new run, by a recipe of the project."""
+    started = [c for c in COMMANDS if c.program == "freerun" and c.words[1] == "train" and not c.is_planned_only]
+    named = [c for c in started if not {"--resume", "--help"} & set(c.words) and not is_placeholder(c.words[2])]
+    return [(command, recipe_of(command)) for command in named if "recipes/" in command.words[2]]
+
+
+def test_no_two_examples_start_a_run_of_the_same_name() -> None:
+    """The second would be refused."""
+    seen: dict[str, Command] = {}
+    for command, recipe in trainings():
+        other = seen.setdefault(recipe.run.name, command)
+        assert other is command, f"{other} and {command} both make runs/{recipe.run.name}"
+
+
+def test_every_run_that_an_example_needs_is_made_by_its_page() -> None:
+    made: dict[str, dict[str, Recipe]] = {}
+    for command, recipe in trainings():
+        made.setdefault(command.page, {})[recipe.run.name] = recipe
+    for command in COMMANDS:
+        for word in command.words[2:] if command.program == "freerun" else ():
+            if (found := re.match(r"runs/([\w-]+)(?:/config\.toml)?$", word)) and not is_placeholder(word):
+                if command.option("--out") == word:
+                    continue
+                assert found[1] in made.get(command.page, {}), f"{command}: nothing on the page makes {word}"
+                check_version(command, made[command.page][found[1]])
+
+
+def check_version(command: Command, recipe: Recipe) -> None:
+    """The checkpoint of a `--version` is written, and one of those that are kept."""
+    if not (version := command.option("--version")):
+        return
+    every, last = recipe.checkpoint.every_steps, recipe.train.num_steps
+    written = sorted({*range(every, last + 1, every), last})
+    assert int(version) in written[-recipe.checkpoint.keep :], command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_of_toml_and_python_can_be_read(page: Path) -> None:
+    for block in blocks(page, "toml"):
+        tomllib.loads(block)
+    for block in blocks(page, "python"):
+        ast.parse(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src)=\"([^\"]+)\"", page.read_text()):
+        path = target[0] or target[1]
+        if not path.startswith("http"):
+            assert (page.parent / path).exists(), f"{name_of(page)} links to {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    """`test_x.py::test_y`, and `::test_z` in the same file as the one before it."""
+    text = page.read_text()
+    file = ""
+    for named in re.finditer(r"(test_\w+\.py)|::(test_\w+)", text):
+        if named[1]:
+            file = named[1]
+            assert list((ROOT / "tests").rglob(file)), f"{name_of(page)} names {file}"
+        else:
+            source = next((ROOT / "tests").rglob(file)).read_text()
+            assert re.search(rf"^(?:async )?(?:def )?{named[2]}\b", source, re.MULTILINE), (
+                f"{name_of(page)} names {file}::{named[2]}"
+            )
+
+
+def test_the_sizes_of_a_tiny_model_are_those_of_the_recipe_that_needs_one() -> None:
+    """What the error for a missing model suggests makes the model of the recipe."""
+    for path in ("recipes/euclid.toml", "recipes/euclid-small.toml"):
+        made = re.search(r"freerun model tiny .*", Path(path).read_text())
+        assert made is not None
+        sizes = dict(re.findall(r"--((?:hidden|num|intermediate)-\S+) (\d+)", made[0]))
+        defaults = make_tiny.__kwdefaults__
+        assert {name.replace("-", "_"): int(size) for name, size in sizes.items()}.items() <= defaults.items(), (
+            path
+        )
+
+
+@pytest.fixture
+def as_in_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the recipes, and a tiny model where they expect SmolLM2."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 16}
+    make_tiny(tmp_path / "models" / "smollm2", alphabet=string.printable, **sizes)
+    (tmp_path / "my.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_page_about_evaluation_works_as_it_is_written(as_in_the_checkout: Path) -> None:
+    page = ROOT / "docs" / "evaluation.md"
+    ran = [c for c in commands_of(page) if c.program == "freerun" and not any(map(is_placeholder, c.words))]
+    assert len(ran) >= 8
+    for command in ran:
+        assert main(command.words[1:]) == 0, command
+
+
+@pytest.mark.parametrize(
+    "command",
+    [c for c in COMMANDS if c.is_planned_only and c.words[1:3] == ("train", "recipes/times-tables.toml")],
+    ids=str,
+)
+def test_plans_are_made_as_they_are_written(as_in_the_checkout: Path, command: Command) -> None:
+    assert main(command.words[1:]) == 0
