@@ -1,4 +1,4 @@
-"""The commands and claims of README.md, CONTRIBUTING.md and docs/: read from the pages, for `test_documentation.py`."""
+"""The commands of README.md, CONTRIBUTING.md and docs/, read from the pages; for `test_documentation.py`."""
 
 import re
 import shlex
@@ -44,7 +44,7 @@ def name_of(page: Path) -> str:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """Fenced blocks; a fence inside a block, as in the value of a key, does not stand at the start of a line alone."""
+    """Fenced blocks; a fence inside one, as in the value of a key, is never a line by itself."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
