@@ -94,8 +94,8 @@ def test_the_same_seed_writes_the_same_bytes_and_leaves_the_global_one_alone(tin
     [
         ({"alphabet": "aba"}, "the alphabet 'aba' repeats 'a'"),
         ({"alphabet": ""}, "the alphabet '' is empty"),
-        ({"alphabet": "a", "hidden_size": 100}, "hidden_size = 100 must be a multiple of 2 x num_heads = 12"),
-        ({"alphabet": "a", "num_kv_heads": 4}, "num_heads = 6 must be a multiple of num_kv_heads = 4"),
+        ({"alphabet": "a", "hidden_size": 100}, "hidden_size = 100 must be a multiple of 2 x num_heads = 8"),
+        ({"alphabet": "a", "num_kv_heads": 3}, "num_heads = 4 must be a multiple of num_kv_heads = 3"),
         ({"alphabet": "a", "num_layers": 0}, "num_layers = 0 must be at least 1"),
     ],
 )
