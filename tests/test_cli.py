@@ -95,7 +95,9 @@ def make_run(directory: Path, steps: tuple[str, ...]) -> Path:
         )
         state = ControllerState(version=version, cursor=0, buffer=buffer, seconds=0.0, data_fingerprint="")
         writer = CheckpointWriter(directory / "checkpoints", state)
-        make_model(writer.directory / "model")
+        model = make_model(writer.directory / "model")
+        for file in (model / "model.safetensors", writer.directory / "optimizer.safetensors"):
+            file.touch()
         asyncio.run(writer.seal(keep=100))
     return directory
 
@@ -379,6 +381,46 @@ def test_runs_as_json_carry_every_field(
 def test_a_directory_without_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path)]) == 0
     assert "no runs in" in capsys.readouterr().out
+
+
+def test_before_the_first_run_the_list_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == 'no runs in "runs"\n'
+    assert main(["runs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def damage_weights(run: Path, step: str) -> Path:
+    """Flip a bit of a checkpoint's weights; returns its model directory."""
+    model = run / "checkpoints" / step / "model"
+    (model / "model.safetensors").write_bytes(b"x")
+    return model
+
+
+def test_eval_of_a_run_says_which_newer_checkpoint_is_damaged(
+    demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(Path("runs/x"), ("step-3", "step-6"))
+    damage_weights(run, "step-6")
+    assert main(["eval", str(run)]) == 0
+    assert runtime[0][1].version == 3
+    [line] = capsys.readouterr().err.splitlines()
+    assert "step-6/model/model.safetensors: not the file that was saved" in line
+    assert line.endswith("; using step-3 instead")
+
+
+def test_eval_of_a_checkpoints_model_verifies_the_checkpoint(
+    demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(Path("runs/x"), ("step-6",))
+    model = run / "checkpoints" / "step-6" / "model"
+    assert main(["eval", str(model), "--task", str(demo)]) == 0
+    damage_weights(run, "step-6")
+    assert main(["eval", str(model), "--task", str(demo)]) == 2
+    assert "model.safetensors: not the file that was saved" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ import asyncio
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import pytest
 import torch
 from lively_grader import score
 from tiny_models import make_request
@@ -19,7 +22,7 @@ from freerun.data.source import PromptSource
 from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
-from freerun.errors import PinLostError
+from freerun.errors import FreerunError, PinLostError
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
 from freerun.processes.link import Link
@@ -27,6 +30,7 @@ from freerun.processes.local import LocalLauncher
 from freerun.runtime.build import make_rollout_pool
 from freerun.runtime.eval_session import Greedy
 from freerun.runtime.messages import FromRollout
+from freerun.runtime.results_directory import results_directory
 from freerun.runtime.rollouts import PinnedVersion, RolloutPool
 from freerun.types import Completion, Publication, Request, Sampling
 from freerun.weights.buffers import create_buffers
@@ -209,6 +213,37 @@ def test_eval_reports_intervals_and_keeps_every_problem_and_completion(tmp_path:
     report = json.loads(freerun_eval(output, "--json").stdout)
     assert msgspec.convert(report["problems"], list[dict[str, object]])[0]["key"] == problems[0].key
     assert 0 <= report["pass_at"]["1"]["low"] <= report["pass_at"]["1"]["value"] <= report["pass_at"]["4"]["value"]
+
+
+def test_an_evaluation_is_closed_to_other_users_and_one_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "evals" / "one"
+    with results_directory(output):
+        (output / "logs").mkdir()
+        assert stat.S_IMODE(output.stat().st_mode) == 0o700
+    with pytest.raises(FreerunError, match='one" exists; name another'), results_directory(output):
+        pass
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for failed in (tmp_path / "new" / "below" / "two", empty):
+        with suppress(KeyboardInterrupt), results_directory(failed):
+            (failed / "logs").mkdir()
+            (failed / "store.sqlite").touch()
+            raise KeyboardInterrupt
+    assert list(empty.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"evals", "empty"}
+
+
+def test_an_evaluation_whose_directory_cannot_be_made_or_whose_data_is_bad_is_one_line(tmp_path: Path) -> None:
+    recipe, file = make_run(tmp_path), tmp_path / "file"
+    file.write_text("")
+    for output in (file, file / "below"):
+        with pytest.raises(FreerunError, match="name another with --output DIR"), results_directory(output):
+            pass
+    arguments = ("--task", recipe, "--sampling.max_completion_tokens", "100000", "--output", tmp_path / "e" / "x")
+    failed = freerun_eval(tmp_path / "model", *arguments)
+    assert failed.returncode == 2
+    assert len(failed.stderr.splitlines()) == 1
+    assert not (tmp_path / "e").exists()
 
 
 class Recorder:

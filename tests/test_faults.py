@@ -168,8 +168,12 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
 def test_a_directory_that_is_no_run_is_never_taken_for_one(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     before = sorted((tmp_path / "model").iterdir())
-    with pytest.raises(ConfigError, match=r"is there and is not a run \(no config.toml\)"):
-        open_run(recipe_of(path, "--run.directory", str(tmp_path), "--run.name", "model"), resume=False)
+    recipe = recipe_of(path, "--run.directory", str(tmp_path), "--run.name", "model")
+    with (
+        pytest.raises(ConfigError, match=r"is there and is not a run \(no config.toml\)"),
+        open_run(recipe, resume=False),
+    ):
+        pass
     assert sorted((tmp_path / "model").iterdir()) == before
 
 

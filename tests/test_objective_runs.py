@@ -48,8 +48,9 @@ def test_a_resumed_run_with_a_critic_and_a_reference_is_the_uninterrupted_one(tm
 
     # Without the reference there is nothing to measure against: a run cannot be given a KL term halfway.
     shutil.rmtree(parts.parent / "runs/tiny/reference")
-    with pytest.raises(ConfigError, match="needs the policy of version 0"):
-        open_run(recipe_of(parts, *SETTINGS, *OBJECTIVE), resume=True)
+    recipe = recipe_of(parts, *SETTINGS, *OBJECTIVE)
+    with pytest.raises(ConfigError, match="needs the policy of version 0"), open_run(recipe, resume=True):
+        pass
 
 
 def test_the_reference_is_the_policy_after_the_warm_start(tmp_path: Path) -> None:

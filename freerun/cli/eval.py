@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from freerun.model.adapter_directory import is_adapter
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
 
 if TYPE_CHECKING:
+    from freerun.runtime.checkpoint import Checkpoint
     from freerun.runtime.eval_job import EvalJob
 
 EPILOG = """\
@@ -49,18 +51,11 @@ def run(arguments: Sequence[str]) -> int:
     else:
         job = make_job(args, overrides)
         directory = args.output or new_directory(args.target, job)
-        if not is_vacant(directory):
-            raise FreerunError(f'"{directory}" exists; name another with --output DIR')
 
         from freerun.runtime.eval_session import run_eval
 
         run_eval(job, directory)
     return _report(directory, args)
-
-
-def is_vacant(directory: Path) -> bool:
-    """Whether results can go there: nothing is, or only the logs of an attempt that failed."""
-    return not directory.exists() or {path.name for path in directory.iterdir()} <= {"logs"}
 
 
 def _report(directory: Path, args: argparse.Namespace) -> int:
@@ -99,6 +94,7 @@ def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
     if (target / "config.json").is_file() or is_adapter(target):
         if version is not None:
             raise CheckpointError(f'"{target}" is a model, not a run: it has no version {version}')
+        _verify_own_checkpoint(target)
         return target, 0
     if is_hub_name(str(target)):
         raise ModelError(f'"{target}" is no directory here, and {how_to_fetch(str(target))}')
@@ -107,19 +103,38 @@ def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
             f'"{target}" is neither a model directory (no config.json) nor a run (no config.toml); '
             "name one, such as models/smollm2 or runs/times-tables"
         )
-    from freerun.runtime.checkpoint import find_checkpoint, read_checkpoint
+    from freerun.runtime.checkpoint import read_checkpoint
 
     checkpoints = target / "checkpoints"
-    if version is not None:
-        if not (checkpoints / f"step-{version}").is_dir():
-            kept = ", ".join(sorted(path.name for path in checkpoints.glob("step-*"))) or "none"
-            raise CheckpointError(f'the run "{target}" has no checkpoint of version {version}; it keeps {kept}')
+    if version is None:
+        checkpoint = _newest_whole(target, checkpoints)
+    elif (checkpoints / f"step-{version}").is_dir():
         checkpoint = read_checkpoint(checkpoints / f"step-{version}")
-    elif (newest := find_checkpoint(checkpoints)) is None:
-        raise CheckpointError(f'the run "{target}" has no checkpoint yet (no checkpoints/step-*)')
     else:
-        checkpoint = newest
+        kept = ", ".join(sorted(path.name for path in checkpoints.glob("step-*"))) or "none"
+        raise CheckpointError(f'the run "{target}" has no checkpoint of version {version}; it keeps {kept}')
     return checkpoint.model_directory, checkpoint.state.version
+
+
+def _newest_whole(run: Path, checkpoints: Path) -> Checkpoint:
+    """The run's newest whole checkpoint; says so if newer ones are damaged."""
+    from freerun.runtime.checkpoint import find_checkpoint
+
+    found = find_checkpoint(checkpoints)
+    if found.checkpoint is None:
+        raise CheckpointError(f'the run "{run}" has no checkpoint yet (no checkpoints/step-*)')
+    for damage in found.damage:
+        print(f"freerun: {damage}; using {found.checkpoint.directory.name} instead", file=sys.stderr)
+    return found.checkpoint
+
+
+def _verify_own_checkpoint(model: Path) -> None:
+    """The model of a checkpoint has a manifest above it: refuse files that do not match it."""
+    from freerun.runtime.manifest import MANIFEST_FILE, verify
+
+    checkpoint = model.resolve().parent
+    if model.resolve().name == "model" and (checkpoint / MANIFEST_FILE).exists():
+        verify(checkpoint)
 
 
 def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) -> Recipe:

@@ -4,19 +4,18 @@
         model/                   Hugging Face directory, loads in `transformers`
         optimizer.safetensors    AdamW's moments
         state.msgpack            version, data cursor, buffered groups, prompts in flight
-        manifest.json            sha256 and size of every file above
+        manifest.json            sha256 and size of every file above (`manifest.py`)
 
 Written under a temporary name, synced, hashed, then renamed: a directory that is there is whole, and the
-manifest tells if it was damaged later (safetensors itself accepts a flipped bit). The newest `keep` stay.
+manifest tells if it was damaged later. The newest `keep` stay.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +23,20 @@ import msgspec
 
 from freerun.buffer.groups import BufferState
 from freerun.errors import CheckpointError
+from freerun.runtime.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    describe_files,
+    read_manifest,
+    sync,
+    verify,
+    write_manifest,
+)
 from freerun.types import decoder_for, encode
 
 MODEL_DIRECTORY = "model"
 OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.msgpack"
-MANIFEST_FILE = "manifest.json"
 
 
 class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -53,6 +60,8 @@ class Checkpoint:
 
     directory: Path
     state: ControllerState
+    has_optimizer: bool
+    """False when it was dropped at the end of a finished run: the model can be used, the run not continued."""
 
     @property
     def model_directory(self) -> Path:
@@ -63,6 +72,14 @@ class Checkpoint:
         return self.directory / OPTIMIZER_FILE
 
 
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint, and why each newer one was passed over, newest first."""
+
+    checkpoint: Checkpoint | None
+    damage: tuple[CheckpointError, ...] = ()
+
+
 class CheckpointWriter:
     """One checkpoint being written: opened when the state is captured, sealed when all files are there."""
 
@@ -70,9 +87,10 @@ class CheckpointWriter:
         self.directory = directory / f".step-{state.version}.writing"
         self._final = directory / f"step-{state.version}"
         self._encoded_state = encode(state)
-        if self.directory.exists():
-            shutil.rmtree(self.directory)
-        self.directory.mkdir(parents=True)
+        with _disk_errors(self._final):
+            if self.directory.exists():
+                shutil.rmtree(self.directory)
+            self.directory.mkdir(parents=True)
 
     async def seal(self, *, keep: int) -> Path:
         """Add state and manifest, sync, rename, and remove all but the newest `keep`, in a thread."""
@@ -80,27 +98,56 @@ class CheckpointWriter:
         return self._final
 
 
+@contextmanager
+def _disk_errors(final: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{final}: the checkpoint could not be written ({error}); free disk space, then resume the run; "
+            "the checkpoints before it are untouched"
+        ) from error
+
+
 def _seal(temporary: Path, final: Path, encoded_state: bytes, keep: int) -> None:
-    (temporary / STATE_FILE).write_bytes(encoded_state)
-    files = sorted(path for path in temporary.rglob("*") if path.is_file())
-    manifest = {
-        str(path.relative_to(temporary)): {"sha256": _hash(path), "bytes": path.stat().st_size} for path in files
-    }
-    (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2))
-    for path in (*files, temporary / MANIFEST_FILE, temporary / MODEL_DIRECTORY, temporary):
-        _sync(path)
-    replaced = final.with_name(f".{final.name}.replaced")
-    if final.exists():  # of a session that was rewound; it goes only when the new one is there
+    with _disk_errors(final):
+        (temporary / STATE_FILE).write_bytes(encoded_state)
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        for path in files:
+            sync(path)
+        write_manifest(temporary, describe_files(files, temporary))
+        for path in (temporary / MODEL_DIRECTORY, temporary):
+            sync(path)
+        _replace(final, temporary)
+    for _, old in _by_version(final.parent)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)  # what cannot be removed now is tried again at the next checkpoint
+
+
+def _replace(final: Path, temporary: Path) -> None:
+    """Give the checkpoint its name; one of the same version, from before a rewind, goes only when it is there."""
+    replaced = _replaced(final)
+    shutil.rmtree(replaced, ignore_errors=True)
+    if final.exists():
         final.rename(replaced)
     temporary.rename(final)
-    _sync(final.parent)
+    sync(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-    for _, old in _by_version(final.parent)[:-keep]:
-        shutil.rmtree(old)
+
+
+def _replaced(final: Path) -> Path:
+    return final.with_name(f".{final.name}.replaced")
+
+
+def restore_replaced(directory: Path) -> None:
+    """Undo a replacement that was cut off between its two renames; only the run's one writer may call this."""
+    for replaced in directory.glob(".step-*.replaced"):
+        final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
+        if not final.exists():
+            replaced.rename(final)
 
 
 def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
-    """Set aside what is newer than the chosen checkpoint, so that it is neither kept nor found in its place.
+    """Set aside what is newer than the chosen checkpoint, which must neither be kept nor found in its place.
 
     Returns the damaged directories under their new names; half-written ones are removed.
     """
@@ -116,52 +163,64 @@ def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
     return set_aside
 
 
-def find_checkpoint(directory: Path) -> Checkpoint | None:
-    """The newest checkpoint below `directory` that is whole; None if there is none at all."""
-    candidates = _by_version(directory)
-    problems = []
-    for _, path in reversed(candidates):
+def find_checkpoint(directory: Path) -> Found:
+    """The newest checkpoint below `directory` that is whole; an error if there are some and none is."""
+    damage: list[CheckpointError] = []
+    for _, path in reversed(_by_version(directory)):
         try:
-            return read_checkpoint(path)
+            return Found(read_checkpoint(path), tuple(damage))
         except CheckpointError as error:
-            problems.append(str(error))
-    if problems:
-        raise CheckpointError(f"no checkpoint below {directory} is whole: " + "; ".join(problems))
-    return None
+            damage.append(error)
+    if damage:
+        reasons = "; ".join(map(str, damage))
+        raise CheckpointError(f"no checkpoint below {directory} is whole: {reasons}")
+    return Found(None)
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Verify every file against the manifest, then read the controller's state."""
-    try:
-        manifest = json.loads((directory / MANIFEST_FILE).read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{directory}: its manifest cannot be read ({error})") from None
-    for name, expected in manifest.items():
-        path = directory / name
-        if not path.is_file() or path.stat().st_size != expected["bytes"] or _hash(path) != expected["sha256"]:
-            raise CheckpointError(f"{path}: missing, or not the file that was saved (sha256 differs)")
+    manifest = verify(directory)
+    _require_needed(directory, manifest)
     try:
         state: ControllerState = decoder_for(ControllerState).decode((directory / STATE_FILE).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{directory / STATE_FILE}: cannot be read ({error.strerror})") from None
     except msgspec.MsgspecError as error:
         raise CheckpointError(
             f"{directory / STATE_FILE}: written by another version of freerun ({error})"
         ) from None
-    return Checkpoint(directory, state)
+    if directory.name != f"step-{state.version}":
+        raise CheckpointError(f"{directory}: holds version {state.version}, so it was renamed or copied")
+    return Checkpoint(directory, state, has_optimizer=manifest[OPTIMIZER_FILE] is not None)
+
+
+def _require_needed(directory: Path, manifest: Manifest) -> None:
+    """Refuse a manifest that vouches for less than a whole checkpoint."""
+    listed = {name for name, entry in manifest.items() if entry is not None or name == OPTIMIZER_FILE}
+    in_model = {name.removeprefix(f"{MODEL_DIRECTORY}/") for name in listed if name.startswith(MODEL_DIRECTORY)}
+    needed = {
+        STATE_FILE: STATE_FILE in listed,
+        OPTIMIZER_FILE: OPTIMIZER_FILE in listed,
+        f"{MODEL_DIRECTORY}/config.json": bool(in_model & {"config.json", "adapter_config.json"}),
+        f"{MODEL_DIRECTORY}/*.safetensors": any(name.endswith(".safetensors") for name in in_model),
+    }
+    for name, is_listed in needed.items():
+        if not is_listed:
+            raise CheckpointError(f"{directory / MANIFEST_FILE}: does not list {name}")
+
+
+def drop_optimizers(directory: Path) -> None:
+    """Remove the optimizer's state from every checkpoint: two thirds of the disk that a run takes.
+
+    The manifest goes first, so a crash in between leaves a whole checkpoint and a file that nothing refers to.
+    """
+    for _, path in _by_version(directory):
+        with _disk_errors(path):
+            write_manifest(path, read_manifest(path) | {OPTIMIZER_FILE: None})
+            sync(path)
+            (path / OPTIMIZER_FILE).unlink(missing_ok=True)
 
 
 def _by_version(directory: Path) -> list[tuple[int, Path]]:
     names = [path for path in directory.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
     return sorted((int(path.name.removeprefix("step-")), path) for path in names)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -33,6 +32,7 @@ from freerun.runtime.build import (
 )
 from freerun.runtime.eval_job import EvalJob, Split, save_job
 from freerun.runtime.evaluation import Evaluation, evaluate
+from freerun.runtime.results_directory import results_directory
 from freerun.types import Completion, Prompt, Request
 
 
@@ -48,24 +48,22 @@ class Greedy:
 
 
 def run_eval(job: EvalJob, directory: Path) -> None:
-    """Evaluate, showing progress on stderr, and leave the results in a new `directory`."""
+    """Evaluate, showing progress on stderr, and leave the results in a new `directory`, or nothing if it fails."""
     began = time.monotonic()
     check_backends(job.recipe, trains=False)
     check_directory(Path(job.model))
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
+    with results_directory(directory):
         result, num_available = asyncio.run(_evaluate(job, directory / "logs"))
-    except KeyboardInterrupt:
-        shutil.rmtree(directory)
-        raise
-    seconds = time.monotonic() - began
-    with Store(directory) as store:
-        num_samples = job.recipe.eval.num_samples
-        store(
-            result.as_event(seconds=seconds, version=job.version, num_samples=num_samples, keeps_completions=True)
-        )
-        store(RunFinished(seconds=seconds, outcome="finished", version=job.version, model_directory=job.model))
-    save_job(dataclasses.replace(job, num_available=num_available), directory)
+        seconds = time.monotonic() - began
+        with Store(directory) as store:
+            num_samples = job.recipe.eval.num_samples
+            store(
+                result.as_event(
+                    seconds=seconds, version=job.version, num_samples=num_samples, keeps_completions=True
+                )
+            )
+            store(RunFinished(seconds=seconds, outcome="finished", version=job.version, model_directory=job.model))
+        save_job(dataclasses.replace(job, num_available=num_available), directory)
 
 
 async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:

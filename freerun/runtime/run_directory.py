@@ -1,6 +1,7 @@
 """The run directory, opened: a new one for a new run, an existing one only to resume it.
 
 runs/<name>/
+    lock            held by the process that runs it
     config.toml     the resolved recipe
     store.sqlite    everything that happened
     checkpoints/    whole states of the run
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +25,9 @@ from freerun.events.reader import RunReader
 from freerun.events.schema import STORE_NAME
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.companions import copy_companions
-from freerun.runtime.checkpoint import Checkpoint, find_checkpoint, tidy_for_resume
+from freerun.runtime.checkpoint import Checkpoint, find_checkpoint, restore_replaced, tidy_for_resume
+from freerun.runtime.manifest import sync
+from freerun.runtime.run_lock import LOCK_FILE, locked
 
 CONFIG_FILE = "config.toml"
 
@@ -55,43 +59,99 @@ class RunDirectory:
         return self.path / "logs"
 
 
-def open_run(recipe: Recipe, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
-    """The run's directory and, to resume, its newest checkpoint (None: it was cut off before the first)."""
+@contextmanager
+def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
+    """The run's directory, held by this process, and the checkpoint to resume (None: it was cut off before one).
+
+    Nothing is changed before the lock is held and everything that can be refused has been looked at.
+    """
     run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
-    if resume:
-        return run, _resume(run, recipe)
-    _make_room(run)
-    run.path.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            if not resume:
+                _check_vacant(run, is_locked=False)  # before the lock as well: a refusal must leave no file behind
+                run.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts and completions are private
+            stack.enter_context(locked(run.path))
+            checkpoint: Checkpoint | None = None
+            if resume:
+                checkpoint = _resume(run, recipe)
+            else:
+                _start(run, recipe)
+        except OSError as error:
+            raise ConfigError(
+                f'config: the run directory "{run.path}" cannot be used ({error.strerror or error}); '
+                "choose another --run.directory or --run.name"
+            ) from error
+        yield run, checkpoint
+
+
+def _start(run: RunDirectory, recipe: Recipe) -> None:
+    _check_vacant(run, is_locked=True)
+    if run.config.is_file():  # of a run that failed before its first step
+        _clear(run.path)
     # The config comes first: a directory that has one is ours, and may be cleared if the start fails.
-    run.config.write_text(dump_toml(recipe))
+    _write_config(run, recipe)
     copy_companions(Path(recipe.model.path), run.model)
-    return run, None
 
 
-def _make_room(run: RunDirectory) -> None:
-    """Clear away a run of this name that failed before its first step; anything else that is there stays."""
+def _check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
+    """Refuse a directory that holds a run with steps, or anything that is not a run."""
     if run.config.is_file():
         if not _is_unused(run):
             raise ConfigError(
                 f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
             )
-        shutil.rmtree(run.path)
-    elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        return
+    names = {path.name for path in run.path.iterdir()} if run.path.is_dir() else {run.path.name}
+    if not run.path.exists() or (LOCK_FILE in names and not is_locked):
+        return  # free, or being started by another process: the lock tells
+    if names - {LOCK_FILE}:
         raise ConfigError(
             f'config: "{run.path}" is there and is not a run (no config.toml); choose another --run.name or '
             "--run.directory"
         )
 
 
+def _clear(directory: Path) -> None:
+    """Empty the directory, but for the lock that this process holds."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK_FILE:
+            path.unlink()
+
+
+def _write_config(run: RunDirectory, recipe: Recipe) -> None:
+    """Put the recipe in place, the old one or the new one: without it the run could not be resumed."""
+    temporary = run.path / f".{CONFIG_FILE}.writing"
+    temporary.write_text(dump_toml(recipe))
+    sync(temporary)
+    temporary.rename(run.config)
+
+
 def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
     _check_same_run(recipe, load_recipe(run.config, []), run)
-    checkpoint = find_checkpoint(run.checkpoints)
-    if recipe.objective.kl_coefficient > 0 and checkpoint and checkpoint.state.version > 0:
-        _check_reference(run)
-    for damaged in tidy_for_resume(run.checkpoints, checkpoint):
-        print(f"freerun: a damaged checkpoint was set aside as {damaged}", file=sys.stderr)
-    run.config.write_text(dump_toml(recipe))
+    restore_replaced(run.checkpoints)
+    found = find_checkpoint(run.checkpoints)
+    checkpoint = found.checkpoint
+    if checkpoint is not None:
+        _check_resumable(run, recipe, checkpoint)
+    set_aside = tidy_for_resume(run.checkpoints, checkpoint)
+    for damaged, reason in zip(set_aside, reversed(found.damage), strict=False):
+        print(f"freerun: a damaged checkpoint was set aside as {damaged} ({reason})", file=sys.stderr)
+    _write_config(run, recipe)
     return checkpoint
+
+
+def _check_resumable(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint) -> None:
+    if not checkpoint.has_optimizer:
+        raise CheckpointError(
+            f"{checkpoint.directory}: its optimizer was dropped when the run had finished "
+            f"(checkpoint.keep_optimizer = false), so the run cannot be resumed; start another from its model: "
+            f"--run.name NAME --model.path {checkpoint.model_directory}"
+        )
+    if recipe.objective.kl_coefficient > 0 and checkpoint.state.version > 0:
+        _check_reference(run)
 
 
 def _check_reference(run: RunDirectory) -> None:

@@ -72,12 +72,11 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
     base = Path(recipe.model.path)
     if not resume:  # before there is a run
         check_directory(base)
-    run, checkpoint = open_run(recipe, resume=resume)
-    if resume and (checkpoint is None or recipe.lora.is_on):  # else the checkpoint holds all weights
-        check_directory(base)
     console = Console()
     view = make_view(console)
-    with Store(run.path) as store:
+    with open_run(recipe, resume=resume) as (run, checkpoint), Store(run.path) as store:
+        if resume and (checkpoint is None or recipe.lora.is_on):  # else the checkpoint holds all weights
+            check_directory(base)
         if resume:
             if checkpoint is not None:
                 store.rewind(checkpoint.state.version, seconds=checkpoint.state.seconds)

@@ -1,0 +1,41 @@
+"""One process at a time may change a run directory: it holds a lock on the file `lock` in it.
+
+The kernel releases the lock when the process ends, however it ends. The file itself is never removed: a process
+that waits with the old file open would otherwise lock nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from freerun.errors import ConfigError
+
+LOCK_FILE = "lock"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process alone, or raise at once if another one does."""
+    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f'config: the run "{directory}" is in use by {_describe_holder(descriptor)}; '
+                "wait for it or stop it, or choose another --run.name"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _describe_holder(descriptor: int) -> str:
+    written = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    return f"process {written}" if written.isdecimal() else "another process"
