@@ -243,6 +243,15 @@ def test_a_run_named_twice_and_a_directory_that_is_no_run_are_refused(runs: list
         read_groups([tmp_path])
 
 
+def test_a_comparison_that_cannot_be_written_is_one_line(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["compare", *map(str, runs), "--out", str(tmp_path / "file" / "x")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("cannot be written (Not a directory); name another with --out DIR")
+
+
 def test_without_matplotlib_there_is_a_table_and_the_figure_names_what_to_install(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

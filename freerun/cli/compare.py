@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from freerun.cli.arguments import Parser
+from freerun.errors import FreerunError
 
 EPILOG = """\
 Runs that differ only in run.seed are one group: their mean, with a 95 % interval over seeds. A group is
@@ -29,7 +30,12 @@ def run(arguments: Sequence[str]) -> int:
     groups = read_groups(args.runs)
     print_table(HEADER, table_rows(groups), notes(groups))
     if args.out:
-        write_comparison(groups, args.out)
+        try:
+            write_comparison(groups, args.out)
+        except OSError as error:
+            raise FreerunError(
+                f'"{args.out}" cannot be written ({error.strerror or error}); name another with --out DIR'
+            ) from error
         print(f"wrote compare.png, compare.csv and table.md to {args.out}")
     return 0
 

@@ -22,12 +22,14 @@ STATE_STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow",
 
 def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
-    if not args.directory.is_dir():
-        raise FreerunError(f'"{args.directory}" is not a directory; name the one that holds the runs')
+    directory = args.directory or Path(RunConfig().directory)
+    # The default is not there before the first run; one that was named must be.
+    if not directory.is_dir() and (args.directory or directory.exists()):
+        raise FreerunError(f'"{directory}" is not a directory; name the one that holds the runs')
 
     from freerun.events.reader import list_runs
 
-    summaries = list_runs(args.directory)
+    summaries = list_runs(directory)
     if args.json:
         import msgspec
 
@@ -35,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
 
     if not summaries:
-        print(f'no runs in "{args.directory}"')
+        print(f'no runs in "{directory}"')
         return 0
 
     from freerun.cli.report_table import print_table
@@ -73,9 +75,6 @@ def ago(seconds: float) -> str:
 
 def _parser() -> Parser:
     parser = Parser("freerun runs", "List the runs of a directory.")
-    directory = RunConfig().directory
-    parser.add_argument(
-        "directory", metavar="DIR", type=Path, nargs="?", default=Path(directory), help=f"default: {directory}"
-    )
+    parser.add_argument("directory", metavar="DIR", type=Path, nargs="?", help=f"default: {RunConfig().directory}")
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
     return parser
