@@ -21,6 +21,7 @@ from freerun.config.lora import LoraConfig
 from freerun.config.sft import SftConfig
 from freerun.data.demonstrations import read_demonstrations
 from freerun.data.tokenizer import Tokenizer
+from freerun.errors import FreerunError
 from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 from freerun.model.tiny import make_tiny
@@ -171,6 +172,22 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(
     assert main(["sft", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not Path("out").exists()
+
+
+def test_weights_that_are_not_finite_are_not_saved(work: Path) -> None:
+    tokenizer, config = Tokenizer.load(Path("model")), SftConfig(template="{question}=", completion_field="answer")
+    job = SftJob(Path("model"), Path("sums.jsonl"), Path("out"), config, LoraConfig())
+    directory = SftDirectory(Path("out"))
+    directory.begin({}, 0)
+    data = read_demonstrations(Path("sums.jsonl"), tokenizer, config)
+    session = SftSession(job, data, directory, Console(quiet=True), step=0)
+    session._save()
+    saved = (directory.model / "model.safetensors").read_bytes()
+    with torch.no_grad():
+        session._trained.decoder.embedding.weight[3, 1] = float("nan")
+    with pytest.raises(FreerunError, match=r"embedding.weight is not finite.*lower --lr"):
+        session._save()
+    assert (directory.model / "model.safetensors").read_bytes() == saved
 
 
 def test_a_directory_of_other_settings_is_not_continued(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

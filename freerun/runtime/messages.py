@@ -17,6 +17,9 @@ from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.types import Completion, Demonstration, EngineStats, Group, Publication, Request, StepResult
 
+DIVERGED = "diverged"
+"""Metric of a step that skipped updates because the weights themselves are no longer usable."""
+
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag=True):
     pass

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from freerun.config.recipe import Recipe
 from freerun.data.tokenizer import Tokenizer
-from freerun.errors import FreerunError
+from freerun.errors import CheckpointError, FreerunError, WorkerError
 from freerun.events.events import (
     Activity,
     AnyEvent,
@@ -53,7 +53,7 @@ from freerun.runtime.build import (
 from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState
 from freerun.runtime.controller import Controller, Stages
 from freerun.runtime.core_lending import CoreLending
-from freerun.runtime.messages import StartTrainer
+from freerun.runtime.messages import DIVERGED, StartTrainer
 from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.run_directory import RunDirectory, open_run
 from freerun.runtime.summary import describe
@@ -107,6 +107,8 @@ class Session:
         self._view = view
         self._version = checkpoint.state.version if checkpoint else 0
         self._saved_model = str(checkpoint.model_directory) if checkpoint else ""
+        self._unsaved = ""
+        """Why a checkpoint could not be written, if one could not."""
         self._controller: Controller | None = None
         self._grader: GraderPool | None = None
         self._lending: CoreLending | None = None
@@ -129,7 +131,7 @@ class Session:
         except asyncio.CancelledError:
             outcome, reason = "interrupted", "stopped at once, without a checkpoint of the last steps"
         except FreerunError as error:
-            reason = str(error)
+            reason = self._explain(error)
         finally:
             self._emit_end(outcome, reason)
         return outcome
@@ -236,12 +238,26 @@ class Session:
         return self._finish_save(writer, saved, state.version)
 
     async def _finish_save(self, writer: CheckpointWriter, saved: Awaitable[None], version: int) -> None:
-        await saved
-        # The store first, so that it never lacks what the checkpoint has seen.
-        await asyncio.to_thread(self._store.flush)
-        directory = await writer.seal(keep=self._recipe.checkpoint.keep)
+        try:
+            await saved
+            # The store first, so that it never lacks what the checkpoint has seen.
+            await asyncio.to_thread(self._store.flush)
+            directory = await writer.seal(keep=self._recipe.checkpoint.keep)
+        except CheckpointError as error:
+            self._unsaved = f"version {version} was not saved: {error}; {self._describe_newest()}"
+            raise CheckpointError(self._unsaved) from error
         self._saved_model = str(directory / "model")
         self._emit(CheckpointSaved(seconds=self._seconds(), version=version, directory=str(directory)))
+
+    def _describe_newest(self) -> str:
+        if not self._saved_model:
+            return "there is no checkpoint before it"
+        return f"the newest checkpoint is {Path(self._saved_model).parent}, which --resume continues from"
+
+    def _explain(self, error: FreerunError) -> str:
+        """Why the run ended, and why its last steps were not saved if that was tried in vain."""
+        reason = str(error)
+        return f"{reason}; {self._unsaved}" if self._unsaved and self._unsaved not in reason else reason
 
     # ---- what happens ---------------------------------------------------------------------------
 
@@ -251,6 +267,11 @@ class Session:
     def _emit(self, event: AnyEvent) -> None:
         if isinstance(event, StepFinished):
             self._store.check()  # a store that cannot write must not go unnoticed for more than a step
+            if event.result.metrics.get(DIVERGED):
+                raise WorkerError(
+                    f"training diverged: after step {event.result.version} the weights or the logits are not "
+                    "finite; resume with a lower train.lr"
+                )
         self._store(event)
         self._view(event)
 

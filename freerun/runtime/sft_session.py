@@ -34,6 +34,7 @@ from freerun.model.adapter_directory import model_config
 from freerun.model.directory_check import check_directory
 from freerun.model.projections import check_rank
 from freerun.model.trained import TrainedModel
+from freerun.runtime.divergence import find_not_finite
 from freerun.runtime.sft_directory import OPTIMIZER_FILE, SftDirectory
 from freerun.train.allocator import keep_freed_memory
 from freerun.train.schedule import cosine_learning_rate
@@ -203,6 +204,12 @@ class SftSession:
 
     def _save(self) -> None:
         is_finished = self.step == self.num_steps
+
+        if broken := find_not_finite(self._trained.state()):
+            raise FreerunError(
+                f"step {self.step} is not saved: {broken.replace('train.lr', f'--lr = {self._config.lr:g}')}; "
+                f"what was saved in {self._directory.path} before stays"
+            )
 
         def write(directory: Path) -> None:
             self._trained.save(self._trained.state(), directory, companions=self._job.model)

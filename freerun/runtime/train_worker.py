@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -25,7 +26,9 @@ from freerun.model.directory_growth import reported_growth
 from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
 from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
+from freerun.runtime.divergence import find_not_finite, find_overflow
 from freerun.runtime.messages import (
+    DIVERGED,
     CoresInUse,
     FromTrainer,
     Progress,
@@ -46,11 +49,11 @@ from freerun.runtime.messages import (
 )
 from freerun.runtime.trainer_cores import ThreadRates, TrainerCores
 from freerun.train.allocator import keep_freed_memory
-from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
+from freerun.train.ranks import Ranks, SingleRank, add_numbers, snapshot, whole_tensors
 from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
 from freerun.train.trainer import PolicyTrainer
-from freerun.types import Publication
+from freerun.types import Group, Publication, StepResult
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
 
@@ -122,7 +125,7 @@ class TrainWorker:
                 case TrainStep(groups=groups):
                     self._supervised = None  # the warm start is over
                     self._need_reference()
-                    self._answer(StepDone(result=self._trainer.step(groups)))
+                    self._answer(StepDone(result=self._step(groups)))
                 case Publish():
                     self._publish()
                 case Save(directory=directory, version=version):
@@ -180,15 +183,33 @@ class TrainWorker:
 
         _in_background(confirm)
 
+    def _step(self, groups: Sequence[Group]) -> StepResult:
+        """One step; if gradients were not finite, look whether the weights are the cause, which costs a pass."""
+        result = self._trainer.step(groups)
+        if not result.metrics.get("skipped_updates"):
+            return result
+        has_diverged = bool(find_not_finite(self._trained.state()))
+        if not has_diverged and self._ranks.num_ranks == 1:
+            has_diverged = bool(find_overflow(self._model))
+        [num_diverged] = add_numbers(self._ranks, [float(has_diverged)])
+        if not num_diverged:
+            return result
+        return msgspec.structs.replace(result, metrics={**result.metrics, DIVERGED: num_diverged})
+
     def _save(self, directory: Path) -> None:
         """Snapshot now, write in the background: the next step may start before the files are on disk."""
         weights = snapshot(self._ranks, self._trained.state())
         optimizer = snapshot(self._ranks, self._trainer.optimizer_state())
         if self._ranks.rank != 0:
             return
+        # Of several ranks each holds a share, which computes nothing alone.
+        overflow = find_overflow(self._model) if self._ranks.num_ranks == 1 else ""
 
         def write() -> None:
-            error = ""
+            error = find_not_finite({**weights, **optimizer}) or overflow
+            if error:
+                self._parent.send(Saved(directory=str(directory), error=error))
+                return
             try:
                 with reported_growth(directory, lambda: self._parent.send(Saving())):
                     self._trained.save(weights, directory / MODEL_DIRECTORY, companions=self._companions)
