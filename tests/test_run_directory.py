@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import sqlite3
 import stat
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -12,12 +13,16 @@ from pathlib import Path
 
 import pytest
 from test_checkpoint import save
+from test_store import a_start, make_step, write
 from tiny_runs import make_run, recipe_of
 
 from freerun.cli.main import main
 from freerun.errors import CheckpointError, ConfigError
+from freerun.events.reader import RunReader
+from freerun.events.schema import StoreError
+from freerun.events.store import Store
 from freerun.runtime.checkpoint import drop_optimizers
-from freerun.runtime.run_directory import open_run
+from freerun.runtime.run_directory import RunDirectory, open_run
 
 NUM_ROUNDS = 60
 
@@ -28,7 +33,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def refuse(path: Path, *overrides: str, resume: bool, match: str) -> None:
     with (
-        pytest.raises((ConfigError, CheckpointError), match=match),
+        pytest.raises((ConfigError, CheckpointError, StoreError), match=match),
         open_run(recipe_of(path, *overrides), resume=resume),
     ):
         pass
@@ -116,6 +121,61 @@ def test_a_run_without_its_optimizer_is_not_resumed_and_says_how_to_go_on(tmp_pa
         save(run.checkpoints, 3)
         drop_optimizers(run.checkpoints)
     refuse(path, resume=True, match=r"keep_optimizer = false.*--model.path .*step-3/model")
+
+
+def make_resumable(path: Path, *, num_recorded: int) -> RunDirectory:
+    """A run with a checkpoint of version 3 and a store of so many steps."""
+    with open_run(recipe_of(path), resume=False) as (run, _):
+        save(run.checkpoints, 3)
+        write(run.path, a_start(), *(make_step(version + 1) for version in range(num_recorded)))
+    return run
+
+
+def test_a_store_that_was_lost_or_lacks_steps_of_the_checkpoint_is_not_silently_replaced(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    run = make_resumable(path, num_recorded=4)
+    with open_run(recipe_of(path), resume=True) as (_, checkpoint):
+        assert checkpoint is not None
+    (run.path / "store.sqlite").unlink()
+    before = contents(run.path)
+    refuse(path, resume=True, match=r"holds 0 of the 3 steps that made .*step-3: .*--model.path .*step-3/model")
+    assert contents(run.path) == before
+    write(run.path, a_start(), make_step(1), make_step(2))
+    refuse(path, resume=True, match="holds 2 of the 3 steps")
+
+
+def test_a_deleted_write_ahead_log_is_noticed_on_resume(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    with open_run(recipe_of(path), resume=False) as (run, _), Store(run.path) as store:
+        store(a_start())
+        store.flush()
+        with RunReader(run.path) as reader:
+            reader.steps()  # leaves nothing locked
+        # A reader of an old state: what follows stays in the log.
+        connection = sqlite3.connect(run.path / "store.sqlite", isolation_level=None)
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM events").fetchone()
+        for version in (1, 2, 3):
+            store(make_step(version))
+        store.flush()
+        save(run.checkpoints, 3)
+        shutil.copytree(run.path, tmp_path / "runs" / "copy")
+        connection.close()
+    (tmp_path / "runs" / "copy" / "store.sqlite-wal").unlink()
+    (tmp_path / "runs" / "copy" / "store.sqlite-shm").unlink()
+    refuse(path, "--run.name", "copy", resume=True, match="holds 0 of the 3 steps")
+
+
+def test_a_damaged_store_is_not_resumed_on(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    run = make_resumable(path, num_recorded=4)
+    file = run.path / "store.sqlite"
+    content = file.read_bytes()
+    assert content.count(b"7*8=") > 0
+    file.write_bytes(content.replace(b"7*8=", b"7*9=", 1))
+    before = contents(run.path)
+    refuse(path, resume=True, match=r"store\.sqlite is damaged: a row does not match its checksum")
+    assert contents(run.path) == before
 
 
 def test_a_directory_of_something_else_gets_no_lock_file(tmp_path: Path) -> None:

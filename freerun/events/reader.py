@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
 import numpy as np
 
 from freerun.events.events import AnyEvent, ProblemResult
-from freerun.events.schema import STORE_NAME, Rewound, StoreError, check_schema, is_alive, store_file
+from freerun.events.schema import (
+    CHECKED_TABLES,
+    DAMAGE,
+    STORE_NAME,
+    Rewound,
+    StoreError,
+    check_schema,
+    checksum,
+    damaged,
+    is_alive,
+    store_file,
+)
 from freerun.types import FinishReason, Floats, Ints, Span, decoder_for
 
+T = TypeVar("T")
 State = Literal["running", "finished", "interrupted", "failed", "crashed"]
 
 
@@ -125,7 +137,7 @@ class RunReader:
             self._db = sqlite3.connect(f"file:{quote(str(self.file.absolute()))}?mode=ro", uri=True)
             self._db.row_factory = sqlite3.Row
             check_schema(self._db, self.file)
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             self.close()
             raise StoreError(f"store {self.file} cannot be read: {error}") from error
         except StoreError:
@@ -147,10 +159,13 @@ class RunReader:
     def steps(self, after: int = 0) -> list[StepRow]:
         """Steps that produced a version greater than `after`, in order."""
         metrics: dict[int, dict[str, float]] = {}
-        for version, name, value in self._rows("SELECT * FROM metrics WHERE version > ?", after):
-            metrics.setdefault(version, {})[name] = _number(value)
-        rows = self._rows("SELECT * FROM steps WHERE version > ? ORDER BY version", after)
-        return [_step_row(row, metrics.get(row["version"], {})) for row in rows]
+        for row in self._rows("SELECT * FROM metrics WHERE version > ?", after):
+            metrics.setdefault(row["version"], {})[row["name"]] = _number(row["value"])
+
+        def make(row: sqlite3.Row) -> StepRow:
+            return _step_row(row, metrics.get(row["version"], {}))
+
+        return self._read(make, "SELECT * FROM steps WHERE version > ? ORDER BY version", after)
 
     def last_step(self) -> StepRow | None:
         """The newest step, or None before the first."""
@@ -159,24 +174,22 @@ class RunReader:
 
     def evals(self) -> list[EvalRow]:
         """Evaluations by version."""
-        floats = ("accuracy", "accuracy_low", "accuracy_high", "mean_length")
-        return [EvalRow(**_with_nan(row, floats)) for row in self._rows("SELECT * FROM evals ORDER BY version")]
+        return self._read(_eval_row, "SELECT * FROM evals ORDER BY version")
 
     def eval_problems(self, version: int) -> list[ProblemResult]:
         """What came of each problem in the evaluation of `version`, in the order they were asked."""
-        rows = self._rows("SELECT * FROM eval_problems WHERE version = ? ORDER BY abs(ordinal)", version)
-        fields = [_with_nan(row, ("mean_reward", "mean_length")) for row in rows]
-        return [ProblemResult(**{name: f[name] for name in f if name != "version"}) for f in fields]
+        query = "SELECT * FROM eval_problems WHERE version = ? ORDER BY abs(ordinal)"
+        return self._read(_problem_row, query, version)
 
     def eval_completions(self, version: int) -> list[EvalCompletionRow]:
         """The completions of the evaluation of `version`; only `freerun eval` keeps them."""
         query = "SELECT * FROM eval_completions WHERE version = ? ORDER BY abs(ordinal), sample"
-        return [_eval_completion_row(row) for row in self._rows(query, version)]
+        return self._read(_eval_completion_row, query, version)
 
     def trajectories(self, version: int) -> list[TrajectoryRow]:
         """The batch that the step to `version` consumed, in the order it was given."""
-        rows = self._rows("SELECT * FROM trajectories WHERE version = ? ORDER BY rowid", version)
-        return [_trajectory_row(row) for row in rows]
+        query = "SELECT * FROM trajectories WHERE version = ? ORDER BY rowid"
+        return self._read(_trajectory_row, query, version)
 
     def trained_ordinals(self) -> list[int]:
         """One ordinal per group and step that trained on it, in order: exactly once means no ordinal twice."""
@@ -189,15 +202,35 @@ class RunReader:
         """Recorded events in order, all or those of some kinds; steps come without their batches."""
         marks = ", ".join("?" * len(kinds))
         where = f"WHERE kind IN ({marks})" if kinds else ""
-        for row in self._rows(f"SELECT body FROM events {where} ORDER BY id", *kinds):
-            yield _decode_event.decode(row[0])
+        for row in self._rows(f"SELECT * FROM events {where} ORDER BY id", *kinds):
+            with self._readable():
+                event = _decode_event.decode(row["body"])
+            yield event
+
+    def verify(self) -> None:
+        """Read all of it, structure and rows; raises if anything is not what was written."""
+        [*problems] = self._rows("PRAGMA integrity_check(1)")
+        if problems[0][0] != "ok":
+            raise damaged(self.file, problems[0][0])
+        for table in CHECKED_TABLES:
+            for _ in self._rows(f"SELECT * FROM {table}"):
+                pass  # each is compared with its checksum
+
+    def num_steps_to(self, version: int) -> int:
+        """Recorded steps up to `version`."""
+        return self._number_of("SELECT count(*) FROM steps WHERE version BETWEEN 1 AND ?", version)
 
     def status(self) -> RunSummary:
         """What the run is and where it stands."""
         rows = list(self._rows("SELECT * FROM sessions ORDER BY session DESC LIMIT 1"))
         if not rows:
             raise StoreError(f"store {self.file} holds no run; it was not made by freerun train")
-        session, last, evals = rows[0], self.last_step(), self.evals()
+        with self._readable():
+            summary = self._summarise(rows[0])
+            return msgspec.convert(msgspec.structs.asdict(summary), RunSummary)  # its session has no checksum
+
+    def _summarise(self, session: sqlite3.Row) -> RunSummary:
+        last, evals = self.last_step(), self.evals()
         is_crashed = session["state"] == "running" and not is_alive(session["pid"], session["pid_created"])
         return RunSummary(
             name=self.file.absolute().parent.name,
@@ -211,13 +244,33 @@ class RunReader:
         )
 
     def _rows(self, query: str, *values: object) -> Iterator[sqlite3.Row]:
+        """The rows as they were written: one that carries a checksum is compared with it."""
         try:
-            yield from self._db.execute(query, values)
-        except sqlite3.Error as error:
+            for row in self._db.execute(query, values):
+                names = row.keys()
+                if "checksum" in names and row["checksum"] != checksum(dict(row)):
+                    key = ", ".join(
+                        f"{name} {row[name]}" for name in ("version", "ordinal", "id") if name in names
+                    )
+                    raise damaged(self.file, f"a row does not match its checksum ({key})")
+                yield row
+        except DAMAGE as error:
             raise StoreError(f"store {self.file} cannot be read: {error}") from error
 
-    def _number_of(self, query: str) -> int:
-        return int(next(self._rows(query))[0])
+    def _read(self, make: Callable[[sqlite3.Row], T], query: str, *values: object) -> list[T]:
+        with self._readable():
+            return [make(row) for row in self._rows(query, *values)]
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What cannot be decoded is damage, or of another freerun."""
+        try:
+            yield
+        except (msgspec.MsgspecError, ValueError, TypeError, LookupError, OverflowError) as error:
+            raise damaged(self.file, f"{type(error).__name__}: {error}") from error
+
+    def _number_of(self, query: str, *values: object) -> int:
+        return int(next(self._rows(query, *values))[0])
 
 
 def list_runs(directory: Path) -> list[RunSummary]:
@@ -241,9 +294,13 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
+def _fields(row: sqlite3.Row) -> dict[str, Any]:
+    return {name: value for name, value in dict(row).items() if name != "checksum"}
+
+
 def _with_nan(row: sqlite3.Row, names: tuple[str, ...]) -> dict[str, Any]:
     """The row's fields; of those named, NULL is the nan that it stands for."""
-    return dict(row) | {name: _number(row[name]) for name in names}
+    return _fields(row) | {name: _number(row[name]) for name in names}
 
 
 def _finite(value: float | None) -> float | None:
@@ -252,8 +309,17 @@ def _finite(value: float | None) -> float | None:
 
 def _step_row(row: sqlite3.Row, metrics: dict[str, float]) -> StepRow:
     counts = _decode_counts.decode(row["staleness_counts"])
-    fields: dict[str, Any] = dict(row) | {"staleness_counts": counts, "metrics": metrics}
+    fields: dict[str, Any] = _fields(row) | {"staleness_counts": counts, "metrics": metrics}
     return StepRow(**fields)
+
+
+def _eval_row(row: sqlite3.Row) -> EvalRow:
+    return EvalRow(**_with_nan(row, ("accuracy", "accuracy_low", "accuracy_high", "mean_length")))
+
+
+def _problem_row(row: sqlite3.Row) -> ProblemResult:
+    fields = _with_nan(row, ("mean_reward", "mean_length"))
+    return ProblemResult(**{name: fields[name] for name in fields if name != "version"})
 
 
 def _eval_completion_row(row: sqlite3.Row) -> EvalCompletionRow:
@@ -265,7 +331,7 @@ def _eval_completion_row(row: sqlite3.Row) -> EvalCompletionRow:
 
 
 def _trajectory_row(row: sqlite3.Row) -> TrajectoryRow:
-    fields: dict[str, Any] = dict(row) | {
+    fields: dict[str, Any] = _fields(row) | {
         "reward": _number(row["reward"]),
         "is_correct": bool(row["is_correct"]),
         "prompt_token_ids": np.frombuffer(row["prompt_token_ids"], np.int32),

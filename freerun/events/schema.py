@@ -8,12 +8,18 @@
     eval_completions   what was sampled in it, where that is kept (`freerun eval`)
 
 (ordinal, sample) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained
-twice. A not-a-number is stored as NULL, the only way SQLite knows it.
+twice. A not-a-number is stored as NULL, the only way SQLite knows it. Every row but those of `sessions`, which
+change, carries a checksum of itself: SQLite checks the structure of its file, not what the rows say.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +32,7 @@ from freerun.events.events import AnyEvent, EvalFinished, Event, RunFinished, Ru
 from freerun.types import Trajectory, encode
 
 STORE_NAME = "store.sqlite"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 SCHEMA = """
 CREATE TABLE sessions (
@@ -35,42 +41,61 @@ CREATE TABLE sessions (
     reason TEXT NOT NULL DEFAULT '', model_directory TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE events (
-    id INTEGER PRIMARY KEY, seconds REAL NOT NULL, kind TEXT NOT NULL, version INTEGER, body BLOB NOT NULL
+    id INTEGER PRIMARY KEY, seconds REAL NOT NULL, kind TEXT NOT NULL, version INTEGER, body BLOB NOT NULL,
+    checksum INTEGER NOT NULL
 );
 CREATE TABLE steps (
     version INTEGER PRIMARY KEY, seconds REAL NOT NULL, step_seconds REAL NOT NULL, wait_seconds REAL NOT NULL,
-    staleness_counts TEXT NOT NULL
+    staleness_counts TEXT NOT NULL, checksum INTEGER NOT NULL
 );
 CREATE TABLE metrics (
-    version INTEGER NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (version, name)
+    version INTEGER NOT NULL, name TEXT NOT NULL, value REAL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (version, name)
 ) WITHOUT ROWID;
 CREATE TABLE trajectories (
     ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, version INTEGER NOT NULL, key TEXT NOT NULL,
     prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
     finish_reason TEXT NOT NULL, staleness INTEGER NOT NULL, prompt_token_ids BLOB NOT NULL,
     token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, spans TEXT NOT NULL,
-    reward_parts TEXT NOT NULL, PRIMARY KEY (ordinal, sample)
+    reward_parts TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (ordinal, sample)
 );
 CREATE INDEX trajectories_by_version ON trajectories (version);
 CREATE TABLE evals (
     version INTEGER PRIMARY KEY, seconds REAL NOT NULL, accuracy REAL, accuracy_low REAL, accuracy_high REAL,
-    num_prompts INTEGER NOT NULL, num_samples INTEGER NOT NULL, num_failed INTEGER NOT NULL, mean_length REAL
+    num_prompts INTEGER NOT NULL, num_samples INTEGER NOT NULL, num_failed INTEGER NOT NULL, mean_length REAL,
+    checksum INTEGER NOT NULL
 );
 CREATE TABLE eval_problems (
     version INTEGER NOT NULL, ordinal INTEGER NOT NULL, key TEXT NOT NULL, num_samples INTEGER NOT NULL,
     num_correct INTEGER NOT NULL, mean_reward REAL, mean_length REAL, failure TEXT NOT NULL,
-    PRIMARY KEY (version, ordinal)
+    checksum INTEGER NOT NULL, PRIMARY KEY (version, ordinal)
 );
 CREATE TABLE eval_completions (
     version INTEGER NOT NULL, ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, key TEXT NOT NULL,
     prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
-    finish_reason TEXT NOT NULL, token_ids BLOB NOT NULL, PRIMARY KEY (version, ordinal, sample)
+    finish_reason TEXT NOT NULL, token_ids BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (version, ordinal, sample)
 );
 """
 
 
+CHECKED_TABLES = ("events", "steps", "metrics", "trajectories", "evals", "eval_problems", "eval_completions")
+"""Tables whose rows carry a checksum; each has a version as well."""
+
+
+DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises for a damaged file; the second when the message itself quotes damaged bytes."""
+
+
 class StoreError(FreerunError):
     """A store that cannot be opened, read or written."""
+
+
+def damaged(file: Path, what: str) -> StoreError:
+    """The error for a store that is not what was written."""
+    return StoreError(
+        f"store {file} is damaged: {what}; put a whole copy of it in its place, or start a run under another name"
+    )
 
 
 class Rewound(Event, frozen=True, kw_only=True, tag="rewound"):
@@ -94,6 +119,20 @@ def check_schema(connection: sqlite3.Connection, file: Path) -> None:
             f"store {file} has schema version {found}, this freerun knows {SCHEMA_VERSION}; "
             "use the freerun that made it, or start the run under another name"
         )
+    if _statements(connection) != _own_statements():
+        raise damaged(file, f"its tables are not those of schema version {SCHEMA_VERSION}")
+
+
+def _statements(db: sqlite3.Connection) -> frozenset[str]:
+    """How the tables of a file were made: a name in there may be damaged like any row."""
+    return frozenset(row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+@cache
+def _own_statements() -> frozenset[str]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        create_tables(db)
+        return _statements(db)
 
 
 def is_empty(db: sqlite3.Connection) -> bool:
@@ -122,26 +161,50 @@ def is_alive(pid: int, created: float) -> bool:
     return found is not None and abs(found - created) < 1.0
 
 
+def checksum(row: Mapping[str, Any]) -> int:
+    """Of what the row says, whether it is about to be written or was read back.
+
+    SQLite gives a whole number as a float where the column is one, and a not-a-number as None.
+    """
+    values = [row[name] for name in sorted(row) if name not in ("id", "checksum")]
+    return zlib.crc32(encode([_as_read(value) for value in values]))
+
+
+def _as_read(value: Any) -> Any:
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else float(value)
+    return value
+
+
+def insert(db: sqlite3.Connection, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows with their checksums."""
+    checked = [{**row, "checksum": checksum(row)} for row in rows]
+    if checked:
+        columns, values = ", ".join(checked[0]), ", ".join(f":{name}" for name in checked[0])
+        db.executemany(f"INSERT INTO {table} ({columns}) VALUES ({values})", checked)
+
+
 def _valid_text(text: str) -> str:
     """Text as UTF-8 can hold it: a lone surrogate from a data file must not stop the writer."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _event_row(event: AnyEvent | Rewound) -> tuple[float, str, int | None, bytes]:
+def _event_row(event: AnyEvent | Rewound) -> dict[str, Any]:
     """A row of `events`: what has a table of its own (batches, problems, completions) is left out."""
     kind = str(event.__struct_config__.tag)
-    if isinstance(event, StepFinished):
-        return event.seconds, kind, event.result.version, encode(msgspec.structs.replace(event, groups=()))
-    if isinstance(event, EvalFinished):
-        return event.seconds, kind, event.version, encode(msgspec.structs.replace(event, problems=(), groups=()))
     # A run's start and end name a version too, but they happened whatever is made again later.
     is_rewindable = kind in ("weights_loaded", "eval_skipped", "checkpoint_saved")
     version = getattr(event, "version", None) if is_rewindable else None
+    if isinstance(event, StepFinished):
+        version, event = event.result.version, msgspec.structs.replace(event, groups=())
+    elif isinstance(event, EvalFinished):
+        version, event = event.version, msgspec.structs.replace(event, problems=(), groups=())
     try:
-        return event.seconds, kind, version, encode(event)
+        body = encode(event)
     except UnicodeEncodeError:
         texts = {name: _valid_text(v) for name, v in msgspec.structs.asdict(event).items() if isinstance(v, str)}
-        return event.seconds, kind, version, encode(msgspec.structs.replace(event, **texts))
+        body = encode(msgspec.structs.replace(event, **texts))
+    return {"seconds": event.seconds, "kind": kind, "version": version, "body": body}
 
 
 def _trajectory_row(version: int, trajectory: Trajectory) -> dict[str, Any]:
@@ -168,7 +231,7 @@ def _trajectory_row(version: int, trajectory: Trajectory) -> dict[str, Any]:
 
 
 def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> None:
-    db.execute("INSERT INTO events (seconds, kind, version, body) VALUES (?, ?, ?, ?)", _event_row(event))
+    insert(db, "events", [_event_row(event)])
 
 
 def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
@@ -191,40 +254,34 @@ def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
 
 
 def _insert_step(db: sqlite3.Connection, event: StepFinished) -> None:
-    result = event.result
-    counts = msgspec.json.encode(result.staleness_counts).decode()
-    db.execute(
-        "INSERT INTO steps VALUES (?, ?, ?, ?, ?)",
-        (result.version, event.seconds, event.step_seconds, event.wait_seconds, counts),
-    )
-    metrics = ((result.version, name, value) for name, value in result.metrics.items())
-    db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", metrics)
-    rows = [_trajectory_row(result.version, t) for group in event.groups for t in group.trajectories]
-    if rows:
-        columns = ", ".join(rows[0])
-        values = ", ".join(f":{name}" for name in rows[0])
-        db.executemany(f"INSERT INTO trajectories ({columns}) VALUES ({values})", rows)
+    version, result = event.result.version, event.result
+    step = {
+        "version": version,
+        "seconds": event.seconds,
+        "step_seconds": event.step_seconds,
+        "wait_seconds": event.wait_seconds,
+        "staleness_counts": msgspec.json.encode(result.staleness_counts).decode(),
+    }
+    insert(db, "steps", [step])
+    metrics = ({"version": version, "name": name, "value": value} for name, value in result.metrics.items())
+    insert(db, "metrics", metrics)
+    insert(db, "trajectories", (_trajectory_row(version, t) for g in event.groups for t in g.trajectories))
 
 
 def _insert_eval(db: sqlite3.Connection, event: EvalFinished) -> None:
     """The evaluation's tables; a resumed run evaluates its first version again, and the newer answer stands."""
+    version = event.version
     for table in ("evals", "eval_problems", "eval_completions"):
-        db.execute(f"DELETE FROM {table} WHERE version = ?", (event.version,))
-    db.execute(
-        "INSERT INTO evals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (event.version, event.seconds, event.accuracy, event.accuracy_low, event.accuracy_high,
-         event.num_prompts, event.num_samples, event.num_failed, event.mean_length),
-    )  # fmt: skip
-    problems = (
-        (event.version, p.ordinal, _valid_text(p.key), p.num_samples, p.num_correct, p.mean_reward, p.mean_length,
-         _valid_text(p.failure))
-        for p in event.problems
-    )  # fmt: skip
-    db.executemany("INSERT INTO eval_problems VALUES (?, ?, ?, ?, ?, ?, ?, ?)", problems)
-    columns = ("version", "ordinal", "sample", "key", "prompt", "answer", "completion", "reward", "is_correct",
-               "finish_reason", "token_ids")  # fmt: skip
-    completions = [_trajectory_row(event.version, t) for group in event.groups for t in group]
-    db.executemany(
-        f"INSERT INTO eval_completions VALUES ({', '.join(f':{name}' for name in columns)})",
-        [{name: row[name] for name in columns} for row in completions],
+        db.execute(f"DELETE FROM {table} WHERE version = ?", (version,))
+    columns = ("version", "seconds", "accuracy", "accuracy_low", "accuracy_high", "num_prompts", "num_samples",
+               "num_failed", "mean_length")  # fmt: skip
+    insert(db, "evals", [{name: getattr(event, name) for name in columns}])
+    problems = (msgspec.structs.asdict(problem) for problem in event.problems)
+    texts = ("key", "failure")
+    insert(
+        db, "eval_problems", ({"version": version} | p | {t: _valid_text(p[t]) for t in texts} for p in problems)
     )
+    kept = ("version", "ordinal", "sample", "key", "prompt", "answer", "completion", "reward", "is_correct",
+            "finish_reason", "token_ids")  # fmt: skip
+    completions = (_trajectory_row(version, t) for group in event.groups for t in group)
+    insert(db, "eval_completions", ({name: row[name] for name in kept} for row in completions))

@@ -23,6 +23,8 @@ from types import TracebackType
 
 from freerun.events.events import AnyEvent
 from freerun.events.schema import (
+    CHECKED_TABLES,
+    DAMAGE,
     Rewound,
     StoreError,
     check_schema,
@@ -38,7 +40,6 @@ from freerun.events.schema import (
 COMMIT_SECONDS = 0.5
 MAX_EVENTS_PER_COMMIT = 512
 CLOSE_SECONDS = 60.0
-_VERSIONED_TABLES = ("steps", "metrics", "trajectories", "evals", "eval_problems", "eval_completions", "events")
 
 
 class _Mark:
@@ -54,7 +55,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.file = store_file(path)
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        _make_directory(self.file.parent)
         self._failure: Exception | None = None
         self._is_closed = False
         self._queue: queue.SimpleQueue[AnyEvent | _Mark] = queue.SimpleQueue()
@@ -99,7 +100,7 @@ class Store:
         self.flush()
         with self._exclusive() as connection, _transaction(connection) as db:
             [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
-            for table in _VERSIONED_TABLES:
+            for table in CHECKED_TABLES:
                 db.execute(f"DELETE FROM {table} WHERE version > ?", (version,))
             # What belongs to no version but came after the checkpoint will happen again too; a session's
             # start and end stay.
@@ -180,8 +181,11 @@ class Store:
 
 def _open(file: Path) -> tuple[sqlite3.Connection, int]:
     """Open or make the store and enter this process as its one writer."""
-    # Autocommit mode: transactions are ours to begin and end. The lock in Store replaces the thread check.
-    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30.0)
+    try:
+        # Autocommit mode: transactions are ours to begin and end. The lock in Store replaces the thread check.
+        connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30.0)
+    except sqlite3.Error as error:
+        raise _cannot_open(file, error) from error
     try:
         if not is_empty(connection):
             check_schema(connection, file)  # Before anything is changed in a file that is not ours.
@@ -191,12 +195,33 @@ def _open(file: Path) -> tuple[sqlite3.Connection, int]:
             if is_empty(db):
                 create_tables(db)
             return connection, _enter_session(db, file)
-    except sqlite3.Error as error:
+    except DAMAGE as error:
         connection.close()
-        raise StoreError(f"store {file} cannot be opened: {error}; move it away to start afresh") from error
+        raise _cannot_open(file, error) from error
     except BaseException:
         connection.close()
         raise
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"store in {directory} cannot be made: {error.strerror or error}") from error
+
+
+def _cannot_open(file: Path, error: Exception) -> StoreError:
+    """Why, and what to do about it."""
+    remedies = {
+        sqlite3.SQLITE_FULL: "free disk space",
+        sqlite3.SQLITE_IOERR: "look at the disk, free space on it",
+        sqlite3.SQLITE_CANTOPEN: "make it a file that can be read and written",
+        sqlite3.SQLITE_READONLY: "make it and its directory writable",
+        sqlite3.SQLITE_BUSY: "end the program that holds it",
+    }
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    remedy = remedies.get(code, "put a whole copy of it in its place, or start a run under another name")
+    return StoreError(f"store {file} cannot be opened: {error}; {remedy}")
 
 
 def _enter_session(db: sqlite3.Connection, file: Path) -> int:

@@ -22,7 +22,7 @@ from freerun.config.load import dump_toml, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import CheckpointError, ConfigError, FreerunError
 from freerun.events.reader import RunReader
-from freerun.events.schema import STORE_NAME
+from freerun.events.schema import STORE_NAME, StoreError
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.companions import copy_companions
 from freerun.runtime.checkpoint import Checkpoint, find_checkpoint, restore_replaced, tidy_for_resume
@@ -150,8 +150,28 @@ def _check_resumable(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint) 
             f"(checkpoint.keep_optimizer = false), so the run cannot be resumed; start another from its model: "
             f"--run.name NAME --model.path {checkpoint.model_directory}"
         )
-    if recipe.objective.kl_coefficient > 0 and checkpoint.state.version > 0:
-        _check_reference(run)
+    if checkpoint.state.version > 0:
+        if recipe.objective.kl_coefficient > 0:
+            _check_reference(run)
+        _check_store(run, checkpoint)
+
+
+def _check_store(run: RunDirectory, checkpoint: Checkpoint) -> None:
+    """Refuse to go on with a store that is damaged, or that lacks steps which made the checkpoint.
+
+    They were on disk before the checkpoint was: the store was lost or replaced, or its write-ahead log was.
+    """
+    version, num_recorded = checkpoint.state.version, 0
+    if (run.path / STORE_NAME).is_file():
+        with RunReader(run.path) as reader:
+            reader.verify()
+            num_recorded = reader.num_steps_to(version)
+    if num_recorded < version:
+        raise StoreError(
+            f"store {run.path / STORE_NAME} holds {num_recorded} of the {version} steps that made "
+            f"{checkpoint.directory}: it, or the {STORE_NAME}-wal beside it, was lost; put it back, or start "
+            f"another run from the checkpoint: --run.name NAME --model.path {checkpoint.model_directory}"
+        )
 
 
 def _check_reference(run: RunDirectory) -> None:
