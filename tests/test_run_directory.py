@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -14,14 +15,14 @@ from pathlib import Path
 import pytest
 from test_checkpoint import save
 from test_store import a_start, make_step, write
-from tiny_runs import make_run, recipe_of
+from tiny_runs import Run, make_run, recipe_of
 
 from freerun.cli.main import main
 from freerun.errors import CheckpointError, ConfigError
 from freerun.events.reader import RunReader
 from freerun.events.schema import StoreError
 from freerun.events.store import Store
-from freerun.runtime.checkpoint import drop_optimizers
+from freerun.runtime.checkpoint import drop_optimizers, read_checkpoint
 from freerun.runtime.run_directory import RunDirectory, open_run
 
 NUM_ROUNDS = 60
@@ -121,6 +122,18 @@ def test_a_run_without_its_optimizer_is_not_resumed_and_says_how_to_go_on(tmp_pa
         save(run.checkpoints, 3)
         drop_optimizers(run.checkpoints)
     refuse(path, resume=True, match=r"keep_optimizer = false.*--model.path .*step-3/model")
+
+
+def test_a_finished_run_says_how_much_disk_it_takes_and_drops_its_optimizer_on_request(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    finished = Run(path, "--train.num_steps", "1", "--checkpoint.keep_optimizer", "false")
+    assert finished.wait() == 0, finished.output
+    run = tmp_path / "runs" / "tiny"
+    assert re.search(rf"^disk       \d+\.\d MB in {re.escape(str(run))}$", finished.output, re.MULTILINE)
+    checkpoint = read_checkpoint(run / "checkpoints" / "step-1")
+    assert not checkpoint.has_optimizer
+    assert not checkpoint.optimizer_file.exists()
+    refuse(path, "--train.num_steps", "2", resume=True, match="its optimizer was dropped")
 
 
 def make_resumable(path: Path, *, num_recorded: int) -> RunDirectory:

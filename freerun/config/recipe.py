@@ -151,6 +151,8 @@ class CheckpointConfig:
     """A checkpoint after this many steps, and always at the end and on Ctrl-C."""
     keep: int = 2
     """Newest checkpoints kept."""
+    keep_optimizer: bool = True
+    """Keep AdamW's moments, two thirds of a checkpoint, after the last step; extending the run needs them."""
 
     def __post_init__(self) -> None:
         require_ranges("checkpoint", self, every_steps=COUNT, keep=COUNT)

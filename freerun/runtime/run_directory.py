@@ -58,6 +58,10 @@ class RunDirectory:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    def num_bytes(self) -> int:
+        """What it takes on disk."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
 
 @contextmanager
 def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
@@ -180,6 +184,19 @@ def _check_reference(run: RunDirectory) -> None:
             f'config: objective.kl_coefficient > 0 needs the policy of version 0, and "{run.reference}" is not '
             "there: the run was started without a KL term; resume it without one, or start another run"
         )
+
+
+def recipe_of_run(directory: Path, overrides: Sequence[str], *, resume: bool) -> tuple[Path, list[str]]:
+    """A run named instead of a recipe: its own recipe, and the overrides with where it is now."""
+    if not (directory / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f'config: "{directory}" is a directory and not a run (no {CONFIG_FILE}); name a recipe, or a run and '
+            "--resume"
+        )
+    if not resume:
+        raise ConfigError(f'config: "{directory}" is a run; --resume continues it, a recipe starts another')
+    place = directory if directory.name not in ("", "..") else directory.resolve()
+    return directory / CONFIG_FILE, ["--run.directory", str(place.parent), "--run.name", place.name, *overrides]
 
 
 def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:

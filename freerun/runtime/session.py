@@ -50,7 +50,7 @@ from freerun.runtime.build import (
     make_trainer,
     make_workflows,
 )
-from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState
+from freerun.runtime.checkpoint import Checkpoint, CheckpointWriter, ControllerState, drop_optimizers
 from freerun.runtime.controller import Controller, Stages
 from freerun.runtime.core_lending import CoreLending
 from freerun.runtime.messages import DIVERGED, StartTrainer
@@ -84,7 +84,7 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
                 store.rewind(0)
         with view:
             outcome = asyncio.run(_run_session(recipe, run, checkpoint, store, view))
-    console.print(describe(view.state), markup=False, highlight=False, soft_wrap=True)
+    console.print(describe(view.state, num_bytes=run.num_bytes()), markup=False, highlight=False, soft_wrap=True)
     return EXIT_CODES[outcome]
 
 
@@ -127,6 +127,8 @@ class Session:
         self._emit_start()
         try:
             await self._run_stages()
+            if not self._is_stopping and not self._recipe.checkpoint.keep_optimizer:
+                drop_optimizers(self._run.checkpoints)
             outcome, reason = "interrupted" if self._is_stopping else "finished", ""
         except asyncio.CancelledError:
             outcome, reason = "interrupted", "stopped at once, without a checkpoint of the last steps"

@@ -9,8 +9,8 @@ from freerun.events.metrics import RunState
 from freerun.runtime.wording import count, duration, printable_block, share_of_time
 
 
-def describe(state: RunState) -> str:
-    """The closing summary of a run; plain text, lines aligned."""
+def describe(state: RunState, *, num_bytes: int = 0) -> str:
+    """The closing summary of a run, whose directory takes `num_bytes`; plain text, lines aligned."""
     facts = [
         ("outcome", _outcome(state)),
         ("steps", _steps(state)),
@@ -24,6 +24,7 @@ def describe(state: RunState) -> str:
         ("borrowed", _borrowed(state)),
         ("deaths", _deaths(state)),
         ("model", _model(state)),
+        ("disk", _disk(state, num_bytes)),
         ("next", _next_command(state)),
     ]
     return "\n".join(f"{name:<11}{printable_block(value)}" for name, value in facts if value)
@@ -110,6 +111,13 @@ def _model(state: RunState) -> str:
     if state.finished and state.finished.model_directory:
         return state.finished.model_directory
     return "no checkpoint was written"
+
+
+def _disk(state: RunState, num_bytes: int) -> str:
+    if not num_bytes:
+        return ""
+    size = f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
+    return f"{size} in {state.directory}"
 
 
 def _next_command(state: RunState) -> str:
