@@ -161,6 +161,30 @@ def test_a_run_is_resumed_with_its_own_settings_and_what_the_command_line_change
     assert (recipe.train.lr, recipe.buffer.max_staleness, recipe.train.num_steps) == (5e-6, 0, 9)
 
 
+def test_a_run_is_resumed_by_the_name_of_its_directory_where_it_is_now(
+    demo: Path, runtime: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(demo, ["--run.name", "started-as", "--train.lr", "0.5"])
+    moved = Path("elsewhere/moved")
+    moved.mkdir(parents=True)
+    (moved / "config.toml").write_text(dump_toml(recipe))
+    assert main(["train", "elsewhere/moved/", "--resume", "--train.num_steps", "9"]) == 7
+    monkeypatch.chdir(moved)
+    assert main(["train", ".", "--resume"]) == 7
+    [(_, first, is_resumed), (_, second, _)] = runtime
+    assert (first.run.directory, first.run.name, first.train.lr, is_resumed) == ("elsewhere", "moved", 0.5, True)
+    assert first.train.num_steps == 9
+    assert (second.run.directory, second.run.name) == (str(Path.cwd().parent), "moved")
+
+
+def test_a_directory_is_not_a_recipe(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/x"), ())
+    assert main(["train", "runs/x"]) == 2
+    assert '"runs/x" is a run; --resume continues it' in capsys.readouterr().err
+    assert main(["train", "runs", "--resume"]) == 2
+    assert '"runs" is a directory and not a run (no config.toml)' in capsys.readouterr().err
+
+
 def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
     demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ examples:
   freerun train recipes/times-tables.toml --run.name sync --buffer.max_staleness 0
   freerun train recipes/gsm8k.toml --data.path train.jsonl --data.held_out_path test.jsonl --dry-run
   freerun train recipes/times-tables.toml --resume
+  freerun train runs/times-tables --resume
 
 configuration, as [section] and key = value in the recipe, or as --section.key value here. Here, elements of
 an array are separated by commas, or the key is repeated; \\n is a line break, \\t a tab and \\\\ a backslash in
@@ -30,6 +31,10 @@ an array are separated by commas, or the key is repeated; \\n is a line break, \
 def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
     args = _parser(with_keys="-h" in own or "--help" in own).parse_own(own)
+    if args.recipe.is_dir():
+        from freerun.runtime.run_directory import recipe_of_run
+
+        args.recipe, overrides = recipe_of_run(args.recipe, overrides, resume=args.resume)
     recipe = load_recipe(args.recipe, overrides)
     if args.resume:
         from freerun.runtime.run_directory import recipe_to_resume
@@ -103,7 +108,12 @@ def _parser(*, with_keys: bool) -> Parser:
         epilog = EPILOG.format(keys=describe_keys(), texts=", ".join(TEXT_KEYS))
     parser = Parser("freerun train", "Train a model by a recipe.", epilog)
     parser.usage = "freerun train RECIPE [--section.key value ...] [--dry-run] [--resume]"
-    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="TOML file, such as recipes/times-tables.toml")
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE",
+        type=Path,
+        help="TOML file, such as recipes/times-tables.toml, or a run to --resume",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the resolved configuration and the plan; run nothing"
     )
