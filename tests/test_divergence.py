@@ -105,6 +105,7 @@ def test_the_reason_names_the_newest_checkpoint_and_the_step_that_diverged(tmp_p
             first = await say(session, CheckpointWriter(run.checkpoints, state_of(9)))
             await session._finish_save(begin(run.checkpoints, 6), asyncio.sleep(0), 6)
             second = await say(session, CheckpointWriter(run.checkpoints, state_of(9)))
+            assert [path.name for path in run.checkpoints.iterdir()] == ["step-6"]
             with pytest.raises(WorkerError, match=r"training diverged: after step 3 .* lower train.lr"):
                 session._emit(make_step(3, (), **{DIVERGED: 1.0}))
             return first, second

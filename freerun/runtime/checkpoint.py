@@ -97,6 +97,10 @@ class CheckpointWriter:
         await asyncio.to_thread(_seal, self.directory, self._final, self._encoded_state, keep)
         return self._final
 
+    def discard(self) -> None:
+        """Give back the disk space of a checkpoint that could not be written."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
 
 @contextmanager
 def _disk_errors(final: Path) -> Iterator[None]:

@@ -245,7 +245,10 @@ class Session:
             # The store first, so that it never lacks what the checkpoint has seen.
             await asyncio.to_thread(self._store.flush)
             directory = await writer.seal(keep=self._recipe.checkpoint.keep)
-        except CheckpointError as error:
+        except FreerunError as error:
+            await asyncio.to_thread(writer.discard)
+            if not isinstance(error, CheckpointError):
+                raise  # the store or the trainer is at fault, and says so
             self._unsaved = f"version {version} was not saved: {error}; {self._describe_newest()}"
             raise CheckpointError(self._unsaved) from error
         self._saved_model = str(directory / "model")
