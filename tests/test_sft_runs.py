@@ -154,6 +154,8 @@ def test_each_row_is_trained_on_once_an_epoch_in_an_order_of_the_seed(work: Path
         (("damaged", "sums.jsonl", "out", *TEMPLATE), "config.json:1: not JSON"),
         (("unweighted", "sums.jsonl", "out", *TEMPLATE), "has neither model.safetensors nor"),
         (("model", "sums.jsonl", "taken", *TEMPLATE), 'cannot make a model in "taken"'),
+        (("model", "sums.jsonl", "sums.jsonl/x", *TEMPLATE), '"sums.jsonl/x" cannot be written'),
+        (("model", "sums.jsonl", "garbled", *TEMPLATE), "garbled/settings.json: cannot be read"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_written(
@@ -169,9 +171,29 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(
     Path("unweighted/model.safetensors").unlink()
     Path("taken").mkdir()
     Path("taken/file").write_text("")
+    Path("garbled").mkdir()
+    Path("garbled/settings.json").write_text("[1")
     assert main(["sft", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not Path("out").exists()
+
+
+def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    directory = SftDirectory(tmp_path / "out")
+    directory.begin({}, 0)
+    directory.save(lambda new: (new / "weights").write_text("first"), step=1, is_finished=False)
+
+    def fail(new: Path) -> None:
+        (new / "weights").write_text("sec")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(FreerunError, match=r"cannot be written .*No space left.*free disk space"):
+        directory.save(fail, step=2, is_finished=False)
+    assert directory.find_step({}) == 1
+    assert (directory.model / "weights").read_text() == "first"
+    (directory.path / "losses.jsonl").write_text('{"step": 1}\n{"st\n{"step": 2}\n[}')
+    directory.begin({}, 1)
+    assert losses(directory.path) == [{"step": 1}]
 
 
 def test_weights_that_are_not_finite_are_not_saved(work: Path) -> None:

@@ -12,10 +12,14 @@ The model and where the training stands are one directory, replaced by renaming:
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from freerun.errors import CheckpointError, FreerunError
 from freerun.model.new_directory import require_vacant
@@ -45,27 +49,39 @@ class SftDirectory:
 
     def begin(self, settings: Mapping[str, Any], step: int) -> None:
         """Make the directory one of these settings, with the losses up to the step."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")
-        self._forget_losses_after(step)
+        with self._disk_errors():
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+            self._forget_losses_after(step)
 
     def save(self, write: Callable[[Path], None], *, step: int, is_finished: bool) -> None:
         """Let `write` fill a new model directory, then put it in the place of the old one."""
         new = self.path / ".model.writing"
         shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
-        write(new)
-        if not is_finished:
-            (new / PROGRESS_FILE).write_text(json.dumps({"step": step}) + "\n")
-        shutil.rmtree(self._replaced, ignore_errors=True)
-        if self.model.exists():
-            self.model.rename(self._replaced)
-        new.rename(self.model)
+        with self._disk_errors():
+            new.mkdir()
+            write(new)
+            if not is_finished:
+                (new / PROGRESS_FILE).write_text(json.dumps({"step": step}) + "\n")
+            shutil.rmtree(self._replaced, ignore_errors=True)
+            if self.model.exists():
+                self.model.rename(self._replaced)
+            new.rename(self.model)
         shutil.rmtree(self._replaced, ignore_errors=True)
 
     def record(self, row: Mapping[str, float]) -> None:
-        with (self.path / LOSSES_FILE).open("a") as file:
+        with self._disk_errors(), (self.path / LOSSES_FILE).open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:  # the second is how safetensors reports a full disk
+            raise FreerunError(
+                f'"{self.path}" cannot be written ({error}); free disk space or name another directory, what was '
+                "saved before stays"
+            ) from error
 
     @property
     def _replaced(self) -> Path:
@@ -84,12 +100,15 @@ class SftDirectory:
             raise FreerunError(f'"{self.path}" holds a finished training ({self.model}); name another directory')
         try:
             return int(json.loads(progress.read_text())["step"])
-        except (ValueError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{progress}: cannot be read ({error!r}); remove {self.path}") from None
 
     def _require_same(self, settings: Mapping[str, Any]) -> None:
         path = self.path / SETTINGS_FILE
-        saved = json.loads(path.read_text())
+        try:
+            saved = dict(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error!r}); remove {self.path}") from None
         for key in sorted(saved.keys() | settings.keys()):
             now, before = settings.get(key), saved.get(key)
             if now != before:
@@ -102,5 +121,13 @@ class SftDirectory:
         """Steps after the saved one are done again, and recorded again."""
         path = self.path / LOSSES_FILE
         rows = path.read_text().splitlines() if path.is_file() else []
-        kept = [row for row in rows if row.endswith("}") and json.loads(row)["step"] <= step] if step else []
+        kept = [row for row in rows if _step_of(row) <= step] if step else []
         path.write_text("".join(f"{row}\n" for row in kept))
+
+
+def _step_of(row: str) -> float:
+    """The step of a row of losses; infinite for one that was cut short."""
+    try:
+        return float(json.loads(row)["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf
