@@ -195,6 +195,8 @@ def test_data_that_changed_cannot_be_resumed_on(tmp_path: Path) -> None:
     first = Run(recipe, *source, "--train.num_steps", "2")
     assert first.wait() == 0, first.output
     data.write_text("".join(json.dumps(row) + "\n" for row in rows[:-5]))
+    config = (first.reader_path / "config.toml").read_text()
     resumed = Run(recipe, "--resume", "--train.num_steps", "4")
     assert resumed.wait() == 1
+    assert (first.reader_path / "config.toml").read_text() == config
     assert "the training data or the tokenizer has changed" in resumed.output

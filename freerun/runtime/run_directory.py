@@ -94,7 +94,7 @@ def _start(run: RunDirectory, recipe: Recipe) -> None:
     if run.config.is_file():  # of a run that failed before its first step
         _clear(run.path)
     # The config comes first: a directory that has one is ours, and may be cleared if the start fails.
-    _write_config(run, recipe)
+    write_config(run, recipe)
     copy_companions(Path(recipe.model.path), run.model)
 
 
@@ -125,12 +125,18 @@ def _clear(directory: Path) -> None:
             path.unlink()
 
 
-def _write_config(run: RunDirectory, recipe: Recipe) -> None:
-    """Put the recipe in place, the old one or the new one: without it the run could not be resumed."""
+def write_config(run: RunDirectory, recipe: Recipe) -> None:
+    """Put the recipe in place, the old one or the new one: without it the run could not be resumed.
+
+    A resumed run calls this when its recipe has been accepted: the next --resume starts from what is written here.
+    """
     temporary = run.path / f".{CONFIG_FILE}.writing"
-    temporary.write_text(dump_toml(recipe))
-    sync(temporary)
-    temporary.rename(run.config)
+    try:
+        temporary.write_text(dump_toml(recipe))
+        sync(temporary)
+        temporary.rename(run.config)
+    except OSError as error:
+        raise ConfigError(f'config: "{run.config}" cannot be written ({error.strerror or error})') from error
 
 
 def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
@@ -143,7 +149,6 @@ def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
     set_aside = tidy_for_resume(run.checkpoints, checkpoint)
     for damaged, reason in zip(set_aside, reversed(found.damage), strict=False):
         print(f"freerun: a damaged checkpoint was set aside as {damaged} ({reason})", file=sys.stderr)
-    _write_config(run, recipe)
     return checkpoint
 
 

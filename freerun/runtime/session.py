@@ -55,7 +55,7 @@ from freerun.runtime.controller import Controller, Stages
 from freerun.runtime.core_lending import CoreLending
 from freerun.runtime.messages import DIVERGED, StartTrainer
 from freerun.runtime.rollouts import RolloutPool
-from freerun.runtime.run_directory import RunDirectory, open_run
+from freerun.runtime.run_directory import RunDirectory, open_run, write_config
 from freerun.runtime.summary import describe
 from freerun.runtime.trainer_client import TrainerClient
 from freerun.runtime.view import View, make_view
@@ -145,6 +145,7 @@ class Session:
         check_rank(recipe.lora, model_config(self._run.model), self._run.model)
         source = make_source(recipe, tokenizer, self._checkpoint)
         check_prompts(recipe, source)
+        write_config(self._run, recipe)
         if source.num_too_long:
             self._act("controller", f"left out {source.num_too_long} prompts over data.max_prompt_tokens")
         gate, buffer = make_gate_and_buffer(recipe, self._checkpoint)
