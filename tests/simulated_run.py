@@ -1,6 +1,7 @@
 """A run with simulated workers: the real controller, gate and buffer over sessions that end, stop or die."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from freerun.types import (
     Publication,
     Request,
     Reward,
+    Sampling,
     Span,
     StepResult,
     Trajectory,
@@ -58,13 +60,39 @@ class CountingSource:
 class SimulatedEngines:
     """Loads take a while, and some tokens are sampled before and some after."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, *, tail: float) -> None:
         self.version = -1
         self.rng = rng
+        self.tail = tail
         self.pinned: Pinned | None = None
+        self.decoding: list[tuple[float, int]] = []
+        """How many requests were being decoded, from each moment on."""
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
-        raise NotImplementedError("the simulated workflow makes its completions itself")
+        self._note(+1)
+        try:
+            return await self.sample(request, self)
+        finally:
+            self._note(-1)
+
+    async def sample(self, request: Request, weights: "SimulatedEngines | Pinned") -> tuple[Completion, ...]:
+        """A few tokens under whatever version the weights then are of; one in ten takes long."""
+        versions = []
+        for _ in range(self.rng.randint(1, 3)):
+            versions.append(weights.version)
+            await asyncio.sleep(self.rng.random() * (self.tail if self.rng.random() < 0.1 else 1))
+        completion = Completion(
+            token_ids=np.zeros(len(versions), np.int32),
+            logprobs=np.zeros(len(versions), np.float32),
+            spans=tuple(Span(version, 1) for version in versions),
+            finish_reason="stop",
+            text="",
+        )
+        return (completion,) * request.num_samples
+
+    def _note(self, change: int) -> None:
+        before = self.decoding[-1][1] if self.decoding else 0
+        self.decoding.append((asyncio.get_running_loop().time(), before + change))
 
     async def load(self, published: Publication) -> None:
         await asyncio.sleep(self.rng.random() * 0.5)
@@ -96,7 +124,7 @@ class Pinned:
     version: int
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
-        raise NotImplementedError("the simulated workflow makes its completions itself")
+        return await self.engines.sample(request, self)
 
     def release(self) -> None:
         self.engines.pinned = None
@@ -155,6 +183,8 @@ class World:
         self.failure_rate = failure_rate
         self.tail = tail
         self.evaluation_delay = 0.0
+        self.grading_seconds = 0.0
+        self.request_ids = itertools.count()
         self.trained: dict[int, int] = {}
         self.saved: ControllerState | None = None
         self.events: list[AnyEvent] = []
@@ -163,24 +193,22 @@ class World:
         self.events.append(event)
 
     async def workflow(self, prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
-        versions = []
-        for _ in range(self.rng.randint(1, 3)):
-            versions.append(generator.version)
-            await asyncio.sleep(self.rng.random() * (self.tail if self.rng.random() < 0.1 else 1))
+        completions = await generator.generate(
+            Request(
+                request_id=next(self.request_ids),
+                ordinal=prompt.ordinal,
+                prompt_token_ids=prompt.token_ids,
+                num_samples=self.recipe.sampling.group_size,
+                sampling=Sampling(max_completion_tokens=3),
+            )
+        )
+        await asyncio.sleep(self.grading_seconds)
         if self.rng.random() < self.failure_rate:
             raise RolloutError("as the dice fell")
-        completion = Completion(
-            token_ids=np.zeros(len(versions), np.int32),
-            logprobs=np.zeros(len(versions), np.float32),
-            spans=tuple(Span(version, 1) for version in versions),
-            finish_reason="stop",
-            text="",
-        )
+        rewards = [Reward(float(is_correct), is_correct) for is_correct in self.verdicts(prompt)]
         return tuple(
-            Trajectory(
-                prompt=prompt, sample=i, completion=completion, reward=Reward(float(is_correct), is_correct)
-            )
-            for i, is_correct in enumerate(self.verdicts(prompt))
+            Trajectory(prompt=prompt, sample=i, completion=completion, reward=reward)
+            for i, (completion, reward) in enumerate(zip(completions, rewards, strict=False))
         )
 
     def verdicts(self, prompt: Prompt) -> list[bool]:
@@ -214,11 +242,12 @@ class World:
             resting=self.saved.resting if self.saved else {},
         )
         trainer = SimulatedTrainer(self.rng, buffer.version, recipe.buffer.max_staleness, self.trained)
+        self.engines = engines = SimulatedEngines(self.rng, tail=self.tail)
         stages = Stages(
             source=source,  # type: ignore[arg-type]
             workflow=self.workflow,
             evaluation_workflow=self.evaluation_workflow,
-            generator=SimulatedEngines(self.rng),
+            generator=engines,
             grader=SimulatedGraders(),
             gate=gate,
             buffer=buffer,

@@ -105,6 +105,36 @@ def test_generation_goes_on_while_the_trainer_trains_and_checkpoints_are_written
     assert len(overlapping) > len(steps) / 2
 
 
+def test_a_slow_grader_does_not_keep_the_engines_idle() -> None:
+    world = small_world(engine=EngineConfig(num_slots=8), buffer=BufferConfig(max_staleness=30))
+    world.grading_seconds = 40.0
+    run_in_virtual_time(world.session("end"))
+    world.check_ledger()
+    # All that the gate admits is decoded before the first grade, four groups at a time.
+    first_grade = min(event.seconds for event in world.events if isinstance(event, GroupFinished))
+    num_decoding = [number for seconds, number in world.engines.decoding if seconds < first_grade]
+    assert len(num_decoding) == 2 * (30 + 1) * 2, "each group begins and ends decoding"
+    assert max(num_decoding) == 4
+    # From then on a place that is freed is taken in the same turn, until the gate is closed.
+    full = num_decoding.index(4)
+    assert set(num_decoding[full:-4]) == {3, 4}
+
+
+def test_a_group_between_two_turns_leaves_its_slots_to_another() -> None:
+    world = small_world(engine=EngineConfig(num_slots=2), buffer=BufferConfig(max_staleness=30))
+    workflow = world.workflow
+
+    async def two_turns(prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        await workflow(prompt, generator, grader)
+        await asyncio.sleep(100)  # a tool works
+        return await workflow(prompt, generator, grader)
+
+    world.workflow = two_turns  # type: ignore[method-assign]
+    assert run_in_virtual_time(world.session("end")) == 12
+    world.check_ledger()
+    assert sum(seconds < 100 for seconds, _ in world.engines.decoding) > 40
+
+
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
 def test_whole_batches_start_together_when_nothing_runs_and_overlap_with_training(max_staleness: int) -> None:
     world = small_world(buffer=BufferConfig(max_staleness=max_staleness, whole_batches=True))

@@ -12,7 +12,6 @@ under virtual time can stand in for them.
 from __future__ import annotations
 
 import asyncio
-import math
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
 from freerun.runtime.background import Background
 from freerun.runtime.checkpoint import ControllerState
 from freerun.runtime.held_out import HeldOut
+from freerun.runtime.slots import Slots
 from freerun.types import Group, Prompt, Publication, Trajectory
 
 MAX_BATCHES_FILTERED = 20
@@ -83,6 +83,12 @@ class Controller:
         self._start_time = self._loop.time() - seconds
         self._rollouts_wake = asyncio.Event()
         self._training_wake = asyncio.Event()
+        self._slots = Slots(
+            stages.generator,
+            num_slots=recipe.engine.num_slots,
+            group_size=recipe.sampling.group_size,
+            on_free=self._rollouts_wake.set,
+        )
         self._stop = asyncio.Event()
         self._background = Background()
         self._groups: set[asyncio.Task[None]] = set()
@@ -178,7 +184,7 @@ class Controller:
         """The prompts that may start now: first those that are owed from before, then new ones."""
         gate, buffer, group_size = self._stages.gate, self._stages.buffer, self._recipe.sampling.group_size
         starts_whole_batches = self._recipe.buffer.starts_whole_batches
-        num_wanted = self._num_missing() if starts_whole_batches else self._num_decodable()
+        num_wanted = self._num_missing() if starts_whole_batches else self._slots.num_free(buffer.counts.running)
         prompts: list[Prompt] = []
         while len(prompts) < num_wanted and gate.capacity >= group_size:
             prompt = self._next_prompt()
@@ -196,14 +202,6 @@ class Controller:
         counts, groups_per_batch = self._stages.buffer.counts, self._recipe.train.prompts_per_step
         return 0 if counts.running else groups_per_batch - counts.ready % groups_per_batch
 
-    def _num_decodable(self) -> int:
-        """Groups that would be decoded at once: one that only waits in a queue would age there for nothing."""
-        num_slots, group_size = self._recipe.engine.num_slots, self._recipe.sampling.group_size
-        # Never none: what runs is what brings us back here when there are more engines.
-        num_engines = max(1, self._stages.generator.num_ready)
-        num_at_once = math.ceil(num_engines * max(num_slots, group_size) / group_size)
-        return num_at_once - self._stages.buffer.counts.running
-
     def _next_prompt(self) -> Prompt:
         """What is owed from before, then the stream, but for the problems that rest."""
         source, buffer = self._stages.source, self._stages.buffer
@@ -218,7 +216,8 @@ class Controller:
         """One prompt to one group in the buffer; whatever the workflow raises becomes a counted failure."""
         stages = self._stages
         try:
-            trajectories = await stages.workflow(prompt, stages.generator, stages.grader)
+            with self._slots.of_group() as generator:
+                trajectories = await stages.workflow(prompt, generator, stages.grader)
             self._require_whole(trajectories)
             group = Group(ordinal=prompt.ordinal, start_version=start_version, trajectories=trajectories)
         except Exception as error:  # the edge of user code: a failure is data
