@@ -268,6 +268,7 @@ class World:
             await asyncio.wait({running}, timeout=self.rng.random() * 25)
             running.cancel() if ending == "kill" else controller.request_stop()
         await asyncio.wait({running}, timeout=100_000)
+        self.ended = asyncio.get_running_loop().time()
         assert running.done(), f"stuck: waiting for {buffer.waiting_for()}"
         if not running.cancelled():
             running.result()

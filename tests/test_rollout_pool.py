@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tiny_models import make_request
-from virtual_time import run_in_virtual_time
+from virtual_time import run_in_virtual_time, stand_still
 
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
@@ -222,6 +222,25 @@ def test_a_wait_for_a_place_is_neither_timed_out_nor_a_failure() -> None:
         cluster.links[1].inbox.put_nowait(EngineReady())
         await settle()
         assert (cluster.pool.num_ready, cluster.deaths) == (2, [])
+
+    with_cluster(act, True, False)
+
+
+def test_no_worker_is_lost_because_the_controller_was_stopped() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        cluster.links[0].answers_loads = False
+        load = asyncio.create_task(cluster.pool.load(version(1)))
+        cluster.links[1].is_placed = True  # and starts
+        for _ in range(5):
+            await asyncio.sleep(15)
+            stand_still(1000)
+        await asyncio.sleep(1)
+        assert not load.done()
+        cluster.links[0].inbox.put_nowait(Loaded(published=version(1)))
+        await load
+        assert (cluster.deaths, cluster.links[1].is_alive) == ([], True)
 
     with_cluster(act, True, False)
 

@@ -17,10 +17,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
+    def stand_still(self, seconds: float) -> None:
+        """As if the process had been stopped and continued: timers that were due fire before anything is read."""
+        self._now += seconds
+
     def _run_once(self) -> None:
         if not self._ready and self._scheduled:
             self._now = max(self._now, self._scheduled[0]._when)
         super()._run_once()
+
+
+def stand_still(seconds: float) -> None:
+    """The running loop is stopped for a while, and continued."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stand_still(seconds)
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, R]) -> R:

@@ -25,6 +25,7 @@ from freerun.backends.ray_host import StoredWeights
 from freerun.errors import WorkerError
 from freerun.processes.frames import Alive, MessageDecoder, to_frame
 from freerun.processes.link import WorkerJob
+from freerun.processes.patience import awake_clock
 from freerun.processes.worker_process import log_tail
 from freerun.types import Publication
 
@@ -86,7 +87,8 @@ class RayLink(Generic[M]):
         self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
         self._loop = asyncio.get_running_loop()
         self._node = ""
-        self._last_heard = self._loop.time()
+        self._clock = awake_clock()
+        self._last_heard = self._clock.time()
         self._inbox: asyncio.Queue[M | WorkerError | None] = asyncio.Queue()
         self._outbox: list[tuple[bytes, StoredWeights | None]] = []
         self._has_outgoing = asyncio.Event()
@@ -112,7 +114,7 @@ class RayLink(Generic[M]):
     def seconds_silent(self) -> float:
         # Nobody polls while weights are put into the object store; how long that may take is the publication's.
         is_heard = not self._node or not self.is_alive or self._is_sharing
-        return 0.0 if is_heard else self._loop.time() - self._last_heard
+        return 0.0 if is_heard else self._clock.time() - self._last_heard
 
     def send(self, message: Any) -> None:
         frame = to_frame(message)
@@ -173,7 +175,7 @@ class RayLink(Generic[M]):
                 f"{self.name}: {missing} is not there on node {node}; the run directory, the model and the "
                 "working directory must be on a file system that all nodes see under the same paths"
             )
-        self._node, self._last_heard = node, self._loop.time()
+        self._node, self._last_heard = node, self._clock.time()
         await self._host.start.remote(
             name=self.name,
             module=self._job.module,
@@ -198,7 +200,7 @@ class RayLink(Generic[M]):
 
     async def _take_in(self, bodies: Sequence[bytes]) -> None:
         for body in bodies:
-            self._last_heard = self._loop.time()
+            self._last_heard = self._clock.time()
             try:
                 message = self._decoder.decode(body)
             except WorkerError as error:
@@ -210,7 +212,7 @@ class RayLink(Generic[M]):
                 # Before anyone hears of them, so that the reference is there for whoever is told to load them.
                 self._is_sharing = True
                 self._site.weights.keep(await self._host.share.remote(published.version))
-                self._is_sharing, self._last_heard = False, self._loop.time()
+                self._is_sharing, self._last_heard = False, self._clock.time()
             self._inbox.put_nowait(message)
 
     def _lose(self, error: RayError) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from freerun.processes.frames import Alive, MessageDecoder, to_frame
+from freerun.processes.patience import awake_clock
 from freerun.processes.worker_process import WorkerProcess
 
 M = TypeVar("M")
@@ -20,8 +20,8 @@ class Child(Generic[M]):
         self.name = process.name
         self._process = process
         self._decoder: MessageDecoder[M | Alive] = MessageDecoder(message_type | Alive)
-        self._loop = asyncio.get_running_loop()
-        self._last_heard = self._loop.time()
+        self._clock = awake_clock()
+        self._last_heard = self._clock.time()
 
     @classmethod
     async def start(
@@ -64,7 +64,7 @@ class Child(Generic[M]):
     async def receive(self) -> M | None:
         """The child's next message, or None when it is gone; cancelling it loses no message."""
         while (body := await self._process.read()) is not None:
-            self._last_heard = self._loop.time()
+            self._last_heard = self._clock.time()
             message = self._decoder.decode(body)
             if not isinstance(message, Alive):
                 return message
@@ -72,11 +72,11 @@ class Child(Generic[M]):
 
     @property
     def seconds_silent(self) -> float:
-        """Time since it last said anything; a healthy child says once a second that it is alive.
+        """Time awake since it last said anything; a healthy child says once a second that it is alive.
 
         Only meaningful while somebody is in `receive`.
         """
-        return self._loop.time() - self._last_heard
+        return self._clock.time() - self._last_heard
 
     def kill(self) -> None:
         """End the process and all that it started, at once; a no-op when it has ended."""

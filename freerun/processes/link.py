@@ -47,7 +47,7 @@ class Link(Protocol[M_co]):
 
     @property
     def seconds_silent(self) -> float:
-        """Time since it last said anything; a healthy worker says once a second that it is alive.
+        """Time since it last said anything (`patience.py`); a healthy worker says once a second that it is alive.
 
         Only meaningful while somebody is in `receive`.
         """

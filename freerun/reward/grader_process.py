@@ -15,13 +15,13 @@ A process that cannot be started three times in a row is nobody's bad luck: a `W
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import Launcher, Link, WorkerJob
+from freerun.processes.patience import within
 from freerun.reward.messages import Begin, FromWorker, Graded, Job, Jobs, Ready, Refused
 from freerun.types import Grade, GradeFailed
 
@@ -177,12 +177,7 @@ class GraderProcess:
     ) -> FromWorker | TimeoutError | WorkerError | None:
         """The process's reply; or that it gave none in time, sent garbage, or (None) is gone."""
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_seconds):
-                    return await child.receive()
-            # The controller itself may have stood still (a suspended laptop): what has arrived counts.
-            async with asyncio.timeout(0):
-                return await child.receive()
+            return await within(timeout_seconds, child.receive)
         except (TimeoutError, WorkerError) as error:
             return error
 

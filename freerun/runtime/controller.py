@@ -36,10 +36,14 @@ from freerun.runtime.background import Background
 from freerun.runtime.checkpoint import ControllerState
 from freerun.runtime.held_out import HeldOut
 from freerun.runtime.slots import Slots
+from freerun.runtime.stall import wait_while_moving
 from freerun.types import Group, Prompt, Publication, Trajectory
 
 MAX_BATCHES_FILTERED = 20
 """Batches' worth of groups that dynamic sampling may leave out in a row before the run gives up."""
+
+REPLACE_SECONDS = 10.0
+"""Left to the pool, beyond `stall_seconds`: it replaces an engine that is stuck, and the run need not end."""
 
 SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
 """Called between two steps: the call itself asks the trainer for its weights, awaiting it writes them out."""
@@ -321,25 +325,20 @@ class Controller:
 
     async def _wait_for_rollouts(self) -> None:
         """Until a group finishes; if for `stall_seconds` no token and no grade comes, say what is missing."""
-        stall_seconds = self._recipe.runtime.stall_seconds
-        progress = -1
-        while True:
-            try:
-                async with asyncio.timeout(stall_seconds):
-                    await self._training_wake.wait()
-                return
-            except TimeoutError:
-                before, progress = progress, self._progress()
-                if progress == before:
-                    missing = self._stages.generator.missing()
-                    raise WorkerError(
-                        f"nothing was generated or graded for {stall_seconds:.0f} s; waiting for "
-                        f"{self._stages.buffer.waiting_for()}{f'; {missing}' if missing else ''}"
-                    ) from None
+        seconds = self._recipe.runtime.stall_seconds
+        wake, patience = self._training_wake, seconds + REPLACE_SECONDS
+        if not await wait_while_moving(wake, self._progress, stall_seconds=patience):
+            missing = self._stages.generator.missing()
+            raise WorkerError(
+                f"nothing was generated or graded for {seconds:.0f} s; waiting for "
+                f"{self._stages.buffer.waiting_for()}{f'; {missing}' if missing else ''}"
+            )
 
-    def _progress(self) -> int:
-        """A number that rises while anything is generated or graded."""
-        return self._stages.grader.num_graded + sum(s.num_tokens for s in self._stages.generator.stats())
+    def _progress(self) -> tuple[int, int, int]:
+        """Changes while anything is generated or graded, or an engine is replaced."""
+        generator = self._stages.generator
+        num_tokens = sum(stats.num_tokens for stats in generator.stats())
+        return self._stages.grader.num_graded, num_tokens, generator.num_ready
 
     async def _load(self, publishing: Awaitable[Publication]) -> None:
         """Bring the trainer's version into every engine; the gate opens when all have confirmed it."""

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -21,6 +22,7 @@ import msgspec
 from freerun.config.runtime import RuntimeConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.processes.link import Link
+from freerun.processes.patience import awake_clock, within
 from freerun.runtime.messages import (
     Abort,
     EngineReady,
@@ -54,7 +56,7 @@ class _Worker:
         """As it was last told to `on_busy`: reading its model, and loading weights, keeps it busy too."""
         self.loaded_version = -1
         self.pinned_version = -1
-        self.last_progress = asyncio.get_running_loop().time()
+        self.last_progress = awake_clock().time()
         self.stats = EngineStats()
         self.requests: dict[int, Request] = {}
         self.unsent: list[Request] = []
@@ -96,7 +98,7 @@ class RolloutPool:
         self._published: Publication | None = None
         self._pinned_version = -1
         self._has_started = False
-        self._last_placed = asyncio.get_running_loop().time()
+        self._last_placed = awake_clock().time()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -110,7 +112,7 @@ class RolloutPool:
             self._tasks.append(asyncio.create_task(self._serve(worker)))
         self._tasks.append(asyncio.create_task(self._watch()))
         # How long a worker may take is for `_watch` to say: its time begins when it has a place.
-        await self._raced(self._until(self._is_started), None, "the rollout workers to start")
+        await self._raced(self._until(self._is_started), math.inf, "the rollout workers to start")
         self._has_started = True
 
     async def wait_for_loss(self) -> None:
@@ -167,7 +169,7 @@ class RolloutPool:
 
         # An engine that holds one version (vLLM's) loads only when the evaluation of that version is over. The
         # evaluation may take its time: if its samples make no progress, `_watch` notices.
-        await self._raced(self._until(lambda: is_loaded() or self._pinned_version < 0), None, "the evaluation")
+        await self._raced(self._until(lambda: is_loaded() or self._pinned_version < 0), math.inf, "the evaluation")
         confirmed = self._until(is_loaded)
         what = f"the rollout workers to load version {published.version}"
         await self._raced(confirmed, self._config.start_seconds + self._config.stall_seconds, what)
@@ -257,7 +259,7 @@ class RolloutPool:
                 self._failure.set_exception(WorkerError(f"{worker.name} is lost: {error}"))
 
     def _take_in(self, worker: _Worker, message: FromRollout) -> None:
-        worker.last_progress = asyncio.get_running_loop().time()
+        worker.last_progress = awake_clock().time()
         match message:
             case Finished(request_id=request_id, completions=completions):
                 worker.requests.pop(request_id, None)
@@ -325,7 +327,7 @@ class RolloutPool:
         self._note_busy(worker)
         worker.link = await self._spawn(worker.index)
         self._send_start(worker)
-        worker.last_progress = asyncio.get_running_loop().time()
+        worker.last_progress = awake_clock().time()
         for request in orphans:
             if request.request_id in self._waiting:  # nobody has given it up meanwhile
                 self._dispatch(request)
@@ -334,7 +336,7 @@ class RolloutPool:
         """Kill what is silent, or makes no progress while it has work; `_serve` sees the end and replaces it."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            now = asyncio.get_running_loop().time()
+            now = awake_clock().time()
             for worker in self._workers:
                 if not worker.link.is_placed:
                     worker.last_progress = now  # its time to start begins when it has a place
@@ -362,18 +364,19 @@ class RolloutPool:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _raced(self, wait: Awaitable[None], timeout_seconds: float | None, what: str) -> None:
+    async def _raced(self, wait: Awaitable[None], timeout_seconds: float, what: str) -> None:
         """Wait, but not longer than `timeout_seconds`, and not when a worker is lost for good."""
         waiting = asyncio.ensure_future(wait)
         try:
-            done, _ = await asyncio.wait(
-                {waiting, self._failure}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            either: set[asyncio.Future[None]] = {waiting, self._failure}
+            done, _ = await within(
+                timeout_seconds, lambda: asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             )
-            if not done:
-                where = self.missing() or "their logs are in the run directory"
-                raise WorkerError(f"waited {timeout_seconds:.0f} s for {what}; {where}")
             for future in done:
                 await future
+        except TimeoutError:
+            where = self.missing() or "their logs are in the run directory"
+            raise WorkerError(f"waited {timeout_seconds:.0f} s for {what}; {where}") from None
         finally:
             waiting.cancel()
 

@@ -18,6 +18,7 @@ import msgspec
 from freerun.config.runtime import RuntimeConfig
 from freerun.errors import CheckpointError, WorkerError
 from freerun.processes.link import Link
+from freerun.processes.patience import awake_clock
 from freerun.runtime.messages import (
     CoresInUse,
     FromTrainer,
@@ -173,7 +174,7 @@ class TrainerClient:
             answer.set_result(message)
 
     def _reset_clocks(self, *answer_types: type[Any]) -> None:
-        now = asyncio.get_running_loop().time()
+        now = awake_clock().time()
         self._last_progress.update(dict.fromkeys(answer_types, now))
 
     def _start_others(self, address: str) -> None:
@@ -189,7 +190,7 @@ class TrainerClient:
             for link in self._links if has_started else ():
                 if link.seconds_silent > self._config.silence_seconds:
                     self._give_up(f"the trainer fell silent for {self._config.silence_seconds:.0f} s", link)
-            before = asyncio.get_running_loop().time() - self._patience_seconds
+            before = awake_clock().time() - self._patience_seconds
             for asked in [kind for kind in self._answers if self._last_progress[kind] < before]:
                 seconds = self._patience_seconds
                 reason = f"the trainer made no progress towards {asked.__name__} for {seconds:.0f} s"

@@ -1,0 +1,66 @@
+"""Time for which this process could hear its workers: what their silence is measured in.
+
+A controller that is stopped (Ctrl-Z, a suspended machine) or too busy to read hears nothing, whatever its workers
+say. When it continues, the timers that were due fire before the first message is read. By the event loop's clock
+every worker was silent; by this clock no time has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+TICK_SECONDS = 1.0
+MAX_TICK_SECONDS = 3.0
+"""A tick that took longer than this was no waiting for workers: it does not count at all."""
+R = TypeVar("R")
+
+
+class AwakeClock:
+    """The clock of one event loop; ticks by itself until the loop is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._awake = 0.0
+        self._last_tick = loop.time()
+        loop.call_later(TICK_SECONDS, self._tick)
+
+    def time(self) -> float:
+        """Seconds awake; what has passed since the last tick is taken back if it turns out to be too long."""
+        since = self._loop.time() - self._last_tick
+        return self._awake + (since if since <= MAX_TICK_SECONDS else 0.0)
+
+    def _tick(self) -> None:
+        self._awake = self.time()
+        self._last_tick = self._loop.time()
+        self._loop.call_later(TICK_SECONDS, self._tick)
+
+
+_CLOCKS: dict[asyncio.AbstractEventLoop, AwakeClock] = {}
+
+
+def awake_clock() -> AwakeClock:
+    """The clock of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _CLOCKS:
+        for closed in [other for other in _CLOCKS if other.is_closed()]:
+            del _CLOCKS[closed]
+        _CLOCKS[loop] = AwakeClock(loop)
+    return _CLOCKS[loop]
+
+
+async def within(seconds: float, wait: Callable[[], Awaitable[R]]) -> R:
+    """What `wait()` returns, or a `TimeoutError` after this many seconds awake.
+
+    A wait that only seemed to take too long is cancelled and called again, so cancelling it must lose nothing.
+    """
+    clock = awake_clock()
+    deadline = clock.time() + seconds
+    while True:
+        try:
+            async with asyncio.timeout(deadline - clock.time()) as timeout:
+                return await wait()
+        except TimeoutError:
+            if not timeout.expired() or clock.time() >= deadline:
+                raise
