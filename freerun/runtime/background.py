@@ -35,6 +35,8 @@ class Background:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            elif not task.cancelled():
+                task.exception()  # seen: when both fail in one turn, asyncio complains about the other at exit
 
     async def cancel(self) -> None:
         """End all tasks; returns when they have ended."""
