@@ -3,7 +3,8 @@
     run directory ─► store and view ─► workers ─► warm start ─► controller ─► summary
 
 Whatever happens, no process is left: workers are killed on the way out, and die with this process if it
-is killed itself. The first Ctrl-C or SIGTERM finishes the step and saves; the second stops at once.
+is killed itself. The first Ctrl-C, SIGTERM or SIGHUP (the terminal was closed) finishes the step and saves; the
+second stops at once.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ from freerun.types import EngineStats
 Outcome = Literal["finished", "interrupted", "failed"]
 EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1}
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def run_training(recipe: Recipe, *, resume: bool) -> int:
     """Train by the recipe and return the exit code; the summary says where the model is."""
@@ -120,8 +123,9 @@ class Session:
 
     async def run(self) -> Outcome:
         """Run to the end; failures a user can act on are reported as the outcome, ours are raised."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._on_signal)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
+                self._loop.add_signal_handler(number, self._on_signal)
         outcome: Outcome = "failed"
         reason = "an internal error; the traceback follows"
         self._emit_start()
