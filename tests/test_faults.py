@@ -40,6 +40,15 @@ def test_a_killed_worker_is_replaced_and_its_work_done_again(tmp_path: Path, vic
     assert max(t.staleness for v in range(1, 41) for t in run.reader().trajectories(v)) <= 4
 
 
+def test_a_worker_that_is_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), "--train.num_steps", "3")
+    run.until(lambda: bool(run.workers("rollout_worker")))
+    run.workers("rollout_worker")[0].kill()
+    assert run.wait() == 0, run.output
+    assert "worker rollout-0 died, restarted" in run.output
+    assert_exactly_once(run, num_steps=3)
+
+
 def test_two_workers_share_the_rollouts_and_one_takes_over_from_the_other(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path), "--train.num_steps", "40", "--engine.num_workers", "2")
     run.until_step(5)
@@ -101,7 +110,7 @@ def test_a_run_killed_before_its_first_checkpoint_resumes_from_the_start(tmp_pat
     assert_exactly_once(resume_to_the_end(recipe, num_steps=5), num_steps=5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_saves_a_checkpoint_and_leaves_no_process(tmp_path: Path, number: int) -> None:
     recipe = make_run(tmp_path)
     run = Run(recipe, *LONG, "--checkpoint.every_steps", "300")

@@ -49,6 +49,36 @@ def test_killing_a_child_ends_what_it_started(tmp_path: Path, what: str) -> None
     assert_ends(started[0])
 
 
+def test_a_child_that_was_just_killed_is_not_called_alive(tmp_path: Path) -> None:
+    async def act(child: Child[Did]) -> None:
+        child.kill()
+        assert "was killed" in child.describe_end()
+        await child.wait(PATIENCE_SECONDS)
+        assert "was killed by SIGKILL" in child.describe_end()
+        assert not child.was_taken_away, "it was us"
+
+    with_child(tmp_path, act)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_child_that_somebody_killed_was_taken_away_and_one_that_ended_was_not(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    async def act(child: Child[Did]) -> None:
+        assert not child.was_taken_away
+        if is_killed:
+            os.kill(child.pid, signal.SIGKILL)
+        else:
+            child.send(Do("return"))
+        while await child.receive() is not None:
+            pass
+        await child.wait(PATIENCE_SECONDS)
+        child.kill()
+        assert child.was_taken_away == is_killed
+
+    with_child(tmp_path, act)
+
+
 def test_the_death_of_a_child_is_noticed_though_its_own_child_holds_the_socket(tmp_path: Path) -> None:
     async def act(child: Child[Did]) -> None:
         child.send(Do("fork"))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from tiny_models import make_request
 from virtual_time import run_in_virtual_time, stand_still
@@ -11,7 +12,8 @@ from virtual_time import run_in_virtual_time, stand_still
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.runtime import RuntimeConfig
-from freerun.errors import PinLostError, WorkerError
+from freerun.errors import PinLostError, RolloutError, WorkerError
+from freerun.processes.frames import to_frame
 from freerun.runtime.core_lending import CoreLending
 from freerun.runtime.messages import (
     EngineReady,
@@ -20,10 +22,11 @@ from freerun.runtime.messages import (
     Generate,
     Load,
     Loaded,
+    Report,
     StartEngine,
 )
 from freerun.runtime.rollouts import RolloutPool
-from freerun.types import Publication
+from freerun.types import EngineStats, Publication
 
 
 class FakeLink:
@@ -46,6 +49,7 @@ class FakeLink:
         self.inbox.put_nowait(EngineReady())
 
     def send(self, message: Any) -> None:
+        to_frame(message)
         self.sent.append(message)
         if isinstance(message, Load) and self.answers_loads:
             self.inbox.put_nowait(Loaded(published=message.published))
@@ -79,7 +83,7 @@ class FakeLink:
 class Cluster:
     """A pool whose workers are placed as the test says; `has_room` is for successors."""
 
-    def __init__(self, *placed: bool) -> None:
+    def __init__(self, *placed: bool, on_report: Callable[[str, EngineStats], object]) -> None:
         self.links: list[FakeLink] = []
         self.deaths: list[bool] = []
         self.busy: list[tuple[str, bool]] = []
@@ -97,7 +101,7 @@ class Cluster:
             ),
             num_workers=len(placed),
             config=RuntimeConfig(start_seconds=100, stall_seconds=200),
-            on_report=lambda worker, stats: None,
+            on_report=on_report,  # type: ignore[arg-type]
             on_death=lambda worker, reason, is_restarted: self.deaths.append(is_restarted),
             on_busy=lambda worker, is_busy: self.busy.append((worker, is_busy)),
         )
@@ -109,9 +113,13 @@ class Cluster:
         return link
 
 
-def with_cluster(act: Callable[[Cluster], Awaitable[None]], *placed: bool) -> None:
+def with_cluster(
+    act: Callable[[Cluster], Awaitable[None]],
+    *placed: bool,
+    on_report: Callable[[str, EngineStats], object] = lambda worker, stats: None,
+) -> None:
     async def main() -> None:
-        cluster = Cluster(*placed)
+        cluster = Cluster(*placed, on_report=on_report)
         try:
             await act(cluster)
         finally:
@@ -224,6 +232,29 @@ def test_a_wait_for_a_place_is_neither_timed_out_nor_a_failure() -> None:
         assert (cluster.pool.num_ready, cluster.deaths) == (2, [])
 
     with_cluster(act, True, False)
+
+
+def test_a_request_that_cannot_be_sent_fails_and_says_why() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        request = make_request(1)
+        sampling = msgspec.structs.replace(request.sampling, top_k=10**40)
+        with pytest.raises(RolloutError, match="the request cannot be sent: OverflowError"):
+            await cluster.pool.generate(msgspec.structs.replace(request, sampling=sampling))
+        await cluster.pool.generate(make_request(2))
+
+    with_cluster(act, True)
+
+
+def test_an_error_while_messages_are_taken_in_ends_the_run() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        cluster.links[0].inbox.put_nowait(Report(stats=EngineStats()))
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(cluster.pool.wait_for_loss(), timeout=10)
+
+    with_cluster(act, True, on_report=lambda worker, stats: 1 // 0)
 
 
 def test_no_worker_is_lost_because_the_controller_was_stopped() -> None:

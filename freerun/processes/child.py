@@ -55,7 +55,7 @@ class Child(Generic[M]):
 
     @property
     def was_taken_away(self) -> bool:
-        return False
+        return self._process.was_taken_away
 
     def send(self, message: Any) -> None:
         """Queue a message; never waits. A dead child swallows it: `receive` tells of the death."""

@@ -42,7 +42,10 @@ class Link(Protocol[M_co]):
 
     @property
     def was_taken_away(self) -> bool:
-        """Whether its machine was lost, rather than that it ended by itself: then another place may do."""
+        """Whether its machine was lost or somebody killed it, rather than that it ended by itself.
+
+        Then a successor may do better, even if it was not ready yet. Known once it has ended.
+        """
         ...
 
     @property

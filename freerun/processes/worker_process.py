@@ -91,6 +91,7 @@ class WorkerProcess:
         self._process = process
         self._writer = streams[1]
         self._frames = FrameStream(streams[0])
+        self._is_ended_by_us = False
         self._pidfd: int | None = os.pidfd_open(process.pid)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._pidfd, self._kill_group)
@@ -172,6 +173,12 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def was_taken_away(self) -> bool:
+        """Whether a signal ended it that was not ours: kill -9, or a kernel out of memory."""
+        status = self._process.poll()
+        return status is not None and status < 0 and not self._is_ended_by_us
+
     def write(self, frame: bytes) -> None:
         """Queue a frame; never waits. A dead child swallows it: `read` tells of the death."""
         with contextlib.suppress(ConnectionError, RuntimeError):
@@ -183,7 +190,9 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the process and all that it started, at once; a no-op when it has ended."""
-        descendants = _descendants(self.pid) if self._pidfd is not None and self.is_alive else []
+        is_running = self._pidfd is not None and self.is_alive
+        self._is_ended_by_us |= is_running
+        descendants = _descendants(self.pid) if is_running else []
         self._kill_group()
         for pid in descendants:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -212,7 +221,7 @@ class WorkerProcess:
         """How the process ended, and the end of its log: the traceback, if it left one."""
         status = self._process.poll()
         if status is None:
-            how = "is still alive"
+            how = "was killed" if self._is_ended_by_us else "is still alive"
         elif status < 0:
             how = f"was killed by {_signal_name(-status)}"
         else:

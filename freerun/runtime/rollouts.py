@@ -37,37 +37,13 @@ from freerun.runtime.messages import (
     StartEngine,
     Unpin,
 )
+from freerun.runtime.pooled_worker import PooledWorker
 from freerun.types import Completion, EngineStats, Publication, Request
 
 Spawn = Callable[[int], Awaitable[Link[FromRollout]]]
 """Starts the worker of this index."""
 
 WATCH_SECONDS = 1.0
-
-
-class _Worker:
-    """One rollout worker as the pool knows it; outlives the process when that is replaced."""
-
-    def __init__(self, index: int, link: Link[FromRollout]) -> None:
-        self.index = index
-        self.link = link
-        self.is_ready = False
-        self.is_busy = True
-        """As it was last told to `on_busy`: reading its model, and loading weights, keeps it busy too."""
-        self.loaded_version = -1
-        self.pinned_version = -1
-        self.last_progress = awake_clock().time()
-        self.stats = EngineStats()
-        self.requests: dict[int, Request] = {}
-        self.unsent: list[Request] = []
-
-    @property
-    def name(self) -> str:
-        return f"rollout-{self.index}"
-
-    @property
-    def num_samples(self) -> int:
-        return sum(request.num_samples for request in self.requests.values())
 
 
 class RolloutPool:
@@ -93,7 +69,7 @@ class RolloutPool:
         self._on_death = on_death
         self._on_busy = on_busy
         """Told when a worker gets something to do, and when it has answered its last request and load."""
-        self._workers: list[_Worker] = []
+        self._workers: list[PooledWorker] = []
         self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
         self._published: Publication | None = None
         self._pinned_version = -1
@@ -106,7 +82,7 @@ class RolloutPool:
     async def start(self) -> None:
         """Start all workers; returns when each has its model, those that have no place in the cluster excepted."""
         for index in range(self._num_workers):
-            worker = _Worker(index, await self._spawn(index))
+            worker = PooledWorker(index, await self._spawn(index))
             self._send_start(worker)
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(self._serve(worker)))
@@ -220,7 +196,7 @@ class RolloutPool:
                 asyncio.get_running_loop().call_soon(self._send, worker)
             worker.unsent.append(request)
 
-    def _can_serve(self, worker: _Worker, request: Request) -> bool:
+    def _can_serve(self, worker: PooledWorker, request: Request) -> bool:
         """Whether the worker has the version that the request is pinned to, or will have it when it is ready."""
         if request.pinned_version < 0 or request.pinned_version == worker.pinned_version:
             return True
@@ -231,21 +207,28 @@ class RolloutPool:
         if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
             waiting.set_exception(error)
 
-    def _send_start(self, worker: _Worker) -> None:
+    def _send_start(self, worker: PooledWorker) -> None:
         worker.link.send(msgspec.structs.replace(self._start_message, worker_index=worker.index))
 
-    def _send_pin(self, worker: _Worker) -> None:
+    def _send_pin(self, worker: PooledWorker) -> None:
         worker.pinned_version = self._pinned_version
         worker.link.send(Pin(version=self._pinned_version))
 
-    def _send(self, worker: _Worker) -> None:
+    def _send(self, worker: PooledWorker) -> None:
         """Send the requests of this turn of the event loop in one message."""
         requests = tuple(request for request in worker.unsent if request.request_id in worker.requests)
         worker.unsent = []
-        if requests and worker.is_ready:
+        if not requests or not worker.is_ready:
+            return
+        try:
             worker.link.send(Generate(requests=requests))
+        except Exception as error:  # nobody awaits this callback: who waits for a request must hear of it
+            for request in requests:
+                del worker.requests[request.request_id]
+                self._fail(request.request_id, RolloutError(f"the request cannot be sent: {error!r}"))
+            self._note_busy(worker)
 
-    async def _serve(self, worker: _Worker) -> None:
+    async def _serve(self, worker: PooledWorker) -> None:
         """Take in one worker's messages for as long as it can be kept alive."""
         try:
             while True:
@@ -255,11 +238,16 @@ class RolloutPool:
                 else:
                     self._take_in(worker, message)
         except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
-            if not self._failure.done():
-                self._failure.set_exception(WorkerError(f"{worker.name} is lost: {error}"))
+            self._give_up(WorkerError(f"{worker.name} is lost: {error}"))
+        except Exception as error:  # ours: without this task the run would wait for ever
+            self._give_up(error)
 
-    def _take_in(self, worker: _Worker, message: FromRollout) -> None:
-        worker.last_progress = awake_clock().time()
+    def _give_up(self, error: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _take_in(self, worker: PooledWorker, message: FromRollout) -> None:
+        worker.note_progress()
         match message:
             case Finished(request_id=request_id, completions=completions):
                 worker.requests.pop(request_id, None)
@@ -278,14 +266,14 @@ class RolloutPool:
                 self._welcome(worker)
         self._note_busy(worker)
 
-    def _note_busy(self, worker: _Worker) -> None:
+    def _note_busy(self, worker: PooledWorker) -> None:
         is_loading = self._published is not None and worker.loaded_version < self._published.version
         is_busy = bool(worker.requests) or is_loading or not worker.is_ready
         if is_busy != worker.is_busy:
             worker.is_busy = is_busy
             self._on_busy(worker.name, is_busy)
 
-    def _welcome(self, worker: _Worker) -> None:
+    def _welcome(self, worker: PooledWorker) -> None:
         """Give a new process the newest weights, then the requests that are its own."""
         worker.is_ready = True
         if self._published is not None:
@@ -308,12 +296,12 @@ class RolloutPool:
                 for request in held:
                     self._dispatch(request)
 
-    async def _replace(self, worker: _Worker) -> None:
+    async def _replace(self, worker: PooledWorker) -> None:
         """Start another process in place of one that is gone, and send its requests again."""
+        await worker.link.wait(timeout_seconds=5)  # its socket is closed: let it end by itself, to hear how
         worker.link.kill()
-        await worker.link.wait(timeout_seconds=5)
         reason = worker.link.describe_end()
-        # One that ends by itself before it is ready would do so again; one whose machine was lost would not.
+        # One that ends by itself before it is ready would do so again; one that was taken away would not.
         could_start = worker.is_ready or worker.link.was_taken_away
         is_restarted = self._num_restarts_left > 0 and could_start
         self._on_death(worker.name, reason, is_restarted)
@@ -322,12 +310,11 @@ class RolloutPool:
             raise WorkerError(f"{why}: {reason}")
         self._num_restarts_left -= 1
         orphans = list(worker.requests.values())
-        worker.is_ready, worker.loaded_version, worker.pinned_version = False, -1, -1
-        worker.requests, worker.unsent = {}, []
+        worker.forget_process()
         self._note_busy(worker)
         worker.link = await self._spawn(worker.index)
         self._send_start(worker)
-        worker.last_progress = awake_clock().time()
+        worker.note_progress()
         for request in orphans:
             if request.request_id in self._waiting:  # nobody has given it up meanwhile
                 self._dispatch(request)
@@ -336,19 +323,10 @@ class RolloutPool:
         """Kill what is silent, or makes no progress while it has work; `_serve` sees the end and replaces it."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            now = awake_clock().time()
             for worker in self._workers:
-                if not worker.link.is_placed:
-                    worker.last_progress = now  # its time to start begins when it has a place
-                    is_lost = False
-                elif not worker.is_ready:
-                    is_lost = now - worker.last_progress > self._config.start_seconds
-                else:
-                    is_stalled = bool(worker.requests) and now - worker.last_progress > self._config.stall_seconds
-                    is_lost = is_stalled or worker.link.seconds_silent > self._config.silence_seconds
-                if is_lost:
+                if worker.is_lost(self._config):
                     worker.link.kill()
-            self._require_a_place(now)
+            self._require_a_place(awake_clock().time())
             self._changed.set()  # places are found, and lost, without a message
 
     def _require_a_place(self, now: float) -> None:
@@ -356,8 +334,8 @@ class RolloutPool:
         if any(worker.link.is_placed for worker in self._workers) or (self._has_started and not self._waiting):
             self._last_placed = now
         patience = self._config.stall_seconds if self._has_started else self._config.start_seconds
-        if now - self._last_placed > patience and not self._failure.done():
-            self._failure.set_exception(WorkerError(f"waited {patience:.0f} s; {self.missing()}"))
+        if now - self._last_placed > patience:
+            self._give_up(WorkerError(f"waited {patience:.0f} s; {self.missing()}"))
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         while not is_true():

@@ -155,10 +155,13 @@ class TrainerClient:
         except WorkerError as error:
             self._give_up(f"the trainer sent nonsense ({error})", link)
             return
+        except Exception as error:  # ours: without this task the run would wait for ever
+            self._lose(error)
+            return
         await link.wait(timeout_seconds=5)
         # A rank that lost another one ends too, and may be heard of first: name all that have ended.
         ended = [link, *(other for other in self._links if other is not link and not other.is_alive)]
-        self._lose(f"the trainer is gone: {'; '.join(other.describe_end() for other in ended)}")
+        self._lose(WorkerError(f"the trainer is gone: {'; '.join(other.describe_end() for other in ended)}"))
 
     def _take_in(self, message: FromTrainer) -> None:
         if isinstance(message, Rendezvous):
@@ -201,11 +204,12 @@ class TrainerClient:
         for culprit in culprits:
             culprit.kill()
         ends = "; ".join(culprit.describe_end() for culprit in culprits)
-        self._lose(f"{reason}; {'it was' if len(culprits) == 1 else 'all ranks were'} killed: {ends}")
+        who = "it was" if len(culprits) == 1 else "all ranks were"
+        self._lose(WorkerError(f"{reason}; {who} killed: {ends}"))
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, error: Exception) -> None:
         if not self._loss.done():
-            self._loss.set_exception(WorkerError(reason))
+            self._loss.set_exception(error)
         self._kill()
 
     def _kill(self) -> None:
