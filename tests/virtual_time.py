@@ -22,8 +22,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
     def _run_once(self) -> None:
-        if not self._ready and self._scheduled:
-            self._now = max(self._now, self._scheduled[0]._when)
+        # Of the timers that are still to fire: for one that was cancelled the selector would wait in real time.
+        if not self._ready and (times := [timer._when for timer in self._scheduled if not timer._cancelled]):
+            self._now = max(self._now, min(times))
         super()._run_once()
 
 
