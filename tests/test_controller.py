@@ -23,7 +23,7 @@ from freerun.config.reward import RewardConfig
 from freerun.config.runtime import RuntimeConfig
 from freerun.config.train import TrainConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
-from freerun.events.events import AnyEvent, EvalFinished, EvalSkipped, GroupFinished, StepFinished
+from freerun.events.events import Activity, AnyEvent, EvalFinished, EvalSkipped, GroupFinished, StepFinished
 from freerun.types import (
     Prompt,
     Trajectory,
@@ -201,6 +201,29 @@ def test_an_evaluation_whose_version_is_lost_or_mixed_is_skipped_with_the_reason
     skipped = {event.version: event.reason for event in world.events if isinstance(event, EvalSkipped)}
     assert skipped[4] == "version 4 is gone"
     assert "the generator did not keep 8" in skipped[8]
+
+
+def test_an_evaluation_of_which_nothing_could_be_graded_is_skipped_with_the_reason() -> None:
+    world = small_world(eval=EvalConfig(every_steps=100))
+
+    async def fail(prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
+        raise RolloutError("grading failed:\nTraceback\nValueError: no number")
+
+    world.evaluation_workflow = fail  # type: ignore[method-assign]
+    run_in_virtual_time(world.session("end"))
+    assert not any(isinstance(event, EvalFinished) for event in world.events)
+    reasons = {event.version: event.reason for event in world.events if isinstance(event, EvalSkipped)}
+    assert (
+        reasons[0] == "none of its 2 prompts could be graded; the last: grading failed: ... ValueError: no number"
+    )
+
+
+def test_the_trainer_is_not_said_to_wait_for_nobody_while_rollouts_run() -> None:
+    world = small_world()
+    run_in_virtual_time(world.session("end"))
+    said = [event for event in world.events if isinstance(event, Activity)]
+    first = [event.doing for event in said if event.seconds == said[0].seconds]
+    assert first[-1] == "waiting for 0 of 2 groups, oldest rollout 0 (started at version 0)"
 
 
 def test_rollouts_that_always_fail_stop_the_run_and_keep_the_steps_made() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,8 +30,9 @@ from freerun.events.events import (
     WorkerDied,
 )
 from freerun.events.metrics import RunState
+from freerun.runtime.progress_lines import ProgressLines
 from freerun.runtime.summary import describe
-from freerun.runtime.view import PlainView, TerminalView, make_view
+from freerun.runtime.view import LoggedView, PlainView, TerminalView, make_view
 from freerun.runtime.wording import duration, histogram, printable, sparkline
 from freerun.types import Completion, EngineStats, Group, Prompt, Reward, Span, StepResult, Trajectory
 
@@ -148,7 +151,7 @@ def picture(events: list[AnyEvent], *, width: int = 120, height: int = 40) -> st
 
 def log_of(events: list[AnyEvent]) -> str:
     console = Console(file=io.StringIO(), width=80)
-    view = PlainView(console)
+    view = PlainView(console, now=lambda: "12:00:00")
     for event in events:
         view(event)
     output = console.file
@@ -228,7 +231,11 @@ def test_a_hostile_reason_stays_on_its_indented_lines_of_the_log() -> None:
         is_restarted=True,
     )
     lines = log_of([died]).splitlines()
-    assert lines == ["worker rollout-0 died, restarted: exit 1", "    [bold]Traceback", "    finished at step 60"]
+    assert lines == [
+        "12:00:00  worker rollout-0 died, restarted: exit 1",
+        "    [bold]Traceback",
+        "    finished at step 60",
+    ]
 
 
 def test_printable_text_is_one_line_without_controls() -> None:
@@ -245,14 +252,95 @@ def test_the_log_has_one_line_per_step_and_nothing_that_is_not_known() -> None:
     log = log_of([*a_run(), make_step(13, metrics={}, staleness_counts={}), an_end()])
     assert (
         "step 12/60  reward 0.80  held-out 18.0 %  length 5.1  staleness 1.0/3 (bound 4)  gen 512 tok/s  "
-        "train 503 tok/s  waited 0.4 s\n"
+        "train 503 tok/s  waited 0.4 s  1:55 left\n"
     ) in log
     assert "held-out 55.0 % [45.0 %, 65.0 %] at version 10  (64 prompts x 4)  1 failed\n" in log
     assert "checkpoint 10 saved  runs/times-tables/checkpoints/10\n" in log
     assert "group 99 failed: grader-0 timed out after 10 s\n" in log
     assert "step 13/60  held-out 55.0 %" in log
-    assert log.startswith("started  run times-tables  60 steps  max staleness 4")
+    assert log.startswith("12:00:00  started  run times-tables  60 steps  max staleness 4")
     assert log.endswith("finished at step 12/60\n")
+
+
+TRACEBACK = """6*{n}: grading sample 0 failed: my_task:grade failed:
+Traceback (most recent call last):
+  File "my_task.py", line 3, in grade
+    return int(completion)
+ValueError: invalid literal for int() with base 10: 'x{n}'"""
+
+
+def failures(number: int) -> list[AnyEvent]:
+    return [
+        GroupFinished(seconds=30.0, ordinal=n, outcome="failed", reason=TRACEBACK.format(n=n))
+        for n in range(number)
+    ]
+
+
+def test_a_failing_reward_shows_its_traceback_once_and_is_then_counted() -> None:
+    reason = f"16 rollouts in a row failed; the last, of 6*119: {TRACEBACK.format(n=119)}"
+    log = log_of([*failures(120), an_end("failed", reason)])
+    assert log.count("Traceback (most recent call last)") == 1
+    assert "10 groups failed like this: 6*9: grading sample 0 failed" in log
+    assert "100 groups failed like this" in log
+    assert len(log.splitlines()) == 5 + 2 + 1
+    state = state_of([*failures(120), an_end("failed", reason)])
+    assert "Traceback" in describe(state), "the live view has shown none"
+    summary = describe(state, shows_failures=True)
+    assert "Traceback" not in summary
+    assert "ValueError: invalid literal" in summary
+    assert "120 failed" in summary
+
+
+def test_failures_of_another_cause_show_their_own_traceback() -> None:
+    other = TRACEBACK.format(n=1).replace("line 3", "line 7")
+    timeouts: list[AnyEvent] = [
+        GroupFinished(seconds=1.0, ordinal=n, outcome="failed", reason=f"number timed out grading 6*{n}")
+        for n in range(3)
+    ]
+    events = [*failures(2), GroupFinished(seconds=1.0, ordinal=9, outcome="failed", reason=other), *timeouts]
+    log = log_of(events)
+    assert log.count("Traceback (most recent call last)") == 2
+    assert log.count("timed out") == 1
+
+
+def test_steps_that_change_nothing_are_said_to_change_nothing() -> None:
+    idle = {"reward": -5.0, "loss": 0.0, "skipped_updates": 0.0}
+    events = [a_run()[0], *(make_step(version, metrics=idle) for version in (1, 2, 3))]
+    assert log_of(events).count("no update: every group's rewards were equal") == 3
+    summary = describe(state_of(events))
+    assert (
+        "192 trajectories in 3 steps; 0 of 3 steps changed the weights: every group's rewards were eq" in summary
+    )
+    learning = make_step(4, metrics={"reward": 1.0, "skipped_updates": 0.0, "grad_norm": 0.3})
+    assert "no update" not in log_of([*events, learning]).splitlines()[-1]
+    assert "1 of 4 steps changed the weights: in the others every" in describe(state_of([*events, learning]))
+    exploded = make_step(5, metrics={"reward": 1.0, "skipped_updates": 2.0})
+    assert "no update: the gradients were not finite" in log_of([*events, learning, exploded])
+
+
+def test_everything_printed_is_kept_in_a_file_that_grows_with_every_session(tmp_path: Path) -> None:
+    for _ in range(2):
+        with (tmp_path / "log.txt").open("a") as file, LoggedView(make_view(a_console()), file) as view:
+            for event in [*a_run(), an_end()]:
+                view(event)
+            view.say(describe(view.state))
+    log = (tmp_path / "log.txt").read_text()
+    assert log.count("step 12/60  reward 0.80") == 2
+    assert log.count("next       freerun eval runs/times-tables") == 2
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  started  run", log)
+
+
+def test_work_without_a_terminal_says_now_and_then_how_far_it_is() -> None:
+    seconds = 0.0
+    console = Console(file=io.StringIO(), width=80)
+    lines = ProgressLines(console, 100, clock=lambda: seconds)
+    for done in range(1, 101):
+        seconds += 0.5
+        lines(done, "prompts evaluated")
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue().splitlines()
+    assert len(printed) == 9
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  10/100 prompts evaluated  45 s left", printed[0])
 
 
 def test_a_pipe_gets_lines_and_a_terminal_gets_the_live_view() -> None:

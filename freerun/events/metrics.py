@@ -7,6 +7,7 @@ state again, except for the recent completions, which the store keeps elsewhere.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,16 @@ class Step:
     def num_tokens(self) -> float:
         return self.result.metrics.get("num_tokens", 0.0)
 
+    @property
+    def why_no_update(self) -> str:
+        """Why the step left the weights as they were; empty if it changed them, or does not say."""
+        metrics = self.result.metrics
+        if "grad_norm" in metrics or "skipped_updates" not in metrics:
+            return ""
+        return (
+            "the gradients were not finite" if metrics["skipped_updates"] else "every group's rewards were equal"
+        )
+
 
 @dataclass
 class RecentCompletion:
@@ -134,10 +145,16 @@ class RunState:
     """Time for which the trainer had cores of rollout workers that it has given back."""
     num_trained: int = 0
     """Trajectories trained on."""
+    num_steps_seen: int = 0
+    num_steps_without_update: int = 0
+    """Steps that left the weights as they were."""
+    last_reason_without_update: str = ""
     staleness_counts: Counter[int] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
     """Groups by the outcome of their rollout."""
     last_failure: str = ""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Failed groups by where they failed: see `failure_kind`."""
     engines: dict[str, EngineTrack] = field(default_factory=dict)
     loaded_version: int = 0
     activities: dict[str, Activity] = field(default_factory=dict)
@@ -158,7 +175,9 @@ class RunState:
                 self._move(event)
             case GroupFinished():
                 self.groups[event.outcome] += 1
-                self.last_failure = event.reason or self.last_failure
+                if event.outcome == "failed":
+                    self.last_failure = event.reason
+                    self.failures[failure_kind(event.reason)] += 1
             case StepFinished():
                 self._finish_step(event)
             case WeightsLoaded():
@@ -278,6 +297,10 @@ class RunState:
         self.steps.append(step)
         self.first_step = self.first_step or step
         self.train_seconds += event.step_seconds
+        self.num_steps_seen += 1
+        if step.why_no_update:
+            self.num_steps_without_update += 1
+            self.last_reason_without_update = step.why_no_update
         self.staleness_counts.update(result.staleness_counts)
         self.num_trained += sum(result.staleness_counts.values())
         if "reward" in result.metrics:
@@ -292,6 +315,14 @@ class RunState:
                     is_correct=shown.reward.is_correct,
                 )
             )
+
+
+def failure_kind(reason: str) -> str:
+    """What failures of one cause share: the frames of their traceback, or their line without its numbers."""
+    lines = reason.strip().splitlines()
+    if len(lines) > 2:
+        return "\n".join([*lines[1:-1], lines[-1].partition(":")[0]])
+    return re.sub(r"\d+", "#", reason.strip())
 
 
 def _busy_share(points: Iterable[tuple[float, float, float]]) -> float | None:

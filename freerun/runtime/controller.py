@@ -12,7 +12,6 @@ under virtual time can stand in for them.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,12 +34,10 @@ from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
 from freerun.runtime.background import Background
 from freerun.runtime.checkpoint import ControllerState
 from freerun.runtime.held_out import HeldOut
+from freerun.runtime.setbacks import Setbacks
 from freerun.runtime.slots import Slots
 from freerun.runtime.stall import wait_while_moving
 from freerun.types import Group, Prompt, Publication, Trajectory
-
-MAX_BATCHES_FILTERED = 20
-"""Batches' worth of groups that dynamic sampling may leave out in a row before the run gives up."""
 
 REPLACE_SECONDS = 10.0
 """Left to the pool, beyond `stall_seconds`: it replaces an engine that is stuck, and the run need not end."""
@@ -109,9 +106,12 @@ class Controller:
             emit=emit,
             clock=lambda: self.seconds,
         )
+        self._waiting_for = ""
+        """What the trainer waits for, as it was last said; empty while it does not wait."""
         self._saved_version = version
-        self._num_failures_in_row = 0
-        self._num_filtered_in_row = 0
+        self._setbacks = Setbacks(
+            max_failures=recipe.reward.max_failures_in_row, groups_per_batch=recipe.train.prompts_per_step
+        )
 
     @property
     def seconds(self) -> float:
@@ -182,6 +182,8 @@ class Controller:
                 group = self._background.start(self._run_group(prompt, self._stages.gate.version))
                 self._groups.add(group)
                 group.add_done_callback(self._groups.discard)
+            if self._waiting_for:
+                self._act_waiting()  # what was said before the first rollouts started is no longer true
             await self._rollouts_wake.wait()
 
     def _admit(self) -> list[Prompt]:
@@ -227,14 +229,13 @@ class Controller:
         except Exception as error:  # the edge of user code: a failure is data
             self._fail_group(prompt, error)
         else:
-            self._num_failures_in_row = 0
             num_solved = sum(trajectory.reward.is_correct for trajectory in trajectories)
             stages.curriculum.note(prompt.key, num_solved / len(trajectories))
             outcome = stages.buffer.add(group)
             if outcome != "buffered":
                 stages.gate.give_back(self._recipe.sampling.group_size)
             self._emit(_describe_group(self.seconds, group, outcome))
-            self._note_filtered(is_filtered=outcome == "filtered")
+            self._setbacks.note_finished(is_filtered=outcome == "filtered")
         self._rollouts_wake.set()
         self._training_wake.set()
 
@@ -246,27 +247,13 @@ class Controller:
                 "return one for each sample"
             )
 
-    def _note_filtered(self, *, is_filtered: bool) -> None:
-        """Rollouts whose rewards are all equal, one batch after the other, are no progress, busy as they look."""
-        self._num_filtered_in_row = self._num_filtered_in_row + 1 if is_filtered else 0
-        if self._num_filtered_in_row >= MAX_BATCHES_FILTERED * self._recipe.train.prompts_per_step:
-            raise RolloutError(
-                f"the rewards of {self._num_filtered_in_row} groups in a row were all equal, so that nothing is "
-                "left to train on: the task is solved, or too hard; change the data, or set "
-                "objective.dynamic_sampling = false"
-            )
-
     def _fail_group(self, prompt: Prompt, error: Exception) -> None:
         self._stages.buffer.fail(prompt.ordinal)
         self._stages.gate.give_back(self._recipe.sampling.group_size)
         self._emit(
             GroupFinished(seconds=self.seconds, ordinal=prompt.ordinal, outcome="failed", reason=str(error))
         )
-        self._num_failures_in_row += 1
-        limit = self._recipe.reward.max_failures_in_row
-        if self._num_failures_in_row >= limit:
-            detail = str(error) if isinstance(error, FreerunError) else "".join(traceback.format_exception(error))
-            raise RolloutError(f"{limit} rollouts in a row failed; the last, of {prompt.key}: {detail}")
+        self._setbacks.note_failure(prompt.key, error)
 
     async def _stop_rollouts(self, rollouts: asyncio.Task[None]) -> None:
         """Abort what is under way; the buffer still knows it as running, so a checkpoint owes it."""
@@ -319,8 +306,9 @@ class Controller:
                     self._emit(GroupFinished(seconds=self.seconds, ordinal=ordinal, outcome=outcome))
                 self._rollouts_wake.set()
                 return batch.groups
-            self._act(f"waiting for {buffer.waiting_for()}")
+            self._act_waiting()
             await self._background.watch(self._wait_for_rollouts())
+            self._waiting_for = ""
         return None
 
     async def _wait_for_rollouts(self) -> None:
@@ -379,6 +367,11 @@ class Controller:
 
     def _act(self, doing: str) -> None:
         self._emit(Activity(seconds=self.seconds, worker="trainer", doing=doing))
+
+    def _act_waiting(self) -> None:
+        before, self._waiting_for = self._waiting_for, self._stages.buffer.waiting_for()
+        if self._waiting_for != before:
+            self._act(f"waiting for {self._waiting_for}")
 
 
 def _describe_group(seconds: float, group: Group, outcome: Outcome) -> GroupFinished:

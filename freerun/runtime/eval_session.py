@@ -32,6 +32,7 @@ from freerun.runtime.build import (
 )
 from freerun.runtime.eval_job import EvalJob, Split, save_job
 from freerun.runtime.evaluation import Evaluation, evaluate
+from freerun.runtime.progress_lines import ProgressLines
 from freerun.runtime.results_directory import results_directory
 from freerun.types import Completion, Prompt, Request
 
@@ -94,7 +95,13 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
             background.start(pool.wait_for_loss())
             progress.update(bar, description="evaluating")
             generator = Greedy(pool) if job.is_greedy else pool
-            work = evaluate(prompts, workflow, generator, grader, on_prompt=lambda: progress.advance(bar))
+            lines, num_done = ProgressLines(console, len(prompts)), itertools.count(1)
+
+            def on_prompt() -> None:
+                progress.advance(bar)
+                lines(next(num_done), "prompts evaluated")
+
+            work = evaluate(prompts, workflow, generator, grader, on_prompt=on_prompt)
             return await background.watch(work), len(available)
     finally:
         await background.cancel()

@@ -18,6 +18,7 @@ from freerun.errors import PinLostError
 from freerun.events.events import EvalSkipped, Listener
 from freerun.protocols import Grader, PinnedGenerator, VersionedGenerator, Workflow
 from freerun.runtime.evaluation import Evaluation, evaluate
+from freerun.runtime.wording import brief
 from freerun.types import Prompt
 
 
@@ -87,4 +88,7 @@ def _why_invalid(result: Evaluation, version: int) -> str:
         return str(lost[0])
     if result.versions - {version}:
         return f"it was sampled by versions {sorted(result.versions)}; the generator did not keep {version}"
+    if result.failures and not result.groups:
+        last = brief(str(result.failures[-1]))
+        return f"none of its {len(result.attempts)} prompts could be graded; the last: {last}"
     return ""

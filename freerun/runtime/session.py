@@ -59,13 +59,15 @@ from freerun.runtime.rollouts import RolloutPool
 from freerun.runtime.run_directory import RunDirectory, open_run, write_config
 from freerun.runtime.summary import describe
 from freerun.runtime.trainer_client import TrainerClient
-from freerun.runtime.view import View, make_view
+from freerun.runtime.view import LoggedView, View, make_view
 from freerun.runtime.warm_start import warm_start
 from freerun.types import EngineStats
 
 Outcome = Literal["finished", "interrupted", "failed"]
 EXIT_CODES: dict[Outcome, int] = {"finished": 0, "interrupted": 130, "failed": 1}
 
+LOG_FILE = "log.txt"
+"""In the run directory: everything that is printed, of all sessions."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -76,10 +78,14 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
     if not resume:  # before there is a run
         check_directory(base)
     console = Console()
-    view = make_view(console)
-    with open_run(recipe, resume=resume) as (run, checkpoint), Store(run.path) as store:
+    with (
+        open_run(recipe, resume=resume) as (run, checkpoint),
+        Store(run.path) as store,
+        (run.path / LOG_FILE).open("a", buffering=1, errors="replace") as log,
+    ):
         if resume and (checkpoint is None or recipe.lora.is_on):  # else the checkpoint holds all weights
             check_directory(base)
+        view = LoggedView(make_view(console), log)
         if resume:
             if checkpoint is not None:
                 store.rewind(checkpoint.state.version, seconds=checkpoint.state.seconds)
@@ -87,7 +93,7 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
                 store.rewind(0)
         with view:
             outcome = asyncio.run(_run_session(recipe, run, checkpoint, store, view))
-    console.print(describe(view.state, num_bytes=run.num_bytes()), markup=False, highlight=False, soft_wrap=True)
+        view.say(describe(view.state, num_bytes=run.num_bytes(), shows_failures=view.shows_failures))
     return EXIT_CODES[outcome]
 
 

@@ -35,6 +35,7 @@ from freerun.model.directory_check import check_directory
 from freerun.model.projections import check_rank
 from freerun.model.trained import TrainedModel
 from freerun.runtime.divergence import find_not_finite
+from freerun.runtime.progress_lines import ProgressLines
 from freerun.runtime.sft_directory import OPTIMIZER_FILE, SftDirectory
 from freerun.train.allocator import keep_freed_memory
 from freerun.train.schedule import cosine_learning_rate
@@ -153,9 +154,11 @@ class SftSession:
         is_hidden = not self._console.is_terminal
         with Progress(*columns, console=self._console, transient=True, disable=is_hidden) as progress:
             bar = progress.add_task("training", total=self.num_steps, completed=self.step)
+            lines = ProgressLines(self._console, self.num_steps, done=self.step)
             while self.step < self.num_steps and not self._is_stopping:
                 loss = self._train_one()
                 progress.update(bar, completed=self.step, description=f"loss {loss:.4f}")
+                lines(self.step, f"steps  loss {loss:.4f}")
                 if self.step % self._config.eval_every_steps == 0 or self.step == self.num_steps:
                     self._measure(loss)
                 if self.step % self._config.save_every_steps == 0 and self.step < self.num_steps:

@@ -6,13 +6,16 @@ import shlex
 
 from freerun.events.accuracy import percent, percent_within
 from freerun.events.metrics import RunState
-from freerun.runtime.wording import count, duration, printable_block, share_of_time
+from freerun.runtime.wording import brief, count, duration, printable_block, share_of_time
 
 
-def describe(state: RunState, *, num_bytes: int = 0) -> str:
-    """The closing summary of a run, whose directory takes `num_bytes`; plain text, lines aligned."""
+def describe(state: RunState, *, num_bytes: int = 0, shows_failures: bool = False) -> str:
+    """The closing summary of a run, whose directory takes `num_bytes`; plain text, lines aligned.
+
+    Where the lines above it show failures, their traceback is not repeated.
+    """
     facts = [
-        ("outcome", _outcome(state)),
+        ("outcome", _outcome(state, shows_failures)),
         ("steps", _steps(state)),
         ("held-out", _held_out(state)),
         ("reward", _reward(state)),
@@ -30,11 +33,13 @@ def describe(state: RunState, *, num_bytes: int = 0) -> str:
     return "\n".join(f"{name:<11}{printable_block(value)}" for name, value in facts if value)
 
 
-def _outcome(state: RunState) -> str:
+def _outcome(state: RunState, shows_failures: bool) -> str:
     if state.finished is None:
         return "still running"
-    reason = f": {state.finished.reason}" if state.finished.reason else ""
-    return f"{state.finished.outcome}{reason}"
+    reason = state.finished.reason
+    if shows_failures and state.last_failure and reason.endswith(state.last_failure):
+        reason = brief(reason)
+    return f"{state.finished.outcome}{f': {reason}' if reason else ''}"
 
 
 def _steps(state: RunState) -> str:
@@ -73,8 +78,18 @@ def _trained(state: RunState) -> str:
         for outcome in ("filtered", "failed", "dropped", "requeued", "passed_over")
         if state.groups[outcome]
     )
-    failure = f" (last failure: {state.last_failure})" if state.groups["failed"] else ""
-    return f"{count(state.num_trained)} trajectories; groups: {outcomes or 'none lost'}{failure}"
+    failure = f" (last failure: {brief(state.last_failure)})" if state.groups["failed"] else ""
+    return f"{count(state.num_trained)} trajectories{_updates(state)}; groups: {outcomes or 'none lost'}{failure}"
+
+
+def _updates(state: RunState) -> str:
+    """Steps whose rewards taught nothing must not pass for training."""
+    num_steps, num_idle = state.num_steps_seen, state.num_steps_without_update
+    if not num_idle:
+        return ""
+    where = "in the others " if num_idle < num_steps else ""
+    changed = f"{count(num_steps - num_idle)} of {count(num_steps)} steps changed the weights"
+    return f" in {count(num_steps)} steps; {changed}: {where}{state.last_reason_without_update}"
 
 
 def _generated(state: RunState) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -28,19 +29,26 @@ from freerun.events.events import (
     WarmStartProgress,
     WorkerDied,
 )
-from freerun.events.metrics import RunState
+from freerun.events.metrics import RunState, failure_kind
 from freerun.runtime.panel import render
-from freerun.runtime.wording import count, duration, printable_block
+from freerun.runtime.wording import brief, count, duration, printable_block
 
 FRAMES_PER_SECOND = 4
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 class View(Protocol):
     """A listener that shows a run while it is entered."""
 
     state: RunState
+    shows_failures: bool
+    """Whether the reason of a failed group was shown in full."""
 
     def __call__(self, event: AnyEvent) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Show text that is no event: the summary."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -57,6 +65,8 @@ def make_view(console: Console) -> View:
 
 class TerminalView:
     """Draws the state in place; the last picture stays when it is left."""
+
+    shows_failures = False
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.state = RunState()
@@ -81,6 +91,9 @@ class TerminalView:
     ) -> None:
         self._live.stop()
 
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
     def render(self) -> RenderableType:
         """The picture now; between events the run's clock goes on with ours."""
         width, height = self._console.size
@@ -91,18 +104,23 @@ class TerminalView:
 
 
 class PlainView:
-    """Prints a line for everything worth keeping in a log."""
+    """Prints a line for everything worth keeping in a log, with the time of day."""
 
-    def __init__(self, console: Console) -> None:
+    shows_failures = True
+
+    def __init__(self, console: Console, *, now: Callable[[], str] = lambda: time.strftime(TIME_FORMAT)) -> None:
         self.state = RunState()
         self._console = console
+        self._now = now
 
     def __call__(self, event: AnyEvent) -> None:
         self.state(event)
-        line = describe_event(self.state, event)
-        if line:
-            # Neither markup nor wrapping: a log line is a line.
-            self._console.print(printable_block(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
+        if line := describe_event(self.state, event):
+            self.say(f"{self._now()}  {printable_block(line)}")
+
+    def say(self, text: str) -> None:
+        # Neither markup nor wrapping: a log line is a line.
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +129,35 @@ class PlainView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+
+class LoggedView:
+    """Any view, and beside it everything that there is to say of the run in a file."""
+
+    def __init__(self, view: View, file: TextIO) -> None:
+        self.state = view.state
+        self.shows_failures = view.shows_failures
+        self._view = view
+        self._log = PlainView(Console(file=file, width=200, color_system=None))
+
+    def __call__(self, event: AnyEvent) -> None:
+        self._view(event)
+        with suppress(OSError):  # a full disk: the store says so, and ends the run
+            self._log(event)
+
+    def say(self, text: str) -> None:
+        self._view.say(text)
+        with suppress(OSError):
+            self._log.say(text)
+
+    def __enter__(self) -> Self:
+        self._view.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._view.__exit__(kind, error, trace)
 
 
 def describe_event(state: RunState, event: AnyEvent) -> str:
@@ -138,12 +185,21 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
         case WorkerDied():
             return f"worker {event.worker} died{', restarted' if event.is_restarted else ''}: {event.reason}"
         case GroupFinished(outcome="failed"):
-            return f"group {event.ordinal} failed: {event.reason}"
+            return _failure(state, event)
         case RunFinished():
-            reason = f": {event.reason}" if event.reason else ""
+            reason = f": {brief(event.reason)}" if event.reason else ""
             return f"{event.outcome} at step {event.version}/{state.num_steps}{reason}"
         case _:
             return ""
+
+
+def _failure(state: RunState, event: GroupFinished) -> str:
+    """In full the first time; then a line for every tenfold number of failures of one cause."""
+    number = state.failures[failure_kind(event.reason)]
+    if number == 1:
+        return f"group {event.ordinal} failed: {event.reason}"
+    is_shown = number % 10 == 0 and number == 10 ** (len(str(number)) - 1)
+    return f"{count(number)} groups failed like this: {brief(event.reason)}" if is_shown else ""
 
 
 def _step_words(state: RunState, event: StepFinished) -> list[str]:
@@ -164,4 +220,8 @@ def _step_words(state: RunState, event: StepFinished) -> list[str]:
     if state.trained_tokens_per_second is not None:
         words.append(f"train {count(state.trained_tokens_per_second)} tok/s")
     words.append(f"waited {duration(event.wait_seconds)}")
+    if state.steps[-1].why_no_update:
+        words.append(f"no update: {state.steps[-1].why_no_update}")
+    if state.version < state.num_steps and (left := state.eta_seconds(event.seconds)) is not None:
+        words.append(f"{duration(left)} left")
     return words

@@ -40,6 +40,12 @@ def printable_block(text: str, max_lines: int = 30) -> str:
     return "\n    ".join(lines)
 
 
+def brief(text: str) -> str:
+    """One line for a text that was shown in full elsewhere: its first and its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
+
+
 def _visible(text: str) -> Iterator[str]:
     num_marks = 0
     for character in text:

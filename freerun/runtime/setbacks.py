@@ -1,0 +1,37 @@
+"""Groups in a row that brought nothing to train on: when they are too many, the run ends with the reason."""
+
+from __future__ import annotations
+
+import traceback
+
+from freerun.errors import FreerunError, RolloutError
+
+MAX_BATCHES_FILTERED = 20
+"""Batches' worth of groups that dynamic sampling may leave out in a row before the run gives up."""
+
+
+class Setbacks:
+    """Counts failed groups and filtered ones, each in a row."""
+
+    def __init__(self, *, max_failures: int, groups_per_batch: int) -> None:
+        self._max_failures = max_failures
+        self._max_filtered = MAX_BATCHES_FILTERED * groups_per_batch
+        self._num_failures = 0
+        self._num_filtered = 0
+
+    def note_finished(self, *, is_filtered: bool) -> None:
+        """Groups whose rewards are all equal are no progress, however busy the engines are."""
+        self._num_failures = 0
+        self._num_filtered = self._num_filtered + 1 if is_filtered else 0
+        if self._num_filtered >= self._max_filtered:
+            raise RolloutError(
+                f"the rewards of {self._num_filtered} groups in a row were all equal, so that nothing is "
+                "left to train on: the task is solved, or too hard; change the data, or set "
+                "objective.dynamic_sampling = false"
+            )
+
+    def note_failure(self, key: str, error: Exception) -> None:
+        self._num_failures += 1
+        if self._num_failures >= self._max_failures:
+            detail = str(error) if isinstance(error, FreerunError) else "".join(traceback.format_exception(error))
+            raise RolloutError(f"{self._max_failures} rollouts in a row failed; the last, of {key}: {detail}")
