@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_groups import a_group
+from training_batches import make_groups
 from virtual_time import run_in_virtual_time
 
 from freerun.config.runtime import RuntimeConfig
 from freerun.errors import WorkerError
 from freerun.model import directory_growth
 from freerun.model.directory_growth import reported_growth
-from freerun.runtime.messages import FromTrainer, Progress, Saved, Saving
+from freerun.processes.frames import to_frame
+from freerun.runtime.batch_parts import PART_BYTES, split_batch
+from freerun.runtime.messages import BatchPart, FromTrainer, Progress, Saved, Saving, StepDone, TrainStep
 from freerun.runtime.trainer_client import TrainerClient
+from freerun.types import Group, StepResult
 
 STALL_SECONDS = 30.0
 
@@ -27,10 +32,11 @@ class FakeRank:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_alive = True
+        self.sent: list[Any] = []
         self.inbox: asyncio.Queue[FromTrainer | None] = asyncio.Queue()
 
     def send(self, message: Any) -> None:
-        pass
+        self.sent.append(message)
 
     async def receive(self) -> FromTrainer | None:
         return await self.inbox.get()
@@ -47,11 +53,13 @@ class FakeRank:
         return f"{self.name} was killed"
 
 
-def with_trainer(act: Callable[[TrainerClient, FakeRank], Awaitable[None]], *, num_ranks: int = 1) -> None:
+def with_trainer(
+    act: Callable[[TrainerClient, FakeRank], Awaitable[None]], *, num_ranks: int = 1, part_bytes: int = PART_BYTES
+) -> None:
     async def main() -> None:
         ranks = [FakeRank(f"trainer-{rank}") for rank in range(num_ranks)]
         config = RuntimeConfig(stall_seconds=STALL_SECONDS, start_seconds=STALL_SECONDS)
-        trainer = TrainerClient(ranks, config=config, on_progress=lambda doing: None)
+        trainer = TrainerClient(ranks, config=config, on_progress=lambda doing: None, part_bytes=part_bytes)
         try:
             await act(trainer, ranks[0])
         finally:
@@ -97,6 +105,29 @@ def test_a_stall_of_several_ranks_tells_of_all() -> None:
             await trainer.step([])
 
     with_trainer(act, num_ranks=2)
+
+
+@pytest.mark.parametrize(("part_bytes", "num_parts"), [(PART_BYTES, 1), (2500, 3), (1, 6)])
+def test_a_batch_travels_in_parts_that_fit_into_frames(part_bytes: int, num_parts: int) -> None:
+    groups = [a_group(ordinal, 0, 0, [0.0, 1.0]) for ordinal in range(6)]
+
+    async def act(trainer: TrainerClient, rank: FakeRank) -> None:
+        step = asyncio.ensure_future(trainer.step(groups))
+        await asyncio.sleep(0)
+        assert [type(message) for message in rank.sent] == [BatchPart] * (num_parts - 1) + [TrainStep]
+        assert [group.ordinal for message in rank.sent for group in message.groups] == list(range(6))
+        result = StepResult(version=1, metrics={}, staleness_counts={})
+        rank.inbox.put_nowait(StepDone(result=result))
+        assert (await step).version == 1
+
+    with_trainer(act, part_bytes=part_bytes)
+
+
+def test_a_part_is_estimated_at_no_less_than_it_takes() -> None:
+    for trajectory in (t for group in make_groups() for t in group.trajectories):
+        group = Group(ordinal=0, start_version=0, trajectories=(trajectory,))
+        num_bytes = len(to_frame(TrainStep(groups=(group,))))
+        assert len(split_batch([group, group], part_bytes=2 * num_bytes - 1)) == 2, num_bytes
 
 
 def test_growth_is_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

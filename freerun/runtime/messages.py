@@ -133,7 +133,15 @@ class UseCores(_Message, frozen=True, kw_only=True):
     cores: tuple[int, ...]
 
 
+class BatchPart(_Message, frozen=True, kw_only=True):
+    """Groups of the next step, ahead of those in its `TrainStep`."""
+
+    groups: tuple[Group, ...]
+
+
 class TrainStep(_Message, frozen=True, kw_only=True):
+    """Train on these groups, the last part of the batch."""
+
     groups: tuple[Group, ...]
 
 
@@ -195,7 +203,7 @@ class Progress(_Message, frozen=True, kw_only=True):
     doing: str
 
 
-ToTrainer = StartTrainer | Supervise | UseCores | TrainStep | Publish | Save
+ToTrainer = StartTrainer | Supervise | UseCores | BatchPart | TrainStep | Publish | Save
 FromTrainer = (
     Rendezvous | TrainerReady | Supervised | StepDone | Published | Saving | Saved | Progress | CoresInUse
 )

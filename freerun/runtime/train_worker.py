@@ -29,6 +29,7 @@ from freerun.runtime.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.runtime.divergence import find_not_finite, find_overflow
 from freerun.runtime.messages import (
     DIVERGED,
+    BatchPart,
     CoresInUse,
     FromTrainer,
     Progress,
@@ -99,6 +100,8 @@ class TrainWorker:
             self._trainer.load_optimizer_state(load_file(start.optimizer_file))
         self._reference_directory = start.reference_directory
         self._supervised: SupervisedTrainer | None = None
+        self._batch: list[Group] = []
+        """What has arrived of the next step."""
         self._waiting: deque[ToTrainer] = deque()
         """Messages that arrived during a step, to be served after it."""
         self._cores: TrainerCores | None = None
@@ -122,10 +125,13 @@ class TrainWorker:
                 case UseCores(cores=cores):
                     self._consider(cores)
                     self._move()
+                case BatchPart(groups=groups):
+                    self._batch += groups
                 case TrainStep(groups=groups):
+                    batch, self._batch = (*self._batch, *groups), []
                     self._supervised = None  # the warm start is over
                     self._need_reference()
-                    self._answer(StepDone(result=self._step(groups)))
+                    self._answer(StepDone(result=self._step(batch)))
                 case Publish():
                     self._publish()
                 case Save(directory=directory, version=version):

@@ -19,7 +19,9 @@ from freerun.config.runtime import RuntimeConfig
 from freerun.errors import CheckpointError, WorkerError
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock
+from freerun.runtime.batch_parts import PART_BYTES, split_batch
 from freerun.runtime.messages import (
+    BatchPart,
     CoresInUse,
     FromTrainer,
     Progress,
@@ -54,12 +56,14 @@ class TrainerClient:
         config: RuntimeConfig,
         on_progress: Callable[[str], None],
         on_cores: Callable[[tuple[int, ...]], None] = lambda cores: None,
+        part_bytes: int = PART_BYTES,
     ) -> None:
         self._links = tuple(ranks)
         self._start_message: StartTrainer | None = None
         self._config = config
         self._on_progress = on_progress
         self._on_cores = on_cores
+        self._part_bytes = part_bytes
         self._patience_seconds = config.start_seconds
         self._answers: dict[type[FromTrainer], asyncio.Future[FromTrainer]] = {}
         """Commands under way, by the kind of their answer: there is at most one of each."""
@@ -85,7 +89,11 @@ class TrainerClient:
         return ready
 
     async def step(self, groups: Sequence[Group]) -> StepResult:
-        answer = self._send(TrainStep(groups=tuple(groups)), StepDone)
+        *parts, last = split_batch(groups, part_bytes=self._part_bytes)
+        for part in parts:
+            for link in self._links:
+                link.send(BatchPart(groups=part))
+        answer = self._send(TrainStep(groups=last), StepDone)
         return (await self._received(answer, StepDone)).result
 
     async def supervise(self, demonstrations: Sequence[Demonstration], lr: float) -> float:
