@@ -16,7 +16,7 @@ from training_batches import CONFIG, MAX_COMPLETION_TOKENS, OBJECTIVE, TEMPERATU
 from freerun.config.lora import LoraConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.tiny import make_tiny
-from freerun.runtime.messages import CoresInUse, StartTrainer, StepDone, ToTrainer, TrainStep, UseCores
+from freerun.runtime.messages import BatchPart, CoresInUse, StartTrainer, StepDone, ToTrainer, TrainStep, UseCores
 from freerun.runtime.train_worker import TrainWorker
 from freerun.runtime.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
 from freerun.weights.buffers import create_buffers
@@ -208,6 +208,18 @@ def test_a_trainer_that_nobody_lends_cores_looks_for_none(tmp_path: Path) -> Non
     alone = serve(tmp_path, STEP, borrows_cores=False)
     assert isinstance(alone.sent[-1], StepDone)
     assert alone.num_looks == 0
+
+
+def test_a_batch_that_arrives_in_parts_is_one_step(tmp_path: Path) -> None:
+    whole = serve(tmp_path / "whole", STEP, STEP)
+    groups = STEP.groups
+    parts = [BatchPart(groups=groups[:1]), BatchPart(groups=groups[1:2]), TrainStep(groups=groups[2:])]
+    in_parts = serve(tmp_path / "parts", *parts, STEP)
+    results = [[m.result for m in parent.sent if isinstance(m, StepDone)] for parent in (whole, in_parts)]
+    for one, other in zip(*results, strict=True):
+        assert one.version == other.version
+        assert one.metrics["grad_norm"] == other.metrics["grad_norm"]
+        assert one.staleness_counts == other.staleness_counts
 
 
 PASS = NUM_LAYERS + 1
