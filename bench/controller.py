@@ -117,7 +117,7 @@ def _cost(recipe: Path, scratch: Path, name: str) -> Cost:
         process = psutil.Process(run.pid)
         assert run.stdout is not None
         for line in run.stdout:
-            if re.match(r"step \d+/", line):
+            if re.search(r"  step \d+/", line):
                 times = process.cpu_times()
                 clocks.append((time.monotonic(), times.user + times.system))
     if run.returncode:
