@@ -81,12 +81,12 @@ def test_the_step_after_the_one_that_broke_the_weights_says_so(tmp_path: Path, l
 def test_numbers_that_are_not_finite_are_found_wherever_they_are() -> None:
     model = random_model(0)
     state = dict(model.named_parameters())
-    assert find_not_finite(state) == find_overflow(model) == ""
-    assert find_not_finite({"step": torch.tensor(3), "empty": torch.empty(0)}) == ""
+    assert find_not_finite(state.items()) == find_overflow(model) == ""
+    assert find_not_finite([("step", torch.tensor(3)), ("empty", torch.empty(0))]) == ""
     for value in (float("nan"), float("inf"), -float("inf")):
         broken = {"good": torch.ones(9), "bad": torch.ones(7, 5)}
         broken["bad"][3, 2] = value
-        assert find_not_finite(broken).startswith("bad is not finite")
+        assert find_not_finite(broken.items()).startswith("bad is not finite")
 
 
 async def fail_to_save() -> None:

@@ -13,19 +13,19 @@ import psutil
 import pytest
 import torch
 from process_table import children_running
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_runs import are_gone, recipe_of
 from torch import Tensor
 from training_batches import CONFIG, MAX_COMPLETION_TOKENS, TEMPERATURE, VERSION, assert_close, make_groups
 
 from freerun.config.lora import LoraConfig
 from freerun.config.objective import PRESETS, ObjectiveConfig
-from freerun.errors import WorkerError
+from freerun.errors import CheckpointError, WorkerError
 from freerun.model.checkpoint import load_model
 from freerun.model.tiny import make_tiny
 from freerun.processes.local import LocalLauncher
 from freerun.runtime.build import make_trainer
-from freerun.runtime.messages import StartTrainer
+from freerun.runtime.messages import DIVERGED, StartTrainer
 from freerun.runtime.trainer_client import TrainerClient
 from freerun.train.trainer import PolicyTrainer
 from freerun.weights.buffers import create_buffers
@@ -183,3 +183,52 @@ def test_the_silence_of_one_rank_ends_all_and_is_told_by_name(model_directory: P
 async def keep_busy(trainer: TrainerClient) -> None:
     while True:
         await trainer.step(make_groups())
+
+
+def test_a_checkpoint_of_several_ranks_leaves_the_next_step_as_it_was(
+    model_directory: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+
+    async def main() -> dict[str, Tensor]:
+        async with trainer_of(2, model_directory, objective=PRESETS["areal"]) as (trainer, buffers):
+            await trainer.step(make_groups(0))
+            await trainer.save(str(directory), version=VERSION + 1)
+            await trainer.step(make_groups(1))
+            published = await trainer.publish()
+            return {name: w.clone() for name, w in buffers.fetch(VERSION + 2, published.checksum).items()}
+
+    model = load_model(model_directory)
+    alone = PolicyTrainer(
+        model,
+        TRAIN,
+        PRESETS["areal"],
+        temperature=TEMPERATURE,
+        max_completion_tokens=MAX_COMPLETION_TOKENS,
+        version=VERSION,
+    )
+    for number in range(2):
+        alone.step(make_groups(number))
+    assert_close(asyncio.run(main()), dict(model.named_parameters()), tolerance=1e-6)
+
+
+def test_ranks_notice_together_that_training_has_diverged(model_directory: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    file = model_directory / "model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"] *= 1e38
+    weights["model.embed_tokens.weight"] *= 1e3
+    save_file(weights, file, metadata={"format": "pt"})
+
+    async def main() -> None:
+        async with trainer_of(2, model_directory, objective=PRESETS["areal"]) as (trainer, _):
+            result = await trainer.step(make_groups())
+            assert result.metrics[DIVERGED]
+            await trainer.publish()
+            with pytest.raises(CheckpointError, match="its logits are not finite"):
+                await trainer.save(str(directory), version=result.version)
+
+    asyncio.run(main())
+    assert list(directory.iterdir()) == []

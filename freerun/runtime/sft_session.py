@@ -208,7 +208,7 @@ class SftSession:
     def _save(self) -> None:
         is_finished = self.step == self.num_steps
 
-        if broken := find_not_finite(self._trained.state()):
+        if broken := find_not_finite(self._trained.state().items()):
             raise FreerunError(
                 f"step {self.step} is not saved: {broken.replace('train.lr', f'--lr = {self._config.lr:g}')}; "
                 f"what was saved in {self._directory.path} before stays"

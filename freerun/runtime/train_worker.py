@@ -50,7 +50,7 @@ from freerun.runtime.messages import (
 )
 from freerun.runtime.trainer_cores import ThreadRates, TrainerCores
 from freerun.train.allocator import keep_freed_memory
-from freerun.train.ranks import Ranks, SingleRank, add_numbers, snapshot, whole_tensors
+from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
 from freerun.train.reference import keep_reference, load_reference
 from freerun.train.supervised import SupervisedTrainer
 from freerun.train.trainer import PolicyTrainer
@@ -194,25 +194,22 @@ class TrainWorker:
         result = self._trainer.step(groups)
         if not result.metrics.get("skipped_updates"):
             return result
-        has_diverged = bool(find_not_finite(self._trained.state()))
-        if not has_diverged and self._ranks.num_ranks == 1:
-            has_diverged = bool(find_overflow(self._model))
-        [num_diverged] = add_numbers(self._ranks, [float(has_diverged)])
-        if not num_diverged:
+        # The ranks see the same whole tensors, so all of them stop at the same one.
+        weights = whole_tensors(self._ranks, self._trained.state())
+        if not (find_not_finite(weights) or find_overflow(self._model)):
             return result
-        return msgspec.structs.replace(result, metrics={**result.metrics, DIVERGED: num_diverged})
+        return msgspec.structs.replace(result, metrics={**result.metrics, DIVERGED: 1.0})
 
     def _save(self, directory: Path) -> None:
         """Snapshot now, write in the background: the next step may start before the files are on disk."""
         weights = snapshot(self._ranks, self._trained.state())
         optimizer = snapshot(self._ranks, self._trainer.optimizer_state())
+        overflow = find_overflow(self._model)  # by all ranks: each has a share of the model
         if self._ranks.rank != 0:
             return
-        # Of several ranks each holds a share, which computes nothing alone.
-        overflow = find_overflow(self._model) if self._ranks.num_ranks == 1 else ""
 
         def write() -> None:
-            error = find_not_finite({**weights, **optimizer}) or overflow
+            error = find_not_finite([*weights.items(), *optimizer.items()]) or overflow
             if error:
                 self._parent.send(Saved(directory=str(directory), error=error))
                 return
