@@ -65,6 +65,7 @@ class _GroupGenerator:
         self._note = note
         self._num_calls = 0
         self._is_away = False
+        self._is_finished = False
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
         self._num_calls += 1
@@ -74,11 +75,13 @@ class _GroupGenerator:
             return await self._generator.generate(request)
         finally:
             self._num_calls -= 1
-            if not self._num_calls:
+            # A workflow may end before its calls do: `asyncio.gather` raises the first error, the others run on.
+            if not self._num_calls and not self._is_finished:
                 self._set_away(True)
 
     def finish(self) -> None:
         """The group is no longer running, so it is not away either."""
+        self._is_finished = True
         if self._is_away:
             self._set_away(False)
 
