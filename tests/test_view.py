@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from freerun.errors import ConfigError
 from freerun.events.events import (
     Activity,
     AnyEvent,
@@ -31,6 +32,7 @@ from freerun.events.events import (
 )
 from freerun.events.metrics import RunState
 from freerun.runtime.progress_lines import ProgressLines
+from freerun.runtime.session import _open_log
 from freerun.runtime.summary import describe
 from freerun.runtime.view import LoggedView, PlainView, TerminalView, make_view
 from freerun.runtime.wording import duration, histogram, printable, sparkline
@@ -320,7 +322,10 @@ def test_steps_that_change_nothing_are_said_to_change_nothing() -> None:
 
 def test_everything_printed_is_kept_in_a_file_that_grows_with_every_session(tmp_path: Path) -> None:
     for _ in range(2):
-        with (tmp_path / "log.txt").open("a") as file, LoggedView(make_view(a_console()), file) as view:
+        with (
+            (tmp_path / "log.txt").open("ab", buffering=0) as file,
+            LoggedView(make_view(a_console()), file) as view,
+        ):
             for event in [*a_run(), an_end()]:
                 view(event)
             view.say(describe(view.state))
@@ -328,6 +333,20 @@ def test_everything_printed_is_kept_in_a_file_that_grows_with_every_session(tmp_
     assert log.count("step 12/60  reward 0.80") == 2
     assert log.count("next       freerun eval runs/times-tables") == 2
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  started  run", log)
+
+
+def test_a_log_on_a_full_disk_is_no_reason_to_end() -> None:
+    console = a_console()
+    with open("/dev/full", "ab", buffering=0) as file, LoggedView(make_view(console), file) as view:
+        for event in a_run():
+            view(event)
+        view.say("done")
+    assert view.state.version == 12
+
+
+def test_a_log_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the log cannot be opened"):
+        _open_log(tmp_path)
 
 
 def test_work_without_a_terminal_says_now_and_then_how_far_it_is() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Coroutine
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from rich.console import Console
 
 from freerun.config.recipe import Recipe
 from freerun.data.tokenizer import Tokenizer
-from freerun.errors import CheckpointError, FreerunError, WorkerError
+from freerun.errors import CheckpointError, ConfigError, FreerunError, WorkerError
 from freerun.events.events import (
     Activity,
     AnyEvent,
@@ -81,7 +82,7 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
     with (
         open_run(recipe, resume=resume) as (run, checkpoint),
         Store(run.path) as store,
-        (run.path / LOG_FILE).open("a", buffering=1, errors="replace") as log,
+        _open_log(run.path / LOG_FILE) as log,
     ):
         if resume and (checkpoint is None or recipe.lora.is_on):  # else the checkpoint holds all weights
             check_directory(base)
@@ -95,6 +96,13 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
             outcome = asyncio.run(_run_session(recipe, run, checkpoint, store, view))
         view.say(describe(view.state, num_bytes=run.num_bytes(), shows_failures=view.shows_failures))
     return EXIT_CODES[outcome]
+
+
+def _open_log(path: Path) -> FileIO:
+    try:
+        return path.open("ab", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"{path}: the log cannot be opened ({error.strerror or error}); move it away") from error
 
 
 async def _run_session(

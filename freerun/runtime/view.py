@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import RawIOBase
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Protocol, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -34,7 +35,10 @@ from freerun.runtime.panel import render
 from freerun.runtime.wording import brief, count, duration, printable_block
 
 FRAMES_PER_SECOND = 4
-TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+
+
+def _time_of_day() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 class View(Protocol):
@@ -108,7 +112,7 @@ class PlainView:
 
     shows_failures = True
 
-    def __init__(self, console: Console, *, now: Callable[[], str] = lambda: time.strftime(TIME_FORMAT)) -> None:
+    def __init__(self, console: Console, *, now: Callable[[], str] = _time_of_day) -> None:
         self.state = RunState()
         self._console = console
         self._now = now
@@ -134,21 +138,25 @@ class PlainView:
 class LoggedView:
     """Any view, and beside it everything that there is to say of the run in a file."""
 
-    def __init__(self, view: View, file: TextIO) -> None:
+    def __init__(self, view: View, file: RawIOBase) -> None:
         self.state = view.state
         self.shows_failures = view.shows_failures
         self._view = view
-        self._log = PlainView(Console(file=file, width=200, color_system=None))
+        self._file = file
+        """Unbuffered: what a full disk refuses is lost, and not tried again when the file is closed."""
 
     def __call__(self, event: AnyEvent) -> None:
         self._view(event)
-        with suppress(OSError):  # a full disk: the store says so, and ends the run
-            self._log(event)
+        if line := describe_event(self.state, event):
+            self._write(f"{_time_of_day()}  {printable_block(line)}")
 
     def say(self, text: str) -> None:
         self._view.say(text)
-        with suppress(OSError):
-            self._log.say(text)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # a full disk: the store says so, and ends the run
+            self._file.write(f"{text}\n".encode(errors="replace"))
 
     def __enter__(self) -> Self:
         self._view.__enter__()
