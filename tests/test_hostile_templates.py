@@ -192,7 +192,9 @@ def test_a_link_out_of_the_model_directory_is_not_followed(tmp_path: Path, name:
     secret.write_text("root:$6$hash")
     directory = save(tmp_path / "model", letters())
     (directory / name).symlink_to(secret)
-    with pytest.raises(ModelError, match=rf"{name}: a link to .*secret, outside of the model directory") as caught:
+    with pytest.raises(
+        ModelError, match=rf"{name}: a symbolic link to .*secret, outside the model directory"
+    ) as caught:
         Tokenizer.load(directory)
     assert "hash" not in str(caught.value)
 

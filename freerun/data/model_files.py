@@ -1,22 +1,16 @@
-"""Reading the text files of a model directory, which may come from strangers.
-
-A link may not lead out of the directory: it would bring a file of the user into prompts, errors and checkpoints.
-The cache of the Hugging Face hub is the exception: there every file is a link to a blob of the model, or to one
-that several models share.
-"""
+"""Reading the text files of a model directory, which may come from strangers."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
+from freerun.config.model_links import real_file
 from freerun.errors import ModelError
 
 MAX_BYTES = 256 << 20
 """Of one file; the largest tokenizer.json in use has about 35 MB."""
-_SHARED_BLOB = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
 
 
 def is_there(path: Path) -> bool:
@@ -24,26 +18,12 @@ def is_there(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        directory, target = path.parent.resolve(), path.resolve()
-        num_bytes = target.stat().st_size
-    except (OSError, RuntimeError) as error:
+        num_bytes = real_file(path).stat().st_size
+    except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error}); make it readable or save the model again") from error
-    if not (target.is_relative_to(directory) or _is_blob(target, directory)):
-        raise ModelError(f"{path}: a link to {target}, outside of the model directory; put a copy in its place")
     if num_bytes > MAX_BYTES:
         raise ModelError(f"{path}: {num_bytes:,} bytes, and at most {MAX_BYTES:,} are read; is it the right file?")
     return True
-
-
-def _is_blob(target: Path, snapshot: Path) -> bool:
-    model = snapshot.parent.parent
-    if snapshot.parent.name != "snapshots" or not model.name.startswith("models--"):
-        return False
-    shared = model.parent / "blobs"
-    is_shared = (
-        target.is_relative_to(shared) and _SHARED_BLOB.fullmatch(str(target.relative_to(shared))) is not None
-    )
-    return is_shared or target.parent == model / "blobs"
 
 
 def read_text(path: Path) -> str:

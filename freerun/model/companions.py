@@ -1,18 +1,17 @@
 """The files beside a model's weights: its shape, its tokenizer, its chat template. No torch is needed for them.
 
-They are copied into every run and checkpoint, which others may read, so a symbolic link must not lead them to any
-file of the user's: only to one in the directory itself, or to where the Hugging Face cache keeps its files.
+They are copied into every run and checkpoint, which others may read (`config/model_links.py`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+from freerun.config.model_links import real_file
 from freerun.errors import ModelError
 from freerun.model.json_file import read_object
 
@@ -27,8 +26,6 @@ COMPANION_FILES = (
     "vocab.json",
     "merges.txt",
 )
-SHARED_BLOB = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
-"""A file that several models of the cache share, below the cache's own `blobs`."""
 
 
 def copy_companions(source: Path, directory: Path) -> None:
@@ -61,12 +58,12 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
 def check_companions(source: Path) -> None:
     """Refuse a directory with a link that leads out of it, before anything of it is read."""
     for name in COMPANION_FILES:
-        _real_file(source, name)
+        _companion(source, name)
 
 
 def _copy(source: Path, name: str, directory: Path) -> None:
     """Copy a file that is there; others may do with the copy at most what they may with the original."""
-    original, copy = _real_file(source, name), directory / name
+    original, copy = _companion(source, name), directory / name
     if original is None:
         return
     copy.unlink(missing_ok=True)
@@ -78,29 +75,15 @@ def _copy(source: Path, name: str, directory: Path) -> None:
         shutil.copyfileobj(read, file)
 
 
-def _real_file(source: Path, name: str) -> Path | None:
+def _companion(source: Path, name: str) -> Path | None:
     """The regular file behind a name in the directory, None if there is no such name."""
-    path, root = source / name, Path(os.path.realpath(source))
+    path = source / name
     if not os.path.lexists(path):
         return None
-    real = Path(os.path.realpath(path))
-    if not real.is_relative_to(root) and not _is_blob(real, root):
-        raise ModelError(
-            f"{path}: a symbolic link to {real}, outside the model directory; put a copy of the file in its place"
-        )
+    real = real_file(path)
     if not real.is_file():
         raise ModelError(f"{path}: not a regular file; restore it")
     return real
-
-
-def _is_blob(real: Path, snapshot: Path) -> bool:
-    """Whether a link from a snapshot of the Hugging Face cache leads to a file that the cache keeps for it."""
-    model = snapshot.parent.parent
-    if snapshot.parent.name != "snapshots" or not model.name.startswith("models--"):
-        return False
-    shared = model.parent / "blobs"
-    is_shared = real.is_relative_to(shared) and SHARED_BLOB.fullmatch(str(real.relative_to(shared))) is not None
-    return real.parent == model / "blobs" or is_shared
 
 
 def _end_of(source: Path) -> Any:
