@@ -65,10 +65,18 @@ def _watch(ends: list[int], worker: int) -> None:
     for descriptor, end in enumerate(ends):
         os.dup2(end, descriptor)
     # Above all the socket to the controller: held open here, it would hide the worker's end.
-    os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
+    _close_from(_LOG + 1)
     while not select.select([_WORKER, _CONTROLLER], [], [], LOOK_SECONDS)[0]:
         _reap_orphans(worker)
         _bound_log()
+
+
+def _close_from(first: int) -> None:
+    """Close what is open from this descriptor on; up to their limit, often 2^30, would take a minute."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor >= first:
+            with contextlib.suppress(OSError):  # that of the listing itself
+                os.close(descriptor)
 
 
 def _reap_orphans(worker: int) -> None:
