@@ -170,6 +170,17 @@ def test_a_checkpoint_whose_optimizer_was_dropped_is_whole_but_cannot_be_continu
         assert not read_checkpoint(tmp_path / f"step-{version}").has_optimizer
 
 
+def test_a_finished_run_drops_the_optimizers_of_whole_checkpoints_though_an_older_one_is_damaged(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path, 3)
+    save(tmp_path, 6)
+    (tmp_path / "step-3" / "manifest.json").write_text("{")
+    drop_optimizers(tmp_path)
+    assert not read_checkpoint(tmp_path / "step-6").has_optimizer
+    assert (tmp_path / "step-3" / "optimizer.safetensors").is_file()
+
+
 class Killed(BaseException):
     """The process is gone: no operation after it happens either."""
 

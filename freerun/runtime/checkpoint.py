@@ -216,11 +216,16 @@ def _require_needed(directory: Path, manifest: Manifest) -> None:
 def drop_optimizers(directory: Path) -> None:
     """Remove the optimizer's state from every checkpoint: two thirds of the disk that a run takes.
 
-    The manifest goes first, so a crash in between leaves a whole checkpoint and a file that nothing refers to.
+    The manifest goes first, so a crash in between leaves a whole checkpoint and a file that nothing refers to. One
+    whose manifest is damaged is left alone: the run has finished and does not need it.
     """
     for _, path in _by_version(directory):
+        try:
+            manifest = read_manifest(path)
+        except CheckpointError:
+            continue
         with _disk_errors(path):
-            write_manifest(path, read_manifest(path) | {OPTIMIZER_FILE: None})
+            write_manifest(path, manifest | {OPTIMIZER_FILE: None})
             sync(path)
             (path / OPTIMIZER_FILE).unlink(missing_ok=True)
 
