@@ -393,3 +393,33 @@ def test_a_store_cut_short_is_listed_as_crashed(tmp_path: Path) -> None:
 def test_an_empty_or_missing_directory_holds_no_runs(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == []
     assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_what_is_flushed_survives_a_loss_of_power_though_somebody_is_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+    with Store(tmp_path) as store:
+        store.flush()
+        reading = sqlite3.connect(store.file)
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM steps").fetchone()
+        store.record(make_step(1))
+        monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
+        store.flush()
+        assert store.file.with_name("store.sqlite-wal").stat().st_ino in synced
+        reading.close()
+        store.flush()
+
+
+def test_a_log_that_cannot_be_synced_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    store = Store(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreError, match="Input/output error; free disk space"):
+        store.flush()
+    with pytest.raises(StoreError):
+        store.close()

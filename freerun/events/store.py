@@ -92,8 +92,10 @@ class Store:
         self._drain(_Mark(), timeout_seconds)
         self.check()
         with self._exclusive() as db:
-            # Passive: syncs the log and never waits for a reader.
+            # Passive: never waits for a reader, and where there is one it may do nothing, not even sync the log.
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            with suppress(FileNotFoundError):  # a file system without logs: there every commit is synced
+                _sync(self.file.with_name(f"{self.file.name}-wal"))
 
     def rewind(self, version: int, *, seconds: float = 0.0) -> int:
         """Forget every step after `version` and all that happened after `seconds`; returns the steps' number."""
@@ -129,7 +131,7 @@ class Store:
         try:
             with self._lock:
                 yield self._connection
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._failure = error
             self.check()
 
@@ -203,6 +205,15 @@ def _open(file: Path) -> tuple[sqlite3.Connection, int]:
         raise
 
 
+def _sync(file: Path) -> None:
+    """Flush a file to the disk; SQLite holds no locks on its log, which closing another descriptor would drop."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -255,7 +266,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
 def _explain(failure: Exception) -> str:
     if isinstance(failure, sqlite3.IntegrityError):
         return f"a step or trajectory was trained twice ({failure}); rewind the store when resuming"
-    if isinstance(failure, sqlite3.OperationalError):
+    if isinstance(failure, sqlite3.OperationalError | OSError):
         return f"events are no longer written: {failure}; free disk space, then resume the run"
     return f"an event could not be recorded: {type(failure).__name__}: {failure}"
 
