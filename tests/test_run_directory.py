@@ -217,17 +217,15 @@ def test_a_run_directory_is_closed_to_other_users_and_its_parent_keeps_its_mode(
     assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--run.directory", "a-file"), ("--run.directory", "a-file/below"), ("--run.name", "x" * 300)]
-)
+@pytest.mark.parametrize("directory", ["a-file", "a-file/below"])
 def test_a_run_directory_that_cannot_be_made_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], directory: str
 ) -> None:
     path = make_run(tmp_path)
     monkeypatch.chdir(tmp_path)
     Path("a-file").write_text("")
     capsys.readouterr()
-    assert main(["train", str(path), *arguments]) == 2
+    assert main(["train", str(path), "--run.directory", directory]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert 'the run directory "' in line
     assert "cannot be used (" in line
