@@ -10,15 +10,12 @@ from fake_groups import a_group
 from training_batches import make_groups
 from virtual_time import run_in_virtual_time
 
-from freerun.config.data import DataConfig
-from freerun.config.recipe import Recipe
 from freerun.config.runtime import RuntimeConfig
-from freerun.config.train import TrainConfig
-from freerun.errors import ConfigError, WorkerError
+from freerun.errors import WorkerError
 from freerun.model import directory_growth
 from freerun.model.directory_growth import reported_growth
 from freerun.processes.frames import to_frame
-from freerun.runtime.batch_parts import PART_BYTES, check_batch_fits, split_batch
+from freerun.runtime.batch_parts import PART_BYTES, split_batch
 from freerun.runtime.messages import BatchPart, FromTrainer, Progress, Saved, Saving, StepDone, TrainStep
 from freerun.runtime.trainer_client import TrainerClient
 from freerun.types import Group, StepResult
@@ -131,13 +128,6 @@ def test_a_part_is_estimated_at_no_less_than_it_takes() -> None:
         group = Group(ordinal=0, start_version=0, trajectories=(trajectory,))
         num_bytes = len(to_frame(TrainStep(groups=(group,))))
         assert len(split_batch([group, group], part_bytes=2 * num_bytes - 1)) == 2, num_bytes
-
-
-def test_a_batch_that_no_memory_could_hold_is_refused() -> None:
-    recipe = Recipe(data=DataConfig(task="times-tables"), train=TrainConfig(prompts_per_step=2**40))
-    with pytest.raises(ConfigError, match=r"train\.prompts_per_step = 1099511627776 .* lower train"):
-        check_batch_fits(recipe)
-    check_batch_fits(Recipe(data=DataConfig(task="times-tables")))
 
 
 def test_growth_is_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,12 @@
-"""How large a batch is: in parts that fit into frames, and whether it fits at all.
+"""A batch in parts that fit into frames.
 
 The paper's batch of 512 x 16 long trajectories is larger than one frame.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from freerun.config.recipe import Recipe
-from freerun.errors import ConfigError
 from freerun.types import Group, Trajectory
 
 PART_BYTES = 64 << 20
@@ -30,18 +27,6 @@ def split_batch(groups: Sequence[Group], *, part_bytes: int = PART_BYTES) -> lis
         parts[-1].append(group)
         num_bytes += size
     return [tuple(part) for part in parts]
-
-
-def check_batch_fits(recipe: Recipe) -> None:
-    """Refuse a batch that would be collected without end, since its empty trajectories alone exceed the memory."""
-    num_bytes = recipe.batch_size * TRAJECTORY_BYTES
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if num_bytes > memory_bytes:
-        raise ConfigError(
-            f"config: train.prompts_per_step = {recipe.train.prompts_per_step} x sampling.group_size = "
-            f"{recipe.sampling.group_size} trajectories need over {num_bytes / 1e9:,.0f} GB before a step can "
-            f"begin, this machine has {memory_bytes / 1e9:,.0f} GB; lower train.prompts_per_step"
-        )
 
 
 def _size(trajectory: Trajectory) -> int:

@@ -31,7 +31,6 @@ from freerun.protocols import Workflow
 from freerun.reward.answers import check_answers
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
-from freerun.runtime.batch_parts import check_batch_fits
 from freerun.runtime.checkpoint import Checkpoint
 from freerun.runtime.core_lending import CoreLending
 from freerun.runtime.devices import check_devices, has_cpu_servers
@@ -56,8 +55,7 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
 
 
 def check_prompts(recipe: Recipe, source: PromptStream) -> None:
-    """Refuse batches that never fill, held-out prompts that are trained on, and answers no grader can read."""
-    check_batch_fits(recipe)
+    """Refuse held-out prompts that are trained on, and answers that no grader can read."""
     check_apart(source.problems())
     check_answers(recipe.reward, itertools.chain(source.training(), source.held_out(sys.maxsize)))
 
