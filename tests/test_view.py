@@ -293,6 +293,12 @@ def test_a_failing_reward_shows_its_traceback_once_and_is_then_counted() -> None
     assert "120 failed" in summary
 
 
+def test_a_traceback_is_not_repeated_when_another_group_failed_after_the_last_straw() -> None:
+    reason = f"16 rollouts in a row failed; the last, of 6*7: {TRACEBACK.format(n=15)}"
+    state = state_of([*failures(18), an_end("failed", reason)])
+    assert "Traceback" not in describe(state, shows_failures=True)
+
+
 def test_failures_of_another_cause_show_their_own_traceback() -> None:
     other = TRACEBACK.format(n=1).replace("line 3", "line 7")
     timeouts: list[AnyEvent] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from freerun.events.accuracy import percent, percent_within
-from freerun.events.metrics import RunState
+from freerun.events.metrics import RunState, failure_kind
 from freerun.runtime.wording import brief, count, duration, printable_block, share_of_time
 
 
@@ -37,7 +37,7 @@ def _outcome(state: RunState, shows_failures: bool) -> str:
     if state.finished is None:
         return "still running"
     reason = state.finished.reason
-    if shows_failures and state.last_failure and reason.endswith(state.last_failure):
+    if shows_failures and failure_kind(reason) in state.failures:
         reason = brief(reason)
     return f"{state.finished.outcome}{f': {reason}' if reason else ''}"
 
