@@ -138,9 +138,21 @@ def test_a_directory_that_could_not_be_filled_does_not_appear(tmp_path: Path) ->
             (temporary / "config.json").write_text("{}")
             raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ModelError, match=r"cannot make a model in .*model\" \(disk full\); free disk space"):
         fill()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_below_a_file_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes").write_text("mine")
+    below = tmp_path / "notes" / "model"
+    assert main(["model", "tiny", str(below), "--task", "euclid"]) == 2
+    assert capsys.readouterr().err == (
+        f'freerun: cannot make a model in "{below}" (Not a directory); '
+        "free disk space or choose another directory\n"
+    )
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(

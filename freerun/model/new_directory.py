@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from freerun.errors import ModelError
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -32,9 +34,14 @@ def new_directory(directory: Path) -> Iterator[Path]:
     require_vacant(directory)
     target = directory.resolve()
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
     try:
+        temporary.mkdir(parents=True)
         yield temporary
         temporary.rename(target)
+    except (OSError, SafetensorError) as error:  # the second is how safetensors reports a full disk
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(
+            f'cannot make a model in "{directory}" ({reason}); free disk space or choose another directory'
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
