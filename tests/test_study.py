@@ -16,6 +16,7 @@ import pytest
 from test_compare import png_size
 from tiny_runs import ROOT, make_run
 
+from freerun.cli.main import main
 from freerun.errors import ConfigError, FreerunError
 from freerun.events.reader import RunReader, RunSummary, StepRow
 from freerun.reports.paired import contrasts, speedup
@@ -206,6 +207,17 @@ def test_a_directory_with_a_run_of_other_settings_is_refused(stopped_study: Path
     study = plan(stopped_study, *OVERRIDES, "--train.lr", "0.5")
     with pytest.raises(FreerunError, match=r"made with train.lr = 0.01, not 0.5; give this study a directory"):
         state_of(study.runs[0])
+
+
+def test_an_out_below_a_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = make_run(tmp_path)
+    (tmp_path / "notes").write_text("mine")
+    out = tmp_path / "notes" / "study"
+    capsys.readouterr()
+    assert main(["study", "staleness", str(recipe), "--out", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        f'freerun: "{out}" cannot be made (Not a directory); name another with --out DIR\n'
+    )
 
 
 def test_a_run_that_fails_is_reported_with_its_error_and_the_others_go_on(tmp_path: Path) -> None:

@@ -78,7 +78,12 @@ def _run(study: Study) -> int:
     from freerun.reports.study_state import find_failures, finished_records
 
     check_files(study.recipe)
-    study.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        study.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FreerunError(
+            f'"{study.directory}" cannot be made ({error.strerror or error}); name another with --out DIR'
+        ) from error
     with _Screen() as screen:
 
         def on_progress(progress: Progress) -> None:
