@@ -62,14 +62,35 @@ def test_an_integer_is_accepted_where_a_number_is_expected(demo: Path) -> None:
 
 @pytest.mark.parametrize(
     "overrides",
-    [["--sampling.stop", "a,b"], ["--sampling.stop", "a", "--sampling.stop=b"]],
-    ids=["commas", "repeated"],
+    [
+        ["--sampling.stop", "a,b"],
+        ["--sampling.stop", "a", "--sampling.stop=b"],
+        ["--sampling.stop", '["a", "b"]'],
+        ["--sampling.stop", '["a"]', "--sampling.stop", "b"],
+    ],
+    ids=["commas", "repeated", "TOML", "TOML, repeated"],
 )
 def test_stop_strings_are_comma_separated_or_repeated_and_replace_the_recipe(
     demo: Path, overrides: list[str]
 ) -> None:
     demo.write_text('[sampling]\nstop = ["from the file"]')
     assert load_recipe(demo, overrides).sampling.stop == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        (r'["\n", "###, "]', ("\n", "###, ")),
+        (r'["\\n"]', (r"\n",)),
+        ("[]", ()),
+        ("[/INST]", ("[/INST]",)),
+        ("[1]", ("[1]",)),
+    ],
+)
+def test_an_array_may_be_written_as_in_a_recipe(tmp_path: Path, text: str, stop: tuple[str, ...]) -> None:
+    demo = tmp_path / "demo.toml"
+    demo.write_text("")
+    assert load_recipe(demo, ["--sampling.stop", text]).sampling.stop == stop
 
 
 def test_arrays_of_numbers_take_integers_and_refuse_texts(demo: Path) -> None:

@@ -129,6 +129,12 @@ def test_a_missing_answer_mark_is_named(tmp_path):
         load_problems(jsonl(path, answer_after="####"))
 
 
+def test_a_mark_that_is_a_line_break_is_named_on_one_line(tmp_path):
+    path = write(tmp_path / "train.jsonl", *ROWS, {"question": "x", "answer": "no mark"})
+    with pytest.raises(DataError, match=r'lacks the mark "\\n"; change data\.answer_after'):
+        load_problems(jsonl(path, answer_after="\n"))
+
+
 def test_the_first_five_bad_rows_are_reported_together_and_the_rest_counted(tmp_path):
     path = write(tmp_path / "train.jsonl", *ROWS, *[{"question": "x"}] * 7)
     with pytest.raises(DataError) as caught:

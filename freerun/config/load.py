@@ -151,7 +151,8 @@ def _parse_file(path: Path) -> dict[str, Any]:
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """The checked values of `--section.key value` and `--section.key=value`; of a repeated key the last.
 
-    Only arrays are different: each repetition adds to them, and commas separate their elements.
+    Only arrays are different: each repetition adds to them, and commas separate their elements, unless they are
+    written as in TOML.
     """
     values: dict[str, Any] = {}
     rest = list(overrides)
@@ -169,8 +170,10 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
                 raise ConfigError(f"config: --{key} {COMMAND_LINE} needs {_expected(key_types()[key])}")
             text = rest.pop(0)
         value = _checked(key, _from_text(text, key_types()[key]), COMMAND_LINE)
-        if key in TEXT_KEYS:
-            value = unescaped(value) if isinstance(value, str) else tuple(map(unescaped, value))
+        if key in TEXT_KEYS and isinstance(value, str):
+            value = unescaped(value)
+        elif key in TEXT_KEYS and _toml_array(text, str) is None:  # TOML has its own escapes
+            value = tuple(map(unescaped, value))
         values[key] = values.get(key, ()) + value if isinstance(value, tuple) else value
     return values
 
@@ -185,8 +188,21 @@ def _from_text(text: str, hint: Any) -> Any:
     if hint is bool:
         return {"true": True, "false": False}.get(text, text)
     if get_origin(hint) is tuple:
+        if (array := _toml_array(text, get_args(hint)[0])) is not None:
+            return array
         return [_from_text(item, get_args(hint)[0]) for item in text.split(",")] if text else []
     return text
+
+
+def _toml_array(text: str, item: Any) -> list[Any] | None:
+    """The elements of an array that is written as in a recipe, such as `["\\n", "###"]`; None if it is none."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    try:
+        array = tomllib.loads(f"array = {text}")["array"]
+    except (ValueError, RecursionError):
+        return None
+    return array if isinstance(array, list) and all(_is_a(item, element) for element in array) else None
 
 
 def unescaped(text: str) -> str:

@@ -9,6 +9,7 @@ rows come from is not known here.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -118,7 +119,8 @@ class _ProblemMaker:
             _, mark, text = text.rpartition(self._answer_after)
             if not mark:
                 raise RowError(
-                    f'field {fields} lacks the mark "{self._answer_after}"; change data.answer_after or the row'
+                    f"field {fields} lacks the mark {json.dumps(self._answer_after, ensure_ascii=False)}; "
+                    "change data.answer_after or the row"
                 )
         answer = text.strip()
         if not answer:
