@@ -220,6 +220,20 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
             'config: model.path = "gone" is not a model directory (no config.json); '
             '"freerun model tiny gone --task euclid" makes one',
         ),
+        *(
+            (
+                ["train", "demo.toml", "--model.path", path],
+                f'config: model.path = "{path}" is not a model directory (no config.json); name one, or a model '
+                'on the Hugging Face hub as ORGANISATION/NAME ("freerun model smollm2 models/smollm2" makes a '
+                "small one)",
+            )
+            for path in ("models/llama", "gpt2", "https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct")
+        ),
+        (
+            ["train", "demo.toml", "--model.path", "models/smollm2-mine"],
+            'config: model.path = "models/smollm2-mine" is not a model directory (no config.json); '
+            '"freerun model smollm2 models/smollm2-mine" makes one',
+        ),
         (
             ["train", "demo.toml", "--data.path", "gone.jsonl"],
             'config: data.path = "gone.jsonl" is not a file; pass another with --data.path FILE',

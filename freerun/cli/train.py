@@ -21,7 +21,8 @@ examples:
   freerun train runs/times-tables --resume
 
 configuration, as [section] and key = value in the recipe, or as --section.key value here. Here, elements of
-an array are separated by commas, or the key is repeated; \\n is a line break, \\t a tab and \\\\ a backslash in
+an array are separated by commas, or written as in TOML, or the key is repeated; \\n is a line break,
+\\t a tab and \\\\ a backslash in
 {texts}.
 
 {keys}
@@ -78,10 +79,14 @@ def check_files(recipe: Recipe) -> None:
     if is_hub_name(recipe.model.path) and not model.is_dir():
         raise ConfigError(f'config: model.path = "{model}" is no directory here, and {how_to_fetch(str(model))}')
     if not (model / "config.json").is_file():
-        make = kind.format(model)
+        remedy = f'"freerun model {kind.format(model)}" makes one'
+        if not has_alphabet(task) and "smollm2" not in model.name.lower():
+            remedy = (
+                "name one, or a model on the Hugging Face hub as ORGANISATION/NAME "
+                '("freerun model smollm2 models/smollm2" makes a small one)'
+            )
         raise ConfigError(
-            f'config: model.path = "{model}" is not a model directory (no config.json); '
-            f'"freerun model {make}" makes one'
+            f'config: model.path = "{recipe.model.path}" is not a model directory (no config.json); {remedy}'
         )
 
 
