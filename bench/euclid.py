@@ -15,6 +15,7 @@ from pathlib import Path
 from bench.end_to_end import ASYNCHRONOUS, SYNCHRONOUS, EndToEnd, Figures, held_out_accuracy
 from bench.harness import ROOT, Result, record, show
 from bench.runs import EUCLID, euclid_start
+from freerun.events.accuracy import percent
 
 NUM_STEPS = 150
 NUM_HELD_OUT = 400
@@ -46,7 +47,7 @@ def measure(turns: int) -> None:
         "runs": {side: figures[side].details for side in figures},
     }
     note = f"Ours: {ours}. Held-out accuracy after the runs, with standard errors: " + ", ".join(
-        f"{side} {statistics.mean(values):.3f} ± {_standard_error(values):.3f}"
+        f"{side} {percent(statistics.mean(values))} ± {percent(_standard_error(values))}"
         for side, values in accuracies.items()
     )
     note += ". Busy, of the time: " + ", ".join(f"{side} {_busy(figures[side])}" for side in figures)
