@@ -210,3 +210,20 @@ def test_a_page_works_as_it_is_written(as_in_the_checkout: Path, page: str, num_
 )
 def test_plans_are_made_as_they_are_written(as_in_the_checkout: Path, command: Command) -> None:
     assert main(command.words[1:]) == 0
+
+
+SHARE = re.compile(r"(held-out|accuracy|Expect|right)(?! loss)[^|.;:]{0,30} 0\.\d")
+"""An accuracy that is not written as 22.5 %."""
+
+
+@pytest.mark.parametrize("path", [*PAGES, *sorted((ROOT / "recipes").glob("*.toml"))], ids=name_of)
+def test_accuracies_have_one_form(path: Path) -> None:
+    assert [line for line in path.read_text().splitlines() if SHARE.search(line)] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/evaluation.md"], ids=name_of)
+def test_sample_lines_of_a_run_begin_with_a_time(page: Path) -> None:
+    said = r"started  run|step \d+/\d+  reward|held-out \d.* at version|checkpoint \d+ saved"
+    lines = [line for line in page.read_text().splitlines() if re.search(said, line)]
+    assert lines
+    assert [line for line in lines if not re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", line)] == []
