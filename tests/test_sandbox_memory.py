@@ -154,6 +154,32 @@ def test_what_others_do_with_dev_null_is_not_held_up(sandbox: Sandbox) -> None:
     assert left_behind(sandbox) == []
 
 
+NUM_MAPPINGS = 20_000
+MAPS = f"""
+import mmap
+for _ in range({NUM_MAPPINGS}):
+    try:
+        mmap.mmap(-1, 4096).close()
+    except PermissionError:
+        pass
+"""
+OWN_MAPPINGS = """
+import mmap
+with open("page", "w+b") as file:
+    file.truncate(4096)
+    mmap.mmap(file.fileno(), 4096)[:2] = b"ok"
+    print(file.read(2), len(mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)))
+"""
+
+
+def test_a_program_cannot_advance_the_inode_numbers_of_files_in_memory(sandbox: Sandbox) -> None:
+    look = "import os\nprint(os.fstat(1).st_ino)"
+    before = int(sandbox.run(look).output)
+    assert sandbox.run(MAPS).status == 0
+    assert int(sandbox.run(look).output) - before < NUM_MAPPINGS
+    assert sandbox.run(OWN_MAPPINGS).output == "b'ok' 4096\n"
+
+
 REMEMBERS = """
 import fcntl, os, struct, sys
 def lock_of(kind, start):

@@ -12,6 +12,8 @@ refused. The filter is classic BPF, assembled here: for the numbers, runs of con
     prlimit64                        only of the process itself
     flock, fcntl's locks             succeed and do nothing: sqlite and dbm work, and there is no lock on a file
                                      that other programs or the host can see
+    mmap                             not both shared and anonymous: each such mapping advances the inode number of
+                                     the next file in memory, and the program's output is one
     futex                            only private ones; others are keyed by a page of a file, the library's too
     fcntl, ioctl, madvise,           only the listed commands: no leases, write hints, notifications or owners of
     getsockopt                       signals, no eviction of cached pages, no socket cookies
@@ -36,9 +38,10 @@ _PRETEND = _ERRNO | 0
 """The call is not made, and returns 0."""
 _ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
-_CLONE, _CLONE3, _SOCKETPAIR, _PRLIMIT, _FCNTL, _FLOCK, _FUTEX = 56, 435, 53, 302, 72, 73, 202
+_CLONE, _CLONE3, _SOCKETPAIR, _PRLIMIT, _FCNTL, _FLOCK, _FUTEX, _MMAP = 56, 435, 53, 302, 72, 73, 202, 9
 _ANY_NEW_NAMESPACE, _CLONE_PARENT, _CLONE_PIDFD = 0x7E020080, 0x8000, 0x1000
 _FUTEX_PRIVATE = 128
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _SET_LOCK = (6, 7, 37, 38)
 """F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW."""
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
@@ -46,7 +49,7 @@ _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 # BPF instructions, and where struct seccomp_data holds what they look at.
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_GREATER, _IF_AT_LEAST = 0x15, 0x25, 0x35
-_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 24, 32, 40
 
 _BY_ARGUMENT = {
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_DUPFD_CLOEXEC
@@ -74,7 +77,7 @@ _CALLS = """
     mkdirat=258 newfstatat=262 unlinkat=263 renameat=264 linkat=265 symlinkat=266 readlinkat=267
     fchmodat=268 faccessat=269 utimensat=280 fallocate=285 renameat2=316 statx=332 faccessat2=439
     # memory
-    mmap=9 mprotect=10 munmap=11 brk=12 mremap=25 msync=26
+    mprotect=10 munmap=11 brk=12 mremap=25 msync=26
     # signals and timers
     rt_sigaction=13 rt_sigprocmask=14 rt_sigreturn=15 pause=34 nanosleep=35 getitimer=36 alarm=37
     setitimer=38 kill=62 rt_sigpending=127 rt_sigtimedwait=128 rt_sigsuspend=130 sigaltstack=131
@@ -144,6 +147,12 @@ def assemble(*, has_namespaces: bool) -> bytes:
             _instruction(_AND, _FUTEX_PRIVATE),
             # pthread_join waits for one that is not, and asks again.
             *_allow_if(_FUTEX_PRIVATE, otherwise=_TRY_AGAIN),
+        ),
+        *_rule(
+            _MMAP,
+            _instruction(_LOAD, _FOURTH_ARGUMENT),
+            _instruction(_AND, _MAP_SHARED | _MAP_ANONYMOUS),
+            *_by_value({_MAP_SHARED | _MAP_ANONYMOUS: _REFUSE}, otherwise=_ALLOW),
         ),
     ]
     for number, (argument, commands) in _BY_ARGUMENT.items():
