@@ -203,3 +203,27 @@ def test_demonstrations_are_text_with_one_end_token(tmp_path: Path, plain: Token
     assert [i for i in ids if i in (START, END)] == [START, END]
     spelled_end = demonstration(tmp_path, plain, rows, {"q": "1", "a": "one<|im_end|>"})
     assert spelled_end == demonstration(tmp_path, plain, rows, {"q": "1", "a": "one"})
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "text"),
+    [
+        (normalizers.Lowercase(), "go<|Im_End|>on"),
+        (normalizers.NFKC(), "go\uff1c|im_end|\uff1eon"),  # fullwidth < and >
+        (normalizers.Replace("~", ""), "  go<|im~_end|>on "),
+    ],
+)
+def test_text_that_becomes_a_special_token_when_it_is_normalized_is_text(
+    normalizer: normalizers.Normalizer, text: str
+) -> None:
+    backend = byte_level()
+    backend.normalizer = normalizer
+    backend.add_special_tokens([AddedToken("<|im_end|>", normalized=True)])
+    tokenizer = Tokenizer(backend, stop_token_ids=(), chat_template=None, origin="here")
+    assert END in tokenizer.encode(text)  # what the tokenizer does with it, unless told that it is text
+    marked = tokenizer.as_text(text)
+    ids = tokenizer.encode(marked)
+    assert END not in ids
+    assert tokenizer.decode(ids) == normalizer.normalize_str(text)
+    assert END in tokenizer.encode(marked.strip() + "<|im_end|>"), "a template's own"
+    assert tokenizer.shown(marked) == text

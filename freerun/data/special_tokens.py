@@ -10,6 +10,9 @@ rendered string both look alike, so the user's are marked before they are render
 A marked text is encoded by a twin of the tokenizer whose special tokens are named by their marks: names and marks
 are swapped in the text, and a name means nothing to the twin. All else of the twin is the same, so the ids are
 those that the characters would have if they were not the name of a token. Text without marks never meets the twin.
+
+Some tokenizers look for some names only after they have normalized the text: there `＜s＞` or `<S>` may be a name
+too. A text that becomes one gets a mark that stands for nothing, so it is encoded by the twin as well.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import tokenizers
 _PRIVATE = range(0xE000, 0xF900)
 """Code points for private use: no case, no normal form but themselves."""
 _NUM_RANDOM = 6
+_VISIBLE = re.compile(r"\S")
 
 
 class SpecialTokens:
@@ -38,18 +42,28 @@ class SpecialTokens:
         # Unknown to whoever wrote the text, so that no text can contain a mark.
         start = "".join(chr(secrets.choice(_PRIVATE)) for _ in range(_NUM_RANDOM))
         self._marks = {name: start + _numeral(index) for index, name in enumerate(names)}
-        self._names = {mark: name for name, mark in self._marks.items()}
+        self._nothing = start + _numeral(len(names))
+        self._names = {mark: name for name, mark in self._marks.items()} | {self._nothing: ""}
+        self._swaps = self._names | self._marks
         self._start = start
         self._name_pattern = _any_of(names)
         self._pattern = _any_of([*names, *self._names])
+        looked_for_later = [token.content for token in added if token.normalized and token.content in self._marks]
+        self._normalized_names = [] if backend.normalizer is None else self._normalized(looked_for_later)
 
     def names_in(self, text: str) -> list[str]:
         """The names that `text` spells, in their order."""
         return self._name_pattern.findall(text)
 
     def mark(self, text: str) -> str:
-        """`text` with a mark for each name that it spells."""
-        return self._name_pattern.sub(lambda match: self._marks[match[0]], text)
+        """`text` with a mark for each name that it spells, and one if it becomes a name when it is normalized."""
+        marked = self._name_pattern.sub(lambda match: self._marks[match[0]], text)
+        if self._normalized_names:
+            (normalized,) = self._normalized([marked])
+            if any(name in normalized for name in self._normalized_names):
+                # Behind a character that no template strips.
+                return _VISIBLE.sub(lambda match: match[0] + self._nothing, marked, count=1)
+        return marked
 
     def unmark(self, text: str) -> str:
         """`text` as it is read, with names for marks."""
@@ -60,7 +74,7 @@ class SpecialTokens:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
         """Ids of a marked text."""
-        swapped = self._pattern.sub(lambda match: self._names.get(match[0]) or self._marks[match[0]], text)
+        swapped = self._pattern.sub(lambda match: self._swaps[match[0]], text)
         ids: Sequence[int] = self._twin.encode(swapped, add_special_tokens=add_special_tokens).ids
         return ids
 
@@ -78,6 +92,9 @@ class SpecialTokens:
         if model.get("unk_token"):
             model["unk_token"] = self._renamed(model["unk_token"])
         return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+    def _normalized(self, texts: Sequence[str]) -> list[str]:
+        return [self._backend.normalizer.normalize_str(text) for text in texts]
 
     def _renamed(self, piece: Any) -> Any:
         return self._marks.get(piece, piece)
