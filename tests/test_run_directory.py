@@ -230,3 +230,25 @@ def test_a_run_directory_that_cannot_be_made_is_one_line(
     assert 'the run directory "' in line
     assert "cannot be used (" in line
     assert "choose another --run.directory or --run.name" in line
+
+
+@pytest.mark.parametrize("name", ["lock", "log.txt", ".config.toml.writing"])
+def test_no_link_in_a_run_directory_leads_to_a_file_that_is_written(tmp_path: Path, name: str) -> None:
+    path = make_run(tmp_path)
+    with open_run(recipe_of(path), resume=False) as (run, _):
+        pass
+    precious = tmp_path / "precious"
+    precious.write_text("as it was")
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).symlink_to(precious)
+    main(["train", str(path), "--resume", "--train.num_steps", "1"])
+    assert precious.read_text() == "as it was"
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_run(tmp_path)
+    with open_run(recipe_of(path), resume=False) as (run, _):
+        pass
+    (run.path / "log.txt").mkdir()
+    assert main(["train", str(path), "--resume"]) == 2
+    assert f'"{run.path}/log.txt" cannot be written (Is a directory)' in capsys.readouterr().err

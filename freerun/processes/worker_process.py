@@ -28,6 +28,7 @@ from typing import Any
 from freerun.errors import WorkerError
 from freerun.processes.frames import FrameStream
 from freerun.processes.interpreter import python_command
+from freerun.processes.log_file import open_log
 from freerun.processes.shortage import describe_shortage
 
 LOG_TAIL_BYTES = 4000
@@ -143,7 +144,7 @@ class WorkerProcess:
         with theirs:
             streams = await asyncio.open_connection(sock=ours)
             try:
-                with log_path.open("ab") as log:
+                with open_log(log_path) as log:
                     log_start = log.tell()
                     process = subprocess.Popen(
                         [*command, str(theirs.fileno()), *arguments],

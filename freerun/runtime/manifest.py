@@ -32,11 +32,9 @@ _decoder = msgspec.json.Decoder(dict[str, FileEntry | None])
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Put the manifest in place, on disk: the old one or the new one, never a part of it."""
-    temporary = directory / f".{MANIFEST_FILE}.writing"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(dict(manifest)), indent=2))
-    sync(temporary)
-    temporary.rename(directory / MANIFEST_FILE)
+    """Put the manifest in place."""
+    content = msgspec.json.format(msgspec.json.encode(dict(manifest)), indent=2)
+    replace_file(directory / MANIFEST_FILE, content)
 
 
 def describe_files(files: Iterable[Path], directory: Path) -> dict[str, FileEntry | None]:
@@ -63,6 +61,16 @@ def verify(directory: Path) -> dict[str, FileEntry | None]:
         if not is_same:
             raise CheckpointError(f"{path}: not the file that was saved (size or sha256 differs)")
     return manifest
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in place, on disk: the old one or the new one, never a part of it."""
+    temporary = path.with_name(f".{path.name}.writing")
+    temporary.unlink(missing_ok=True)  # half of a file, or a link that is not to be followed
+    with temporary.open("xb") as file:
+        file.write(content)
+    sync(temporary)
+    temporary.rename(path)
 
 
 def sync(path: Path) -> None:

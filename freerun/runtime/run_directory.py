@@ -26,7 +26,7 @@ from freerun.events.schema import STORE_NAME, StoreError
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.companions import copy_companions
 from freerun.runtime.checkpoint import Checkpoint, find_checkpoint, restore_replaced, tidy_for_resume
-from freerun.runtime.manifest import sync
+from freerun.runtime.manifest import replace_file
 from freerun.runtime.run_lock import LOCK_FILE, locked
 
 CONFIG_FILE = "config.toml"
@@ -130,11 +130,8 @@ def write_config(run: RunDirectory, recipe: Recipe) -> None:
 
     A resumed run calls this when its recipe has been accepted: the next --resume starts from what is written here.
     """
-    temporary = run.path / f".{CONFIG_FILE}.writing"
     try:
-        temporary.write_text(dump_toml(recipe))
-        sync(temporary)
-        temporary.rename(run.config)
+        replace_file(run.config, dump_toml(recipe).encode())
     except OSError as error:
         raise ConfigError(f'config: "{run.config}" cannot be written ({error.strerror or error})') from error
 

@@ -20,7 +20,8 @@ LOCK_FILE = "lock"
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the directory for this process alone, or raise at once if another one does."""
-    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Not through a link: in a run that came from somewhere else it could lead to any file of the user's.
+    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

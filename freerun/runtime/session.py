@@ -37,6 +37,7 @@ from freerun.events.store import Store
 from freerun.model.adapter_directory import model_config
 from freerun.model.directory_check import check_directory
 from freerun.model.projections import check_rank
+from freerun.processes.log_file import open_log
 from freerun.reward.pool import GraderPool
 from freerun.runtime.build import (
     check_backends,
@@ -100,7 +101,7 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
 
 def _open_log(path: Path) -> FileIO:
     try:
-        return path.open("ab", buffering=0)
+        return open_log(path)
     except OSError as error:
         raise ConfigError(f"{path}: the log cannot be opened ({error.strerror or error}); move it away") from error
 
