@@ -466,3 +466,10 @@ def test_eval_of_a_checkpoints_model_verifies_the_checkpoint(
 )
 def test_durations_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
     assert ago(seconds) == text
+
+
+def test_an_error_that_quotes_control_characters_does_nothing_to_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["eval", "evil\x1b]0;title\x07\x1b[2J\r\u202edir"]) == 2
+    assert r'"evil\x1b]0;title\x07\x1b[2J\r\u202edir" is neither' in capsys.readouterr().err

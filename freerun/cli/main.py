@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ReaderGoneError:
             return 0
         except FreerunError as error:
-            print(f"freerun: {error}", file=sys.stderr)
+            print(f"freerun: {_harmless(str(error))}", file=sys.stderr)
             return 2
         except (OSError, RuntimeError) as error:
             shortage = describe_shortage(error)
@@ -71,6 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("freerun: interrupted", file=sys.stderr)
             return 130
+
+
+def _harmless(text: str) -> str:
+    """An error may quote a file name or a row of data: what would steer a terminal is shown as an escape."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
