@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -87,12 +88,33 @@ def test_a_file_with_another_checksum_is_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.parametrize("name", ["gone.jsonl", "broken.jsonl.gz"])
+@pytest.mark.parametrize("name", ["gone.jsonl", "broken.jsonl.gz", "damaged.jsonl.gz"])
 def test_a_file_that_cannot_be_fetched_can_be_put_there_by_hand(tmp_path: Path, name: str) -> None:
     (tmp_path / "broken.jsonl.gz").write_bytes(gzip.compress(CONTENT)[:-4])
+    (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(CONTENT)[:10] + b"\xff" * 30)
     file = PublicFile("train.jsonl", (tmp_path / name).as_uri(), "0" * 64)
     with pytest.raises(DataError, match=rf"{name} cannot be fetched .*put it there as .*here/train\.jsonl"):
         fetch(file, tmp_path / "here")
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz"])
+def test_no_more_is_read_or_unpacked_than_a_set_can_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(public_sets, "MAX_BYTES", 1 << 20)
+    content = bytes(2 << 20)
+    file = published(tmp_path / "there", name, gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError, match=r"cannot be fetched \(more than 1 MiB\)"):
+        fetch(file, tmp_path / "here")
+
+
+def test_a_file_is_never_written_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("as it was")
+    (tmp_path / f".train.jsonl.{os.getpid()}").symlink_to(precious)
+    with pytest.raises(DataError, match="cannot be written"):
+        fetch(published(tmp_path / "there"), tmp_path)
+    assert precious.read_text() == "as it was"
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import http.client
 import os
 import urllib.request
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from freerun.errors import DataError
 DIRECTORY = Path("data")
 """Where recipes look for them, below the directory that freerun is run in."""
 TIMEOUT_SECONDS = 60
+MAX_BYTES = 64 << 20
+"""Of a file, packed or not; the largest has 4.2 MB. A server that sends more does not send the file."""
 _GITHUB = "https://raw.githubusercontent.com"
 
 
@@ -127,7 +130,8 @@ def has_file(file: PublicFile, directory: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        is_published = hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+        with path.open("rb") as content:
+            is_published = hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}); make it readable or move it away") from error
     if not is_published:
@@ -141,7 +145,7 @@ def fetch(file: PublicFile, directory: Path) -> Path:
     by_hand = f"download it in another way, unpack it if it ends in .gz, and put it there as {path}"
     try:
         content = _download(file.url)
-    except (OSError, EOFError, ValueError, http.client.HTTPException) as error:
+    except (OSError, EOFError, ValueError, zlib.error, http.client.HTTPException) as error:
         raise DataError(f"{file.url} cannot be fetched ({error}); {by_hand}") from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
@@ -158,7 +162,8 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            unfinished.write_bytes(content)
+            with unfinished.open("xb") as file:  # never through a link of that name
+                file.write(content)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -170,5 +175,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _download(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
-        content: bytes = response.read()
-    return gzip.decompress(content) if url.endswith(".gz") else content
+        packed = gzip.GzipFile(fileobj=response) if url.endswith(".gz") else response
+        content: bytes = packed.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
+    return content
