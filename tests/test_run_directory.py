@@ -252,3 +252,13 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest
     (run.path / "log.txt").mkdir()
     assert main(["train", str(path), "--resume"]) == 2
     assert f'"{run.path}/log.txt" cannot be written (Is a directory)' in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_cannot_even_be_begun_ends_the_run_with_its_reason_alone(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    with open_run(recipe_of(path), resume=False) as (opened, _):
+        (opened.path / "checkpoints").write_text("a file in the way")
+    run = Run(path, "--resume", "--checkpoint.every_steps", "1")
+    assert run.wait() == 1
+    assert "failed: version 1 was not saved: " in run.output
+    assert "never awaited" not in run.output

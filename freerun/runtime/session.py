@@ -254,10 +254,17 @@ class Session:
         await self._controller.run()
 
     def _save(self, trainer: TrainerClient, state: ControllerState) -> Coroutine[Any, Any, None]:
-        """Ask the trainer for its files at once; the rest is the coroutine's."""
-        writer = CheckpointWriter(self._run.checkpoints, state)
+        """Ask the trainer for its files at once; the rest, failures included, is the coroutine's."""
+        try:
+            writer = CheckpointWriter(self._run.checkpoints, state)
+        except CheckpointError as error:
+            return self._fail_save(error, state.version)
         saved = trainer.save(str(writer.directory), version=state.version)
         return self._finish_save(writer, saved, state.version)
+
+    async def _fail_save(self, error: CheckpointError, version: int) -> None:
+        self._unsaved = f"version {version} was not saved: {error}; {self._describe_newest()}"
+        raise CheckpointError(self._unsaved) from error
 
     async def _finish_save(self, writer: CheckpointWriter, saved: Awaitable[None], version: int) -> None:
         try:
@@ -269,8 +276,7 @@ class Session:
             await asyncio.to_thread(writer.discard)
             if not isinstance(error, CheckpointError):
                 raise  # the store or the trainer is at fault, and says so
-            self._unsaved = f"version {version} was not saved: {error}; {self._describe_newest()}"
-            raise CheckpointError(self._unsaved) from error
+            await self._fail_save(error, version)
         self._saved_model = str(directory / "model")
         self._emit(CheckpointSaved(seconds=self._seconds(), version=version, directory=str(directory)))
 
