@@ -251,7 +251,7 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest
         pass
     (run.path / "log.txt").mkdir()
     assert main(["train", str(path), "--resume"]) == 2
-    assert f'"{run.path}/log.txt" cannot be written (Is a directory)' in capsys.readouterr().err
+    assert f"{run.path}/log.txt: the log cannot be opened (Is a directory)" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_cannot_even_be_begun_ends_the_run_with_its_reason_alone(tmp_path: Path) -> None:

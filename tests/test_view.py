@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from freerun.errors import ConfigError
 from freerun.events.events import (
     Activity,
     AnyEvent,
@@ -32,7 +31,6 @@ from freerun.events.events import (
 )
 from freerun.events.metrics import RunState
 from freerun.runtime.progress_lines import ProgressLines
-from freerun.runtime.session import _open_log
 from freerun.runtime.summary import describe
 from freerun.runtime.view import LoggedView, PlainView, TerminalView, make_view
 from freerun.runtime.wording import duration, histogram, printable, sparkline
@@ -348,11 +346,6 @@ def test_a_log_on_a_full_disk_is_no_reason_to_end() -> None:
             view(event)
         view.say("done")
     assert view.state.version == 12
-
-
-def test_a_log_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the log cannot be opened"):
-        _open_log(tmp_path)
 
 
 def test_work_without_a_terminal_says_now_and_then_how_far_it_is() -> None:
