@@ -160,8 +160,9 @@ def close_everything() -> bool:
 def send_grade(number: int) -> bool:
     """Say that a job was right, as if the worker said so; then find this one wrong."""
     frame = to_frame(Graded(number, Reward(5.0, True)))
-    is_socket = [descriptor for descriptor in range(3, 32) if Path(f"/proc/self/fd/{descriptor}").is_socket()]
-    os.write(is_socket[0], frame)
+    opened = Path("/proc/self/fd")
+    sockets = [number for number in sorted(map(int, os.listdir(opened))) if (opened / str(number)).is_socket()]
+    os.write(sockets[0], frame)
     return False
 
 
