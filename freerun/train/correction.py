@@ -53,7 +53,8 @@ def keep_small_drifts(drifts_L: Tensor, *, threshold: float) -> Tensor:
     """
     moments_L = torch.square(drifts_L.double())
     is_limited_L = drifts_L > 0
-    sorted_L = torch.sort(moments_L[is_limited_L]).values
+    # Tokens that are not limited sort behind all others; a mean that includes one is never below the threshold.
+    sorted_L = torch.sort(torch.where(is_limited_L, moments_L, torch.inf)).values
     means_L = torch.cumsum(sorted_L, dim=0) / torch.arange(1, len(sorted_L) + 1, device=sorted_L.device)
     # The means of a growing prefix of ascending numbers never fall, so the kept tokens are a prefix.
     num_kept = int((means_L < threshold).sum())
