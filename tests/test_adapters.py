@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from adapted_models import TOKENS, adapted, logprobs, save
 from peft import LoraConfig as PeftConfig
 from peft import get_peft_model
+from reference_models import make_reference
 from safetensors.torch import load_file, save_file
-from test_decoder import make_reference
-from test_lora import TOKENS, adapted, logprobs, save
 from transformers import AutoModelForCausalLM
 
 from freerun.errors import ModelError

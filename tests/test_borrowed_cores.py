@@ -2,28 +2,21 @@
 
 import dataclasses
 import os
-import string
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from scripted_parent import NUM_LAYERS, STEP, make_model, serve
 from tiny_models import random_model
-from training_batches import CONFIG, MAX_COMPLETION_TOKENS, OBJECTIVE, TEMPERATURE, VERSION, make_groups
+from training_batches import OBJECTIVE
 
-from freerun.config.lora import LoraConfig
 from freerun.model.attention import full_forward_logits
-from freerun.model.tiny import make_tiny
-from freerun.runtime.messages import BatchPart, CoresInUse, StartTrainer, StepDone, ToTrainer, TrainStep, UseCores
-from freerun.runtime.train_worker import TrainWorker
+from freerun.runtime.messages import BatchPart, CoresInUse, StepDone, TrainStep, UseCores
 from freerun.runtime.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
-from freerun.weights.buffers import create_buffers
 
 Cores = tuple[int, ...]
-NUM_LAYERS = 2
-STEP = TrainStep(groups=tuple(make_groups()))
 
 
 def rates_of(*, one: float, two: float) -> ThreadRates:
@@ -148,60 +141,6 @@ def test_all_threads_move_those_that_wait_in_a_pool_too(two_cores: Cores) -> Non
     finally:
         is_over.set()
         pooled.join()
-
-
-class ScriptedParent:
-    """A controller that sends its commands, and then hangs up; it counts how often a step looks for more."""
-
-    num_threads = 1
-
-    def __init__(self, *commands: ToTrainer) -> None:
-        self.weight_buffers = create_buffers("borrowed")
-        self.sent: list[Any] = []
-        self.num_looks = 0
-        self._commands: Iterator[ToTrainer] = iter(commands)
-
-    def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-    def receive(self, timeout_seconds: float) -> ToTrainer | None:
-        if not timeout_seconds:
-            self.num_looks += 1
-            return None
-        if (command := next(self._commands, None)) is None:
-            raise EOFError
-        return command
-
-
-def make_model(directory: Path) -> Path:
-    sizes = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 40}
-    make_tiny(directory, alphabet=string.ascii_letters, seed=5, num_layers=NUM_LAYERS, **sizes)
-    return directory
-
-
-def serve(directory: Path, *commands: ToTrainer, **start: Any) -> ScriptedParent:
-    """What a trainer of one micro-batch a step, which borrows cores, does on these commands."""
-    model = make_model(directory / "model")
-    settings: dict[str, Any] = {
-        "model_directory": str(model),
-        "adapter_directory": "",
-        "lora": LoraConfig(),
-        "seed": 0,
-        "companions_directory": str(model),
-        "train": dataclasses.replace(CONFIG, micro_batch_tokens=4096),
-        "objective": OBJECTIVE,
-        "temperature": TEMPERATURE,
-        "max_completion_tokens": MAX_COMPLETION_TOKENS,
-        "is_truncated": False,
-        "version": VERSION,
-        "optimizer_file": "",
-        "reference_directory": "",
-        "borrows_cores": True,
-    }
-    parent = ScriptedParent(*commands)
-    with pytest.raises(EOFError):
-        TrainWorker(parent, StartTrainer(**(settings | start))).serve()  # type: ignore[arg-type]
-    return parent
 
 
 def test_a_trainer_that_nobody_lends_cores_looks_for_none(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import csv
 import math
 import re
 import shutil
-import struct
 import sys
 from dataclasses import replace
 from io import StringIO
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from png_files import png_size
 from rich.console import Console
 from tiny_runs import Run, make_run
 
@@ -66,13 +66,6 @@ def record(name: str, **config: object) -> RunRecord:
 
 def points(*values: float, seconds: float = 1.0) -> list[Point]:
     return [Point(step, step * seconds, 10.0 * step, value) for step, value in enumerate(values)]
-
-
-def png_size(path: Path) -> tuple[int, int]:
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", data[16:24])
-    return width, height
 
 
 def test_runs_that_differ_in_seed_and_name_are_one_group_named_by_what_sets_it_apart() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recipe_errors import error_of
 
 from freerun.config.data import DataConfig
 from freerun.config.help import describe_keys, field_docs
@@ -16,16 +17,9 @@ from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe, RunConfig, SamplingConfig
 from freerun.config.train import TrainConfig
 from freerun.data.mixture import parts_of
-from freerun.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted([*(ROOT / "recipes").glob("*.toml"), *(ROOT / "examples").glob("*.toml")])
-
-
-def error_of(path: Path, *overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_recipe(path, overrides)
-    return str(caught.value)
 
 
 def test_an_empty_recipe_is_the_defaults_under_the_name_of_its_file(demo: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_store import a_start, an_end, an_eval_with_problems, make_group, make_step, write
+from recorded_events import a_start, an_end, an_eval_with_problems, make_group, make_step, write
 
 from freerun.cli.main import main
 from freerun.events.reader import RunReader, list_runs

@@ -2,58 +2,29 @@
 
 import asyncio
 import itertools
-import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, pre_tokenizers, processors
+from small_prompts import content, make_tokenizer, problems_of
 
 from freerun.config.data import DataConfig
 from freerun.config.recipe import SamplingConfig
 from freerun.data.source import PromptSource
-from freerun.data.tasks import Problem, Problems, load_problems
+from freerun.data.tasks import Problems, load_problems
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError, RolloutError
 from freerun.rollout.single_turn import GradingFailed, SingleTurn
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Request, Reward, Sampling, Span
 
-ALPHABET = "$^\n" + "".join(map(chr, range(32, 127))).replace("$", "").replace("^", "")
 TIMES_TABLES = DataConfig(task="times-tables")
-
-
-def make_tokenizer(directory: Path, alphabet: str = ALPHABET) -> Tokenizer:
-    """One token per character, `^` before every prompt; unknown characters vanish."""
-    backend = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    if "^" in alphabet:
-        backend.post_processor = processors.TemplateProcessing(single="^ $A", special_tokens=[("^", 1)])
-    directory.mkdir(exist_ok=True)
-    backend.save(str(directory / "tokenizer.json"))
-    (directory / "config.json").write_text(json.dumps({"eos_token_id": 0}))
-    (directory / "chat_template.jinja").write_text(
-        "^{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}>"
-    )
-    return Tokenizer.load(directory)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory) -> Tokenizer:
     return make_tokenizer(tmp_path_factory.mktemp("model"))
-
-
-def problems_of(num_training: int, num_held_out: int = 1) -> Problems:
-    made = [Problem(key=str(i), text=f"{'x' * i}?", answer=str(i)) for i in range(num_training + num_held_out)]
-    return Problems(training=tuple(made[:num_training]), held_out=tuple(made[num_training:]))
-
-
-def content(prompt: Prompt) -> tuple[int, str, str, str, list[int]]:
-    return prompt.ordinal, prompt.key, prompt.text, prompt.answer, prompt.token_ids.tolist()
 
 
 # The stream

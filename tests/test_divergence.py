@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from recorded_events import make_step
 from rich.console import Console
-from test_borrowed_cores import STEP, ScriptedParent, serve
-from test_checkpoint import begin, state_of
-from test_store import make_step
+from scripted_parent import STEP, ScriptedParent, serve
+from small_checkpoints import begin, state_of
 from tiny_models import random_model
 from tiny_runs import make_run, recipe_of
 from training_batches import CONFIG, VERSION

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_data import make_tokenizer
+from small_prompts import make_tokenizer
 from tiny_runs import Run, make_run, recipe_of
 
 from freerun.config.data import DataConfig

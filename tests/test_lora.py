@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from adapted_models import ALL, TOKENS, adapted, logprobs, save, state_of
 from peft import PeftModel
-from test_decoder import FAMILY, make_reference
+from reference_models import FAMILY, make_reference
 from tiny_models import TINY, Letters, make_request, random_model, random_weights
 from torch import Tensor
 from torch.func import functional_call
@@ -21,7 +22,7 @@ from freerun.data.demonstrations import demonstration_of
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.errors import ConfigError, ModelError, WeightsError
-from freerun.model.adapter import load_adapter, save_adapter
+from freerun.model.adapter import load_adapter
 from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
@@ -36,36 +37,7 @@ from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
 
-ALL = LoraConfig(rank=4, alpha=6.0)
 SOME = LoraConfig(rank=3, alpha=12.0, targets=("v_proj", "q_proj", "up_proj"))
-TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
-
-
-def adapted(model: Decoder, config: LoraConfig = ALL, *, seed: int = 0, b: float = 0.2) -> Decoder:
-    """The model with an adapter that matters: B is random too."""
-    add_adapter(model, config, seed=seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    with torch.no_grad():
-        for name, parameter in trained_parameters(model).items():
-            if name.endswith("lora_B"):
-                parameter.copy_(b * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-def state_of(model: Decoder) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
-
-
-def save(model: Decoder, directory: Path, *, base: Path, config: LoraConfig = ALL) -> Path:
-    directory.mkdir()
-    checksum = frozen_checksum(model)
-    save_adapter(state_of(model), model, directory, config=config, base=base, base_checksum=checksum)
-    return directory
-
-
-@torch.no_grad()
-def logprobs(model: Decoder) -> Tensor:
-    return torch.log_softmax(full_forward_logits(model, TOKENS), dim=-1)
 
 
 @pytest.mark.parametrize("config", [ALL, SOME], ids=["all targets", "some targets"])

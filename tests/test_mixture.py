@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_data import content, make_tokenizer, problems_of
+from small_prompts import content, make_tokenizer, problems_of
 
 from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from reference_models import make_reference
 from safetensors.torch import load_file, save_file
-from test_decoder import make_reference
 from tiny_runs import make_run
 from torch import Tensor
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_config import error_of
+from recipe_errors import error_of
 
 from freerun.config.load import dump_toml, load_recipe
 from freerun.config.objective import PRESETS, ObjectiveConfig

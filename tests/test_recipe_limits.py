@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_config import error_of
+from recipe_errors import error_of
 
 from freerun.cli.main import main
 from freerun.config.load import key_types, load_recipe, nearest_keys

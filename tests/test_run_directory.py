@@ -13,8 +13,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
-from test_checkpoint import save
-from test_store import a_start, make_step, write
+from recorded_events import a_start, make_step, write
+from small_checkpoints import save
 from tiny_runs import Run, make_run, recipe_of
 
 from freerun.cli.main import main

@@ -5,8 +5,8 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from test_special_tokens import KINDS, byte_level, load, sentencepiece
 from tiny_models import random_model
+from tokenizer_kinds import KINDS, byte_level, load, sentencepiece
 from tokenizers import decoders, models
 
 from freerun.config.engine import EngineConfig

@@ -12,78 +12,23 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from recorded_events import a_start, an_end, an_eval, an_eval_with_problems, make_group, make_step, write
 
 from freerun.events.events import (
     AnyEvent,
     CheckpointSaved,
     EngineReport,
-    EvalFinished,
     GroupFinished,
-    ProblemResult,
-    RunFinished,
-    RunStarted,
-    StepFinished,
 )
 from freerun.events.metrics import RunState
 from freerun.events.reader import RunReader, list_runs
 from freerun.events.schema import Rewound, StoreError
 from freerun.events.store import Store
-from freerun.types import Completion, EngineStats, Group, Prompt, Reward, Span, StepResult, Trajectory
-
-
-def make_group(ordinal: int, *, group_size: int = 2, text: str = " 56\n", oldest: int = 0) -> Group:
-    prompt = Prompt(ordinal=ordinal, key="7*8", text="7*8=", answer="56", token_ids=np.arange(4, dtype=np.int32))
-    completion = Completion(
-        token_ids=np.array([5, 6, 7], np.int32),
-        logprobs=np.array([-0.1, -0.2, -0.3], np.float32),
-        spans=(Span(oldest, 1), Span(oldest + 1, 2)),
-        finish_reason="stop",
-        text=text,
-    )
-    trajectories = tuple(
-        Trajectory(prompt=prompt, sample=i, completion=completion, reward=Reward(5.0 - i, i == 0))
-        for i in range(group_size)
-    )
-    return Group(ordinal=ordinal, start_version=oldest, trajectories=trajectories)
-
-
-def make_step(version: int, groups: tuple[Group, ...] | None = None, **metrics: float) -> StepFinished:
-    result = StepResult(version=version, metrics={"reward": version / 10} | metrics, staleness_counts={0: 1, 2: 3})
-    groups = (make_group(2 * version), make_group(2 * version + 1)) if groups is None else groups
-    return StepFinished(seconds=version * 2.0, result=result, groups=groups, step_seconds=1.5, wait_seconds=0.5)
-
-
-def a_start(version: int = 0) -> RunStarted:
-    return RunStarted(seconds=0.0, name="r", directory="runs/r", num_steps=60, version=version, max_staleness=4)
-
-
-def an_end(outcome: Any = "finished") -> RunFinished:
-    return RunFinished(seconds=99.0, outcome=outcome, reason="", version=3, model_directory="runs/r/model")
-
-
-def an_eval(version: int, accuracy: float = 0.5) -> EvalFinished:
-    return EvalFinished(
-        seconds=1.0,
-        version=version,
-        accuracy=accuracy,
-        accuracy_low=accuracy - 0.1,
-        accuracy_high=accuracy + 0.1,
-        num_prompts=8,
-        num_samples=4,
-        num_failed=0,
-        mean_length=5.0,
-    )
-
-
-def write(directory: Path, *events: AnyEvent) -> None:
-    with Store(directory) as store:
-        for event in events:
-            store(event)
+from freerun.types import EngineStats, Group, Reward, Span
 
 
 def test_what_is_recorded_can_be_read_back(tmp_path: Path) -> None:
@@ -192,23 +137,6 @@ def test_rewinding_a_store_that_is_not_ahead_leaves_no_trace(tmp_path: Path) -> 
         assert store.rewind(1) == 0
     with RunReader(tmp_path) as reader:
         assert list(reader.events("rewound")) == []
-
-
-def an_eval_with_problems(version: int, num_correct: int = 1) -> EvalFinished:
-    group = make_group(-1, oldest=0)
-    problem = ProblemResult(
-        ordinal=-1, key="k", num_samples=2, num_correct=num_correct, mean_reward=0.5, mean_length=3.0
-    )
-    failed = ProblemResult(
-        ordinal=-2,
-        key="l",
-        num_samples=0,
-        num_correct=0,
-        mean_reward=math.nan,
-        mean_length=math.nan,
-        failure="no\ud800",
-    )
-    return msgspec.structs.replace(an_eval(version), problems=(problem, failed), groups=(group.trajectories,))
 
 
 def test_problems_and_completions_of_an_evaluation_are_kept_replaced_and_rewound_with_it(tmp_path: Path) -> None:
@@ -328,7 +256,7 @@ def start_in_another_process(directory: Path) -> subprocess.Popen[str]:
     """A run that records a start and one step, says so, and then hangs."""
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"
-        "import test_store as t; from freerun.events.store import Store\n"
+        "import recorded_events as t; from freerun.events.store import Store\n"
         "store = Store(Path(sys.argv[1])); store(t.a_start()); store(t.make_step(1)); store.flush()\n"
         "print('ready', flush=True); time.sleep(60)"
     )

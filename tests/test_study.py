@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_compare import png_size
+from png_files import png_size
 from tiny_runs import ROOT, make_run
 
 from freerun.cli.main import main

@@ -8,17 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
+from small_corpus import CHATML, CORPUS
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ModelError
 
-CORPUS = [
-    "Question: What is 7 * 8?\nAnswer: 56\n",
-    "A tokenizer turns text into numbers; the numbers of a prompt must be those of the model's training.\n",
-    "The larger number is replaced by the difference, until both are equal.\n\n    return a, b - a\n",
-    "Käse kostet 12,50 €, naïve façade, 数学は楽しい, and an emoji 🙂 or two 🙃🙂.\n",
-]
 TEXTS = [
     *CORPUS,
     "",
@@ -27,12 +22,6 @@ TEXTS = [
     "unseen: ßøλ 你好 🧮",
     "<|im_start|>user\nspecial tokens in the text<|im_end|>",
 ]
-CHATML = (
-    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nBe brief.<|im_end|>\n' }}{% endif %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 EVERYTHING = """{{- bos_token }}
 {%- set ns = namespace(count=0) %}
 {% for message in messages %}

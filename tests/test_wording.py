@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_data import make_tokenizer
+from small_prompts import make_tokenizer
 
 from freerun.config.data import DataConfig
 from freerun.data.problem import Problem
