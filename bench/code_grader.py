@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from code_problems import canonical_problems, data_directory
 
 from freerun.reward.code import judge, prove
-from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.sandbox.sandbox import Sandbox
 
 MIN_PASSED = 590
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import freerun.runtime.session
+import freerun.session.train
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
 from freerun.processes.child import Child
@@ -44,9 +44,9 @@ def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
 
 
 def main() -> None:
-    freerun.runtime.session.make_launcher = make_launcher
+    freerun.session.train.make_launcher = make_launcher
     recipe = load_recipe(Path(sys.argv[1]), sys.argv[2:])
-    sys.exit(freerun.runtime.session.run_training(recipe, resume=False))
+    sys.exit(freerun.session.train.run_training(recipe, resume=False))
 
 
 if __name__ == "__main__":

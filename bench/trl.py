@@ -18,7 +18,7 @@ from bench.harness import ROOT, Result, Side, in_turns, record, show
 from bench.models import smollm2
 from freerun.config.load import load_recipe
 from freerun.data.tokenizer import Tokenizer
-from freerun.runtime.build import make_source
+from freerun.session.build import make_source
 
 RECIPE = str(ROOT / "bench/recipes/instructions.toml")
 PROMPTS_PER_STEP, GROUP_SIZE = 8, 4

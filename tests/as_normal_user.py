@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from freerun.reward.sandbox import syscalls
+from freerun.sandbox import syscalls
 
 NOBODY = 65534
 PROJECT = Path(__file__).resolve().parents[1]

@@ -178,7 +178,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def main(rank: int, num_ranks: int, directory: Path, address: str) -> None:
-    from freerun.backends.fsdp import Meeting
+    from freerun.train.fsdp import Meeting
 
     meeting = Meeting(rank=rank, num_ranks=num_ranks, address=address)
     if rank == 0:

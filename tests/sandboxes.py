@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from freerun.reward.code import judge
-from freerun.reward.sandbox.sandbox import Sandbox, Verdict
+from freerun.sandbox.sandbox import Sandbox, Verdict
 
 TOKEN = f"freerun-escape-{os.getpid()}"
 """In the name of whatever a test program tries to leave on the machine."""

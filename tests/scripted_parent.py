@@ -11,9 +11,9 @@ from training_batches import CONFIG, MAX_COMPLETION_TOKENS, OBJECTIVE, TEMPERATU
 
 from freerun.config.lora import LoraConfig
 from freerun.model.tiny import make_tiny
-from freerun.runtime.messages import StartTrainer, ToTrainer, TrainStep
-from freerun.runtime.train_worker import TrainWorker
 from freerun.weights.buffers import create_buffers
+from freerun.workers.messages import StartTrainer, ToTrainer, TrainStep
+from freerun.workers.train_worker import TrainWorker
 
 NUM_LAYERS = 2
 

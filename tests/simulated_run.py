@@ -13,11 +13,11 @@ from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
+from freerun.controller.checkpoint import ControllerState
+from freerun.controller.controller import Controller, Stages
 from freerun.data.curriculum import Curriculum
 from freerun.errors import RolloutError
 from freerun.events.events import AnyEvent
-from freerun.runtime.checkpoint import ControllerState
-from freerun.runtime.controller import Controller, Stages
 from freerun.types import (
     Completion,
     EngineStats,

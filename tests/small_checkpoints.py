@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from freerun.buffer.groups import BufferState, LedgerState
-from freerun.runtime.checkpoint import (
+from freerun.controller.checkpoint import (
     CheckpointWriter,
     ControllerState,
 )

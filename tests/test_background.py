@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from freerun.runtime.background import Background
+from freerun.controller.background import Background
 
 
 async def fail(what: str) -> None:

@@ -13,8 +13,8 @@ from tiny_models import random_model
 from training_batches import OBJECTIVE
 
 from freerun.model.attention import full_forward_logits
-from freerun.runtime.messages import BatchPart, CoresInUse, StepDone, TrainStep, UseCores
-from freerun.runtime.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
+from freerun.workers.messages import BatchPart, CoresInUse, StepDone, TrainStep, UseCores
+from freerun.workers.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
 
 Cores = tuple[int, ...]
 

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from small_checkpoints import begin, save, state_of
 
-from freerun.errors import CheckpointError
-from freerun.runtime.checkpoint import (
+from freerun.controller.checkpoint import (
     Checkpoint,
     CheckpointWriter,
     drop_optimizers,
@@ -27,6 +26,7 @@ from freerun.runtime.checkpoint import (
     restore_replaced,
     tidy_for_resume,
 )
+from freerun.errors import CheckpointError
 
 
 def resume(directory: Path) -> Checkpoint | None:

@@ -22,11 +22,11 @@ from freerun.cli.report_table import as_table
 from freerun.cli.runs import HEADER, ago, table_rows
 from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe
+from freerun.controller.checkpoint import CheckpointWriter, ControllerState
 from freerun.errors import FreerunError
+from freerun.evaluation.job import EvalJob, save_job
+from freerun.evaluation.report import check_ks
 from freerun.events.reader import RunSummary
-from freerun.runtime.checkpoint import CheckpointWriter, ControllerState
-from freerun.runtime.eval_job import EvalJob, save_job
-from freerun.runtime.eval_report import check_ks
 
 
 @pytest.fixture
@@ -57,15 +57,15 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             return "{}"
 
     fakes: dict[str, dict[str, Any]] = {
-        "session": {"run_training": run_training},
-        "plan": {"describe_plan": lambda recipe: f"the plan of {recipe.run.name}"},
-        "eval_session": {"run_eval": run_eval},
-        "eval_report": {"Report": Report, "check_ks": check_ks},
+        "session.train": {"run_training": run_training},
+        "session.plan": {"describe_plan": lambda recipe: f"the plan of {recipe.run.name}"},
+        "session.evaluate": {"run_eval": run_eval},
+        "evaluation.report": {"Report": Report, "check_ks": check_ks},
     }
     for name, functions in fakes.items():
         module = ModuleType(name)
         module.__dict__.update(functions)
-        monkeypatch.setitem(sys.modules, f"freerun.runtime.{name}", module)
+        monkeypatch.setitem(sys.modules, f"freerun.{name}", module)
     return calls
 
 
@@ -307,7 +307,7 @@ def test_what_stops_a_run_becomes_its_exit_code(
     def run_training(recipe: Recipe, *, resume: bool) -> int:
         raise error
 
-    monkeypatch.setattr(sys.modules["freerun.runtime.session"], "run_training", run_training)
+    monkeypatch.setattr(sys.modules["freerun.session.train"], "run_training", run_training)
     assert main(["train", str(demo)]) == code
 
 

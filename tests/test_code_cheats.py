@@ -10,8 +10,8 @@ import pytest
 from sandboxes import RIGHT, TESTS, left_behind, verdict_on
 
 from freerun.reward.code import judge
-from freerun.reward.sandbox.limits import Limits
-from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.sandbox.limits import Limits
+from freerun.sandbox.sandbox import Sandbox
 
 SAYS_YES = """
 class Yes:

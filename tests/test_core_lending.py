@@ -7,9 +7,9 @@ import pytest
 from tiny_runs import Run, make_run, recipe_of
 
 from freerun.events.events import CoresMoved
-from freerun.runtime import devices
-from freerun.runtime.build import make_core_lending
-from freerun.runtime.core_lending import CoreLending
+from freerun.session import devices
+from freerun.session.build import make_core_lending
+from freerun.session.core_lending import CoreLending
 
 Cores = tuple[int, ...]
 

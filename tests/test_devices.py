@@ -23,11 +23,11 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 from freerun.model.device import choose_device, resolve_device
 from freerun.model.lora import add_adapter, trained_parameters
-from freerun.runtime import devices
-from freerun.runtime.devices import ELSEWHERE, check_devices, count_gpus, planned_devices
-from freerun.runtime.memory import count_parameters, describe_memory
-from freerun.runtime.plan import describe_plan
-from freerun.runtime.session import run_training
+from freerun.session import devices
+from freerun.session.devices import ELSEWHERE, check_devices, count_gpus, planned_devices
+from freerun.session.memory import count_parameters, describe_memory
+from freerun.session.plan import describe_plan
+from freerun.session.train import run_training
 from freerun.train.ranks import SingleRank, snapshot
 from freerun.train.supervised import SupervisedTrainer
 from freerun.types import Demonstration

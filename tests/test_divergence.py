@@ -19,14 +19,14 @@ from tiny_runs import make_run, recipe_of
 from training_batches import CONFIG, VERSION
 
 from freerun.config.train import TrainConfig
+from freerun.controller.checkpoint import CheckpointWriter
 from freerun.errors import CheckpointError, WorkerError
 from freerun.events.store import Store
-from freerun.runtime.checkpoint import CheckpointWriter
-from freerun.runtime.divergence import find_not_finite, find_overflow
-from freerun.runtime.messages import DIVERGED, Save, Saved, StepDone, ToTrainer
-from freerun.runtime.run_directory import open_run
-from freerun.runtime.session import Session
-from freerun.runtime.view import make_view
+from freerun.session.run_directory import open_run
+from freerun.session.train import Session
+from freerun.terminal.view import make_view
+from freerun.train.divergence import find_not_finite, find_overflow
+from freerun.workers.messages import DIVERGED, Save, Saved, StepDone, ToTrainer
 
 NOT_FINITE, FINITE_BUT_HUGE = 1e39, 1e15
 

@@ -23,19 +23,19 @@ from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.errors import FreerunError, PinLostError
+from freerun.evaluation.results_directory import results_directory
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
 from freerun.processes.link import Link
 from freerun.processes.local import LocalLauncher
-from freerun.runtime.build import make_rollout_pool
-from freerun.runtime.eval_session import Greedy
-from freerun.runtime.messages import FromRollout
-from freerun.runtime.results_directory import results_directory
-from freerun.runtime.rollouts import PinnedVersion, RolloutPool
+from freerun.session.build import make_rollout_pool
+from freerun.session.evaluate import Greedy
 from freerun.types import Completion, Publication, Request, Sampling
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
+from freerun.workers.messages import FromRollout
+from freerun.workers.rollout_pool import PinnedVersion, RolloutPool
 
 
 def evaluate_checkpoint(recipe: Recipe, version: int) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ import pytest
 from tiny_runs import Run, are_gone, assert_exactly_once, make_run, recipe_of
 
 from freerun.errors import ConfigError
-from freerun.runtime.run_directory import open_run
+from freerun.session.run_directory import open_run
 
 LONG = ("--train.num_steps", "400", "--checkpoint.every_steps", "2", "--eval.every_steps", "1000")
 

@@ -20,7 +20,7 @@ from freerun.data.problem import Problem, check_apart, in_hash_order, split
 from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError
-from freerun.runtime.plan import describe_plan
+from freerun.session.plan import describe_plan
 
 ROWS = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(20)]
 

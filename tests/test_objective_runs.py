@@ -11,7 +11,7 @@ from torch import Tensor
 
 from freerun.errors import ConfigError
 from freerun.model.checkpoint import load_model
-from freerun.runtime.run_directory import open_run
+from freerun.session.run_directory import open_run
 
 SETTINGS = ("--buffer.max_staleness", "0", "--eval.num_prompts", "1", "--train.num_minibatches", "1")
 OBJECTIVE = ("--objective.preset", "ppo", "--objective.kl_coefficient", "0.05")

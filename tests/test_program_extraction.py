@@ -8,8 +8,8 @@ from sandboxes import RIGHT, WRONG
 from freerun.reward.asked_names import asked_names
 from freerun.reward.code import judge
 from freerun.reward.program import PromptCode, program_in, prompt_code
-from freerun.reward.sandbox.limits import Limits
-from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.sandbox.limits import Limits
+from freerun.sandbox.sandbox import Sandbox
 
 PROMPT = 'import math\n\n\ndef area(radius):\n    """Of a circle."""\n'
 AREA = "def check(candidate):\n    assert math.isclose(candidate(2), 4 * math.pi)\ncheck(area)"

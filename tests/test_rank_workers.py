@@ -24,13 +24,13 @@ from freerun.errors import CheckpointError, WorkerError
 from freerun.model.checkpoint import load_model
 from freerun.model.tiny import make_tiny
 from freerun.processes.local import LocalLauncher
-from freerun.runtime.build import make_trainer
-from freerun.runtime.messages import DIVERGED, StartTrainer
-from freerun.runtime.trainer_client import TrainerClient
+from freerun.session.build import make_trainer
 from freerun.train.trainer import PolicyTrainer
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
+from freerun.workers.messages import DIVERGED, StartTrainer
+from freerun.workers.trainer_client import TrainerClient
 
 TRAIN = dataclasses.replace(CONFIG, num_minibatches=2)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from freerun.backends.ray_access import check_access
-from freerun.backends.ray_demand import groups_of
+from freerun.backends.ray.access import check_access
+from freerun.backends.ray.demand import groups_of
 from freerun.config.load import make_recipe
 from freerun.errors import ConfigError
 

@@ -12,7 +12,7 @@ from freerun.config.load import key_types, load_recipe, nearest_keys
 from freerun.config.other_names import OTHER_NAMES
 from freerun.config.sft import SftConfig
 from freerun.errors import ConfigError
-from freerun.runtime.sft_session import SftJob
+from freerun.sft.session import SftJob
 
 NUMBER_KEYS = [key for key, kind in key_types().items() if kind in (int, float)]
 
@@ -190,7 +190,7 @@ def test_escapes_are_line_breaks_in_the_template_of_fine_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[SftJob] = []
-    monkeypatch.setattr("freerun.runtime.sft_session.run_sft", lambda job: jobs.append(job) or 0)
+    monkeypatch.setattr("freerun.sft.session.run_sft", lambda job: jobs.append(job) or 0)
     (tmp_path / "config.json").write_text("{}")
     assert main(["sft", str(tmp_path), "rows.jsonl", "out", "--template", r"{question}\n="]) == 0
     assert jobs[0].config.template == "{question}\n="

@@ -26,7 +26,7 @@ from tiny_runs import make_run, recipe_of
 
 from freerun.errors import ConfigError, WorkerError
 from freerun.reward.pool import GraderPool
-from freerun.runtime.plan import describe_plan
+from freerun.session.plan import describe_plan
 from freerun.types import GradeFailed, Reward
 
 

@@ -14,8 +14,9 @@ from freerun.config.lora import LoraConfig
 from freerun.config.runtime import RuntimeConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.processes.frames import to_frame
-from freerun.runtime.core_lending import CoreLending
-from freerun.runtime.messages import (
+from freerun.session.core_lending import CoreLending
+from freerun.types import EngineStats, Publication
+from freerun.workers.messages import (
     EngineReady,
     Finished,
     FromRollout,
@@ -25,8 +26,7 @@ from freerun.runtime.messages import (
     Report,
     StartEngine,
 )
-from freerun.runtime.rollouts import RolloutPool
-from freerun.types import EngineStats, Publication
+from freerun.workers.rollout_pool import RolloutPool
 
 
 class FakeLink:

@@ -11,12 +11,12 @@ from tiny_runs import make_run
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.model.checkpoint import load_model
-from freerun.runtime.messages import EngineReady, Finished, Generate, Load, Loaded, Report, StartEngine, ToRollout
-from freerun.runtime.rollout_worker import RolloutWorker
 from freerun.types import Publication
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
+from freerun.workers.messages import EngineReady, Finished, Generate, Load, Loaded, Report, StartEngine, ToRollout
+from freerun.workers.rollout_worker import RolloutWorker
 
 
 class NothingToDoError(Exception):

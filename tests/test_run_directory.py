@@ -18,12 +18,12 @@ from small_checkpoints import save
 from tiny_runs import Run, make_run, recipe_of
 
 from freerun.cli.main import main
+from freerun.controller.checkpoint import drop_optimizers, read_checkpoint
 from freerun.errors import CheckpointError, ConfigError
 from freerun.events.reader import RunReader
 from freerun.events.schema import StoreError
 from freerun.events.store import Store
-from freerun.runtime.checkpoint import drop_optimizers, read_checkpoint
-from freerun.runtime.run_directory import RunDirectory, open_run
+from freerun.session.run_directory import RunDirectory, open_run
 
 NUM_ROUNDS = 60
 

@@ -23,10 +23,10 @@ from freerun.errors import ConfigError, SandboxError
 from freerun.processes.local import LocalLauncher
 from freerun.reward.code import judge
 from freerun.reward.pool import GraderPool
-from freerun.reward.sandbox import plain
-from freerun.reward.sandbox.features import check_allowed_absences
-from freerun.reward.sandbox.limits import Limits
-from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.sandbox import plain
+from freerun.sandbox.features import check_allowed_absences
+from freerun.sandbox.limits import Limits
+from freerun.sandbox.sandbox import Sandbox
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
 
 
@@ -208,8 +208,8 @@ def test_a_program_that_cannot_be_locked_up_is_an_error() -> None:
 LACKING = """
 import ctypes, struct, sys
 from freerun.errors import ConfigError
-from freerun.reward.sandbox import seccomp, syscalls
-from freerun.reward.sandbox.sandbox import Examination, Sandbox
+from freerun.sandbox import seccomp, syscalls
+from freerun.sandbox.sandbox import Examination, Sandbox
 number, feature = int(sys.argv[1]), sys.argv[2]
 code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7FFF0000)]
 syscalls.forbid_new_privileges()

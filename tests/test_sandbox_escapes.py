@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from sandboxes import RIGHT, TOKEN, WRONG, left_behind, verdict_on
 
-from freerun.reward.sandbox.limits import DIRECTORY_BYTES, FILE_BYTES, MAX_PROCESSES, Limits
-from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.sandbox.limits import DIRECTORY_BYTES, FILE_BYTES, MAX_PROCESSES, Limits
+from freerun.sandbox.sandbox import Sandbox
 
 MEMORY_BYTES = 128 << 20
 

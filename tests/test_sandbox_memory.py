@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 from sandboxes import RIGHT, TESTS, left_behind, verdict_on
 
-from freerun.reward.sandbox.limits import Limits
-from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.sandbox.limits import Limits
+from freerun.sandbox.sandbox import Sandbox
 
 TOOLS = """
 import ctypes, errno, fcntl, os, resource, signal, socket, struct, sys, time

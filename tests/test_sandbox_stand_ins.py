@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from sandboxes import verdict_on
 
-from freerun.reward.sandbox.limits import Limits
-from freerun.reward.sandbox.sandbox import Sandbox
+from freerun.sandbox.limits import Limits
+from freerun.sandbox.sandbox import Sandbox
 
 NOTHING = "class Thing:\n    __hash__ = None\ndef f(): return Thing()"
 

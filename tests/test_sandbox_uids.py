@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from freerun.reward.sandbox.uids import FIRST_UID, _chosen_from
+from freerun.sandbox.uids import FIRST_UID, _chosen_from
 
 IN_SMALL_CONTAINER = """
 import os
-from freerun.reward.sandbox import syscalls
-from freerun.reward.sandbox.sandbox import Examination, Sandbox
+from freerun.sandbox import syscalls
+from freerun.sandbox.sandbox import Examination, Sandbox
 user, group = os.getuid(), os.getgid()
 syscalls.unshare(syscalls.CLONE_NEWUSER)
 for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):

@@ -25,8 +25,8 @@ from freerun.errors import FreerunError
 from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 from freerun.model.tiny import make_tiny
-from freerun.runtime.sft_directory import SftDirectory
-from freerun.runtime.sft_session import SftJob, SftSession
+from freerun.sft.directory import SftDirectory
+from freerun.sft.session import SftJob, SftSession
 
 TEMPLATE = ("--template", "{question}=", "--completion-field", "answer", "--num-threads", "1")
 

@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
+from freerun.controller.slots import Slots
 from freerun.errors import RolloutError
-from freerun.runtime.slots import Slots
 from freerun.types import Completion, EngineStats, Publication, Request, Sampling
 
 

@@ -10,14 +10,14 @@ from grader_pools import RIGHT, ask, eventually, make_pool
 from virtual_time import run_in_virtual_time, stand_still
 
 from freerun.config.runtime import RuntimeConfig
+from freerun.controller.stall import wait_while_moving
 from freerun.errors import WorkerError
 from freerun.processes.child import Child
 from freerun.processes.frames import Alive
 from freerun.processes.patience import awake_clock, within
-from freerun.runtime.messages import FromTrainer, Progress
-from freerun.runtime.stall import wait_while_moving
-from freerun.runtime.trainer_client import TrainerClient
 from freerun.types import encode
+from freerun.workers.messages import FromTrainer, Progress
+from freerun.workers.trainer_client import TrainerClient
 
 
 class FakeProcess:

@@ -15,10 +15,10 @@ from freerun.errors import WorkerError
 from freerun.model import directory_growth
 from freerun.model.directory_growth import reported_growth
 from freerun.processes.frames import to_frame
-from freerun.runtime.batch_parts import PART_BYTES, split_batch
-from freerun.runtime.messages import BatchPart, FromTrainer, Progress, Saved, Saving, StepDone, TrainStep
-from freerun.runtime.trainer_client import TrainerClient
 from freerun.types import Group, StepResult
+from freerun.workers.batch_parts import PART_BYTES, split_batch
+from freerun.workers.messages import BatchPart, FromTrainer, Progress, Saved, Saving, StepDone, TrainStep
+from freerun.workers.trainer_client import TrainerClient
 
 STALL_SECONDS = 30.0
 

@@ -30,10 +30,10 @@ from freerun.events.events import (
     WorkerDied,
 )
 from freerun.events.metrics import RunState
-from freerun.runtime.progress_lines import ProgressLines
-from freerun.runtime.summary import describe
-from freerun.runtime.view import LoggedView, PlainView, TerminalView, make_view
-from freerun.runtime.wording import duration, histogram, printable, sparkline
+from freerun.terminal.progress_lines import ProgressLines
+from freerun.terminal.summary import describe
+from freerun.terminal.view import LoggedView, PlainView, TerminalView, make_view
+from freerun.terminal.wording import duration, histogram, printable, sparkline
 from freerun.types import Completion, EngineStats, Group, Prompt, Reward, Span, StepResult, Trajectory
 
 HOSTILE = "[red]56[/red] :smile: \x1b[2J\x1b]0;owned\x07\u202egnp\x00\n[link=http://x]\x9b31mlast"

@@ -18,11 +18,12 @@ import torch
 from tiny_models import TINY, make_request, random_model, random_weights
 from tiny_runs import make_run, recipe_of
 
-from freerun.backends import vllm_client, vllm_server
-from freerun.backends.vllm_client import Sampled, VersionSpan, VllmClient, _Logprobs, _TokenLogprob
-from freerun.backends.vllm_samples import sample_seed, sampling_parameters, to_completion
-from freerun.backends.vllm_server import PLUGIN_DIRECTORY, ServerSettings, VllmServer, require_vllm
-from freerun.backends.vllm_weights import WeightSource
+from freerun.backends.vllm import client as vllm_client
+from freerun.backends.vllm import server as vllm_server
+from freerun.backends.vllm.client import Sampled, VersionSpan, VllmClient, _Logprobs, _TokenLogprob
+from freerun.backends.vllm.samples import sample_seed, sampling_parameters, to_completion
+from freerun.backends.vllm.server import PLUGIN_DIRECTORY, ServerSettings, VllmServer, require_vllm
+from freerun.backends.vllm.weights import WeightSource
 from freerun.cli.main import main
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
@@ -32,7 +33,7 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import to_hugging_face
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, merged_state, trained_parameters
-from freerun.runtime.build import check_model
+from freerun.session.build import check_model
 from freerun.types import Span
 from freerun.weights.buffers import create_buffers
 

@@ -14,8 +14,8 @@ from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.processes.link import WorkerJob
 from freerun.processes.local import LocalLauncher
-from freerun.runtime.messages import Abort, EngineReady, FromRollout, Generate, Report, StartEngine
 from freerun.weights.buffers import create_buffers
+from freerun.workers.messages import Abort, EngineReady, FromRollout, Generate, Report, StartEngine
 
 
 class ForgetfulServer(http.server.ThreadingHTTPServer):
@@ -65,7 +65,7 @@ def test_an_abort_that_overtook_its_request_is_repeated(tmp_path: Path) -> None:
 
     async def abort(server: ForgetfulServer) -> None:
         launcher = LocalLauncher(tmp_path / "logs", {}, weight_buffers=create_buffers("test"))
-        job = WorkerJob("rollout-0", "rollout", "freerun.runtime.vllm_worker", has_weights=True)
+        job = WorkerJob("rollout-0", "rollout", "freerun.backends.vllm.worker", has_weights=True)
         worker = await launcher.launch(job, FromRollout)
         engine = EngineConfig(backend="vllm", num_slots=2, addresses=(f"127.0.0.1:{server.server_port}",))
         start = StartEngine(

@@ -14,10 +14,10 @@ from process_table import children_running
 
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
+from freerun.controller.checkpoint import read_checkpoint
 from freerun.data.tasks import alphabet_of
 from freerun.events.reader import RunReader
 from freerun.model.tiny import make_tiny
-from freerun.runtime.checkpoint import read_checkpoint
 
 ROOT = Path(__file__).parent.parent
 RECIPE = """

@@ -12,7 +12,8 @@ import numpy as np
 
 from freerun.processes.parent import Parent, run_worker
 from freerun.reward import messages as grading
-from freerun.runtime.messages import (
+from freerun.types import Completion, Grade, Group, Publication, Request, Reward, Span, StepResult
+from freerun.workers.messages import (
     EngineReady,
     Finished,
     Generate,
@@ -30,7 +31,6 @@ from freerun.runtime.messages import (
     TrainerReady,
     TrainStep,
 )
-from freerun.types import Completion, Grade, Group, Publication, Request, Reward, Span, StepResult
 
 COMPLETION_TOKENS = 64
 NUM_METRICS = 30

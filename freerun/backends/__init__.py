@@ -1,1 +1,1 @@
-"""Heavy optional implementations of the seams: vLLM, Ray and FSDP2."""
+"""Heavy optional implementations of the seams: vLLM and Ray."""

@@ -18,8 +18,8 @@ from freerun.model.adapter_directory import is_adapter
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
 
 if TYPE_CHECKING:
-    from freerun.runtime.checkpoint import Checkpoint
-    from freerun.runtime.eval_job import EvalJob
+    from freerun.controller.checkpoint import Checkpoint
+    from freerun.evaluation.job import EvalJob
 
 EPILOG = """\
 MODEL_OR_RUN is a model directory, a run (its newest checkpoint, its own recipe), or an evaluation made before,
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
     args = _parser().parse_own(own)
 
-    from freerun.runtime.eval_job import is_evaluation
+    from freerun.evaluation.job import is_evaluation
 
     directory: Path = args.target
     if is_evaluation(directory):
@@ -52,14 +52,14 @@ def run(arguments: Sequence[str]) -> int:
         job = make_job(args, overrides)
         directory = args.output or new_directory(args.target, job)
 
-        from freerun.runtime.eval_session import run_eval
+        from freerun.session.evaluate import run_eval
 
         run_eval(job, directory)
     return _report(directory, args)
 
 
 def _report(directory: Path, args: argparse.Namespace) -> int:
-    from freerun.runtime.eval_report import Report
+    from freerun.evaluation.report import Report
 
     report = Report(directory, args.k)
     if args.json:
@@ -73,8 +73,8 @@ def _report(directory: Path, args: argparse.Namespace) -> int:
 
 def make_job(args: argparse.Namespace, overrides: Sequence[str]) -> EvalJob:
     """Everything that decides the evaluation, checked before anything starts."""
-    from freerun.runtime.eval_job import EvalJob
-    from freerun.runtime.eval_report import check_ks
+    from freerun.evaluation.job import EvalJob
+    from freerun.evaluation.report import check_ks
 
     model, version = find_model(args.target, args.version)
     own_recipe = args.target / "config.toml"
@@ -103,7 +103,7 @@ def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
             f'"{target}" is neither a model directory (no config.json) nor a run (no config.toml); '
             "name one, such as models/smollm2 or runs/times-tables"
         )
-    from freerun.runtime.checkpoint import read_checkpoint
+    from freerun.controller.checkpoint import read_checkpoint
 
     checkpoints = target / "checkpoints"
     if version is None:
@@ -118,7 +118,7 @@ def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
 
 def _newest_whole(run: Path, checkpoints: Path) -> Checkpoint:
     """The run's newest whole checkpoint; says so if newer ones are damaged."""
-    from freerun.runtime.checkpoint import find_checkpoint
+    from freerun.controller.checkpoint import find_checkpoint
 
     found = find_checkpoint(checkpoints)
     if found.checkpoint is None:
@@ -130,7 +130,7 @@ def _newest_whole(run: Path, checkpoints: Path) -> Checkpoint:
 
 def _verify_own_checkpoint(model: Path) -> None:
     """The model of a checkpoint has a manifest above it: refuse files that do not match it."""
-    from freerun.runtime.manifest import MANIFEST_FILE, verify
+    from freerun.controller.manifest import MANIFEST_FILE, verify
 
     checkpoint = model.resolve().parent
     if model.resolve().name == "model" and (checkpoint / MANIFEST_FILE).exists():

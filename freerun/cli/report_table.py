@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from freerun.runtime.wording import printable
+from freerun.terminal.wording import printable
 
 Cell = str | Text
 UNLIMITED = 100_000

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     # Read when torch is loaded: threads that spin while they wait collapse when another process wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    from freerun.runtime.sft_session import SftJob, run_sft
+    from freerun.sft.session import SftJob, run_sft
 
     return run_sft(SftJob(args.model, args.data, args.directory, config, lora))
 

@@ -149,7 +149,7 @@ class _Screen:
 
 
 def _describe(progress: Progress) -> str:
-    from freerun.runtime.wording import duration, printable
+    from freerun.terminal.wording import duration, printable
 
     left = f", about {duration(progress.left_seconds)} left" if progress.left_seconds else ""
     detail = f": {printable(progress.detail)}" if progress.detail else ""

@@ -33,25 +33,25 @@ def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
     args = _parser(with_keys="-h" in own or "--help" in own).parse_own(own)
     if args.recipe.is_dir():
-        from freerun.runtime.run_directory import recipe_of_run
+        from freerun.session.run_directory import recipe_of_run
 
         args.recipe, overrides = recipe_of_run(args.recipe, overrides, resume=args.resume)
     recipe = load_recipe(args.recipe, overrides)
     if args.resume:
-        from freerun.runtime.run_directory import recipe_to_resume
+        from freerun.session.run_directory import recipe_to_resume
 
         recipe = recipe_to_resume(recipe, overrides)
     else:
         check_files(recipe)
     recipe = with_local_model(recipe)
     if args.dry_run:
-        from freerun.runtime.plan import describe_plan
+        from freerun.session.plan import describe_plan
 
         plan = describe_plan(recipe)
         print(dump_toml(recipe), plan, sep="\n")
         return 0
 
-    from freerun.runtime.session import run_training
+    from freerun.session.train import run_training
 
     return run_training(recipe, resume=args.resume)
 

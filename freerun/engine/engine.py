@@ -10,7 +10,7 @@ no sequence is interrupted: a load waits until those that have begun are finishe
 
 It computes where and in what dtype the model's parameters are when it is made; logits are sampled in float32.
 
-The engine is single-threaded and knows no processes; `freerun.runtime.rollout_worker` gives it one.
+The engine is single-threaded and knows no processes; `freerun.workers.rollout_worker` gives it one.
 """
 
 from __future__ import annotations

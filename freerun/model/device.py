@@ -6,7 +6,7 @@
 
 Workers of one machine are counted, rollout workers first, then the trainer's ranks; worker number `index` takes
 GPU `index % number of GPUs`: each has its own as long as there are enough, and they share in turn if not. Who
-cannot share is refused (`runtime/devices.py`): ranks of a trainer with each other, vLLM servers with each other,
+cannot share is refused (`session/devices.py`): ranks of a trainer with each other, vLLM servers with each other,
 of which each counts as `engine.num_gpus` workers. Under Ray a worker sees only the GPUs it was given, and the same
 rule finds them.
 

@@ -1,7 +1,7 @@
 """The seam between the controller and its workers: a link to one of them, and what launches them.
 
 A worker is a module whose `__main__` serves typed messages (`parent.py`). Who gives it a process decides only
-where it runs: this machine (`local.py`), or a node of a Ray cluster (`freerun.backends.ray_cluster`). The worker
+where it runs: this machine (`local.py`), or a node of a Ray cluster (`freerun.backends.ray.cluster`). The worker
 cannot tell, and neither can the pools that talk to it.
 """
 

@@ -16,8 +16,8 @@ from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, SandboxError
 from freerun.reward.asked_names import asked_names
 from freerun.reward.program import program_in, prompt_code
-from freerun.reward.sandbox.limits import Limits
-from freerun.reward.sandbox.sandbox import Examination, Sandbox, Verdict
+from freerun.sandbox.limits import Limits
+from freerun.sandbox.sandbox import Examination, Sandbox, Verdict
 
 _PROOF = Examination("assert double(21) == 42", ["double"])
 

@@ -33,8 +33,8 @@ from freerun.errors import ConfigError
 from freerun.reward.code import code_grader
 from freerun.reward.last_number import Ratio, last_number
 from freerun.reward.reasoning_gym_entry import check_installed, reasoning_gym_grader
-from freerun.reward.sandbox.features import check_allowed_absences
 from freerun.reward.user_function import SETTING, import_function
+from freerun.sandbox.features import check_allowed_absences
 
 GraderFunction = Callable[[str, str, str], Any]
 """(prompt text, completion text, answer) -> verdict; `verdict.to_reward` checks that it is one."""

@@ -10,7 +10,7 @@ import pytest
 from ray_clusters import head_without_cpus, wait_for_end, wait_until, workers_on
 from weight_worker import FromWorker, Load, Loaded, Make, Published, Say
 
-from freerun.backends.ray_cluster import RayLauncher
+from freerun.backends.ray.cluster import RayLauncher
 from freerun.config.load import make_recipe
 from freerun.processes.link import WorkerJob
 

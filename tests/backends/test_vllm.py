@@ -12,8 +12,8 @@ import pytest
 from tiny_models import make_request
 from vllm_rig import Rig, full_forward_logprobs, make_model, rig_of, served
 
-from freerun.backends.vllm_client import VllmClient
-from freerun.backends.vllm_server import TOKEN_VARIABLE
+from freerun.backends.vllm.client import VllmClient
+from freerun.backends.vllm.server import TOKEN_VARIABLE
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import RolloutError, WorkerError
 from freerun.types import Completion, Publication, Request

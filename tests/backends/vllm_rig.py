@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from tiny_models import random_weights
 
-from freerun.backends.vllm_client import VllmClient
-from freerun.backends.vllm_server import PLUGIN_DIRECTORY, TOKEN_VARIABLE, _free_port
+from freerun.backends.vllm.client import VllmClient
+from freerun.backends.vllm.server import PLUGIN_DIRECTORY, TOKEN_VARIABLE, _free_port
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.runtime import RuntimeConfig
@@ -29,12 +29,12 @@ from freerun.model.decoder_config import read_config
 from freerun.model.tiny import make_tiny
 from freerun.processes.link import WorkerJob
 from freerun.processes.local import LocalLauncher
-from freerun.runtime.messages import FromRollout, StartEngine
-from freerun.runtime.rollouts import RolloutPool
 from freerun.types import Completion, EngineStats, Publication, Request
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
+from freerun.workers.messages import FromRollout, StartEngine
+from freerun.workers.rollout_pool import RolloutPool
 
 MAX_TOKENS = 2048
 # vLLM's attention on CPUs takes heads of 32 and more.
@@ -133,7 +133,7 @@ async def rig_of(
     launcher = LocalLauncher(logs, {}, weight_buffers=buffers)
     pool = RolloutPool(
         spawn=lambda index: launcher.launch(
-            WorkerJob(f"rollout-{index}", "rollout", "freerun.runtime.vllm_worker", has_weights=has_weights),
+            WorkerJob(f"rollout-{index}", "rollout", "freerun.backends.vllm.worker", has_weights=has_weights),
             FromRollout,
         ),
         start_message=StartEngine(

@@ -1,0 +1,1 @@
+"""Rollout workers around vLLM servers."""

@@ -1,0 +1,1 @@
+"""Evaluations: pinned held-out ones of a run, and those of `freerun eval`."""

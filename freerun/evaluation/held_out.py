@@ -1,0 +1,94 @@
+"""Held-out evaluation of a run: each of one version, beside the rollouts, and one at a time.
+
+    load(8) ─► pin(8) ─► sample and grade the held-out prompts under 8 ─► release ─► EvalFinished(8)
+               rollouts go on, under 8, 9, 10 ...
+
+The invariant: every token of an evaluation was sampled by the version that it is reported for. It is checked
+here, whatever the generator: an evaluation that cannot be had whole (its version died with a worker, or was
+mixed) or that is due while another still runs is skipped, with the reason, and never reported as something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from freerun.errors import PinLostError
+from freerun.evaluation.evaluation import Evaluation, evaluate
+from freerun.events.events import EvalSkipped, Listener
+from freerun.protocols import Grader, PinnedGenerator, VersionedGenerator, Workflow
+from freerun.terminal.wording import brief
+from freerun.types import Prompt
+
+
+class HeldOut:
+    """The evaluations of a run."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        workflow: Workflow,
+        generator: VersionedGenerator,
+        grader: Grader,
+        *,
+        num_samples: int,
+        emit: Listener,
+        clock: Callable[[], float],
+    ) -> None:
+        self._prompts = prompts
+        self._workflow = workflow
+        self._generator = generator
+        self._grader = grader
+        self._num_samples = num_samples
+        self._emit = emit
+        self._clock = clock
+        self._running_version = -1
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def begin(self, version: int) -> Coroutine[Any, Any, None]:
+        """Pin `version`, which was loaded last, and return the work of evaluating it.
+
+        Not a coroutine: the version must be pinned before a newer one can be loaded.
+        """
+        if not self._is_idle.is_set():
+            return self._skip(version, f"the evaluation of version {self._running_version} still runs")
+        self._is_idle.clear()
+        self._running_version = version
+        return self._evaluate(version, self._generator.pin(version))
+
+    async def evaluate_last(self, version: int) -> None:
+        """Evaluate the version that stays loaded, after the evaluation that may still run."""
+        await self._is_idle.wait()
+        await self.begin(version)
+
+    async def _evaluate(self, version: int, pinned: PinnedGenerator) -> None:
+        try:
+            result = await evaluate(self._prompts, self._workflow, pinned, self._grader)
+        except asyncio.CancelledError:
+            await self._skip(version, "the run was stopped before it was over")
+            raise
+        finally:
+            pinned.release()
+            self._is_idle.set()
+        if reason := _why_invalid(result, version):
+            await self._skip(version, reason)
+        else:
+            self._emit(result.as_event(seconds=self._clock(), version=version, num_samples=self._num_samples))
+
+    async def _skip(self, version: int, reason: str) -> None:
+        self._emit(EvalSkipped(seconds=self._clock(), version=version, reason=reason))
+
+
+def _why_invalid(result: Evaluation, version: int) -> str:
+    """Why this is no evaluation of `version`; empty if it is one."""
+    lost = [failure for failure in result.failures if isinstance(failure, PinLostError)]
+    if lost:
+        return str(lost[0])
+    if result.versions - {version}:
+        return f"it was sampled by versions {sorted(result.versions)}; the generator did not keep {version}"
+    if result.failures and not result.groups:
+        last = brief(str(result.failures[-1]))
+        return f"none of its {len(result.attempts)} prompts could be graded; the last: {last}"
+    return ""

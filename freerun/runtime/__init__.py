@@ -1,1 +1,0 @@
-"""The processes of a run: controller, workers, supervision, checkpoints."""

@@ -1,0 +1,203 @@
+"""The grader's side of the sandbox: starts the fork server, hands it descriptors, reads what came of it.
+
+What a program does is data (`Ran`, `Verdict`). A sandbox that does not work is a `SandboxError`, so that
+nobody takes it for a wrong program; the next execution then starts a new server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from freerun.errors import ConfigError, SandboxError
+from freerun.sandbox.features import check_missing, check_platform
+from freerun.sandbox.limits import FILE_BYTES, Limits
+
+START_SECONDS = 30.0
+GRACE_SECONDS = 10.0
+"""For the server to kill and clear up after the time of a program is over."""
+_SERVE = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from freerun.sandbox.server import main
+main(int(sys.argv[1]))
+"""
+_PACKAGE_DIRECTORY = str(Path(__file__).resolve().parents[2])
+# No site-packages, no bytecode written; a fixed hash seed, so that the same program always meets the same fate.
+_FLAGS = ("-s", "-S", "-P", "-B")
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that was run by itself."""
+
+    status: int
+    """Exit status; negative: the signal that killed it."""
+    output: str
+    timed_out: bool
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Tests, and what they need to know about the program."""
+
+    tests: str
+    names: Sequence[str]
+    """What the program must define; only these are taken from it."""
+    prelude: str = ""
+    """Code that runs before the tests, on their side."""
+    modules: Sequence[str] = ()
+    """Of the standard library, used by the tests without an import."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the tests ran to their end without an exception, and if not, why."""
+
+    passed: bool
+    reason: str
+    output: str
+    """What the program printed."""
+
+
+class Sandbox:
+    """A fork server and, if it dies, the one that replaces it; one execution at a time."""
+
+    def __init__(self, limits: Limits = Limits(), *, without: Iterable[str] = ()) -> None:  # noqa: B008
+        self._limits = limits
+        self._without = tuple(without)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process everything in the sandbox descends from; None while there is none."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the server; a machine without a feature it needs is refused with a `ConfigError`."""
+        check_platform()
+        self.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *_FLAGS, "-c", _SERVE, str(theirs.fileno()), _PACKAGE_DIRECTORY],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=_ENVIRONMENT,
+                cwd="/",
+            )
+        self._control = ours
+        ours.settimeout(START_SECONDS)
+        try:
+            check_missing(self._received("start"), self._without)
+        except ConfigError:
+            self.close()
+            raise
+
+    def run(self, program: str) -> Ran:
+        """Run a program as a script."""
+        with _anonymous_file(program) as source, _anonymous_file("") as output:
+            report = self._execute([source, output])
+            return Ran(report["statuses"][0], _text(output), report["timed_out"])
+
+    def examine(self, program: str, examination: Examination) -> Verdict:
+        """Run the tests of `examination` against the program, each in a process of its own.
+
+        Tests that fail before anything is asked of the program are a `ValueError`: they would fail any program.
+        """
+        tests = json.dumps(asdict(examination))
+        reads, writes = os.pipe()
+        with os.fdopen(reads, "rb") as verdict, _anonymous_file(program) as source, _anonymous_file("") as output:
+            with _anonymous_file(tests) as test_file:
+                try:
+                    report = self._execute([source, output, test_file, writes])
+                finally:
+                    os.close(writes)
+            passed, reason = self._verdict(report, verdict.read())
+            return Verdict(passed, reason, _text(output))
+
+    def close(self) -> None:
+        """End the server and everything in it."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _verdict(self, report: dict[str, Any], said: bytes) -> tuple[bool, str]:
+        program_status, tests_status = report["statuses"]
+        if report["timed_out"]:
+            return False, f"no verdict within {self._limits.seconds} s"
+        if not said or tests_status != 0:
+            return False, f"the tests ended without a verdict, with {_describe(tests_status)}"
+        outcome, reason = json.loads(said)
+        if outcome == "unusable":
+            raise ValueError(f"the tests cannot be run, whatever the program: {reason}")
+        if reason and program_status not in (0, -signal.SIGKILL):
+            reason = f"{reason} (the program: {_describe(program_status)})"
+        return outcome == "right", reason
+
+    def _execute(self, descriptors: list[int]) -> dict[str, Any]:
+        if self._control is None or self._process is None or self._process.poll() is not None:
+            self.start()
+        assert self._control is not None
+        self._control.settimeout(self._limits.seconds + GRACE_SECONDS)
+        try:
+            socket.send_fds(self._control, [json.dumps(self._limits).encode()], descriptors)
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"the fork server of the sandbox is gone: {error}") from error
+        report = self._received("execution")
+        if not report:
+            raise SandboxError("the sandbox lost an execution: its process died; the reason may be in the log")
+        self._received("end of execution")
+        if report["problem"]:
+            raise SandboxError(f"the sandbox could not lock up a program: {report['problem']}")
+        return report
+
+    def _received(self, what: str) -> dict[str, Any]:
+        """The next message; an empty one says that an execution is over."""
+        assert self._control is not None
+        try:
+            message = self._control.recv(1 << 16)
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"the fork server of the sandbox did not answer ({what}): {error}") from error
+        if not message:
+            self.close()
+            raise SandboxError(f"the fork server of the sandbox died ({what}); its last words are in the log")
+        reply: dict[str, Any] = json.loads(message)
+        return reply
+
+
+def _describe(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+
+
+@contextlib.contextmanager
+def _anonymous_file(content: str) -> Any:
+    """A file in memory, with no name; yields its descriptor."""
+    descriptor = os.memfd_create("sandbox")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content.encode(errors="surrogatepass"))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _text(descriptor: int) -> str:
+    return os.pread(descriptor, FILE_BYTES, 0).decode(errors="replace")

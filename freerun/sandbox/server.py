@@ -1,0 +1,264 @@
+"""The fork server: a small process that forks one candidate, and its examiner, per request.
+
+    grader ◄─ {missing feature: reason} ─────────── server     once
+    grader ── limits + descriptors ───────────────► server ── fork ──► executor ── fork ──► candidate, examiner
+    grader ◄─ {timed_out, statuses, problem} ──────────────────────── executor
+    grader ◄─ {} ────────────────────────────────── server     the executor is gone
+
+The memory of a candidate is a copy of the server's, so the server must never know anything of an execution. It
+does not read a program or a test: it passes their descriptors on, each to the one child that may have it. Nor
+does it learn how one ended: a process that is forked for each execution waits for it, and reports. There is
+nothing of the grader in it either, because it was started by exec. It is process 1 of its own pid namespace:
+when it dies, the kernel kills whatever is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from freerun.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls, uids
+from freerun.sandbox.limits import MAX_PROCESSES, Limits
+
+# Imported once instead of by every program; those with libraries of their own could not be, later.
+PRELOADED = (
+    "abc array ast bisect bz2 calendar cmath collections.abc contextlib copy csv ctypes dataclasses datetime "
+    "decimal enum fractions functools hashlib heapq inspect io itertools json lzma math numbers operator random "
+    "re sqlite3 statistics string struct textwrap threading time traceback types typing unicodedata uuid zlib"
+)
+_MAX_REQUEST_BYTES = 4096
+_MAX_DESCRIPTORS = 4
+_SETUP_DONE = b"ready"
+_OWN_NULL = -1
+"""In place of a descriptor: /dev/null, opened by the child. Flags and locks belong to what was opened."""
+
+
+class _Child(NamedTuple):
+    pid: int
+    setup: int
+    """Read end of the pipe in which the child says that it is locked up, or why it could not be."""
+
+
+class Server:
+    """What it takes to execute a request; used by the executor, one request in its life."""
+
+    def __init__(self, walls: jail.Walls, *, uid: int) -> None:
+        self._walls = walls
+        self._uid = uid
+        # The children's namespace is set for the next fork, and set back by this.
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if walls.has_namespaces else -1
+
+    def execute(self, allowed: Limits, descriptors: list[int]) -> dict[str, Any]:
+        """Run a program (program, output), under examination if there are tests (tests, verdict) too."""
+        program, output, *examination = descriptors
+        streams = (_OWN_NULL, output, output, program)
+        if not examination:
+            children = [self._fork(candidate.run, 0, streams, allowed)]
+        else:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
+                silent = (_OWN_NULL, _OWN_NULL, _OWN_NULL, *examination, theirs.fileno())
+                children.append(self._fork(examiner.examine, 1, silent, allowed))
+        # All of them before the first is ended: tests that need no program may be over before it is locked up.
+        problems = [_setup_problem(child) for child in children]
+        # The last one decides: when the tests are over, or the program that is only run, so is everything.
+        is_over = _wait_for_end(children[-1].pid, allowed.seconds)
+        return {
+            "timed_out": not is_over,
+            "statuses": [_end(child) for child in children],
+            "problem": next(filter(None, problems), ""),
+        }
+
+    def _fork(self, main: Callable[[], None], role: int, descriptors: tuple[int, ...], allowed: Limits) -> _Child:
+        setup, says_setup = os.pipe()
+        cell = jail.Cell(
+            uid=self._uid + role if self._uid else 0,
+            descriptors=(*descriptors, says_setup),
+            has_directory=role == 0,
+            # The tests get as many again: a program that takes all it may must not keep them from starting one.
+            max_processes=MAX_PROCESSES * (1 + role),
+        )
+        if self._walls.has_namespaces:
+            syscalls.unshare(syscalls.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            _be_child(main, self._walls, cell, allowed)
+        os.close(says_setup)
+        if self._walls.has_namespaces:
+            syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
+        return _Child(pid, setup)
+
+
+def _be_child(main: Callable[[], None], walls: jail.Walls, cell: jail.Cell, allowed: Limits) -> NoReturn:
+    status = 1
+    says_setup = len(cell.descriptors) - 1
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        jail.keep_only(tuple(null if given == _OWN_NULL else given for given in cell.descriptors))
+        try:
+            jail.lock(walls, cell, allowed)
+        except BaseException as error:
+            os.write(says_setup, f"{error}".encode())
+            raise
+        os.write(says_setup, _SETUP_DONE)
+        os.close(says_setup)
+        gc.enable()
+        main()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        os._exit(status & 0xFF)
+
+
+def _wait_for_end(pid: int, seconds: float) -> bool:
+    """Whether the process ended in time."""
+    descriptor = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    is_over = bool(poll.poll(seconds * 1000))
+    os.close(descriptor)
+    return is_over
+
+
+def _setup_problem(child: _Child) -> str:
+    """Wait until a child is locked up; empty, or why it could not be: then it runs nothing."""
+    with os.fdopen(child.setup, "rb") as pipe:
+        said = pipe.read()
+    if said == _SETUP_DONE:
+        return ""
+    return said.decode(errors="replace") or "it died while it was being locked up"
+
+
+def _end(child: _Child) -> int:
+    """Kill a child, if it still runs, with all that it started; returns its status when they are gone."""
+    # As process 1 of its namespace it is only gone when all others in it are.
+    os.kill(child.pid, signal.SIGKILL)
+    _, status = os.waitpid(child.pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def main(control: int) -> None:
+    """The whole life of the process that the grader starts: it forks the server and waits for it."""
+    syscalls.die_with_parent()
+    _die_first()
+    _preload()
+    uid = uids.first_uid()
+    missing = _missing_features(has_uids=bool(uid))
+    if "namespaces" not in missing:
+        home.leave_namespaces(has_uids=bool(uid))
+    pid = os.fork()
+    if pid:
+        os.close(control)
+        _, status = os.waitpid(pid, 0)
+        os._exit(0 if status == 0 else 1)
+    # The signal is the kernel's, from outside the namespace: it reaches even process 1.
+    syscalls.die_with_parent()
+    walls = jail.Walls(
+        has_namespaces="namespaces" not in missing,
+        has_landlock="landlock" not in missing,
+        system_calls=b"" if "seccomp" in missing else seccomp.assemble(has_namespaces="namespaces" not in missing),
+    )
+    server = Server(walls, uid=uid)
+    if walls.has_namespaces:
+        home.enter_empty_root()
+    _serve(socket.socket(fileno=control), server, missing)
+
+
+def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> None:
+    # Of the children: one that is killed shall not take with it what it has printed.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    gc.collect()
+    gc.freeze()  # a child that collects garbage must not touch, and so copy, all of these pages
+    control.send(json.dumps(missing).encode())
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
+        if not request:
+            return  # the grader is gone
+        # The numbers of processes are not kept: they would tell how many an earlier program has started.
+        if os.fork() == 0:
+            _report(control, server, request, descriptors)
+        with contextlib.suppress(ChildProcessError):
+            while True:  # as process 1 of its namespace it also gets those whose executor was killed
+                os.wait()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.send(b"{}")
+
+
+def _report(control: socket.socket, server: Server, request: bytes, descriptors: list[int]) -> NoReturn:
+    """The whole life of an executor."""
+    try:
+        syscalls.die_with_parent()
+        report = server.execute(Limits(*json.loads(request)), descriptors)
+        control.send(json.dumps(report).encode())
+    except BaseException:
+        traceback.print_exc()  # the grader hears from the server that there is no report
+    finally:
+        os._exit(0)
+
+
+def _die_first() -> None:
+    """When the machine is out of memory, the kernel shall kill a program and not the trainer."""
+    # It is no wall: where /proc cannot be written, all are killed by their size.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _preload() -> None:
+    for name in PRELOADED.split():
+        with contextlib.suppress(ImportError):  # a Python that was built without it
+            importlib.import_module(name)
+    # The directory of freerun was only needed to get here.
+    sys.path[:] = [home.STANDARD_LIBRARY, f"{home.STANDARD_LIBRARY}/lib-dynload"]
+
+
+def _missing_features(*, has_uids: bool) -> dict[str, str]:
+    missing = {}
+    probes: dict[str, Callable[[], object]] = {
+        "namespaces": lambda: _try_namespaces(has_uids=has_uids),
+        "landlock": landlock.abi_version,
+        "seccomp": seccomp.check_available,
+    }
+    for name, probe in probes.items():
+        try:
+            probe()
+        except OSError as error:
+            missing[name] = error.strerror or str(error)
+    return missing
+
+
+def _try_namespaces(*, has_uids: bool) -> None:
+    """In a child of its own: some systems let one enter a user namespace and then refuse everything in it."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            home.leave_namespaces(has_uids=has_uids)
+            home.enter_empty_root()
+        except OSError as error:
+            os.write(writes, str(error.strerror).encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    os.waitpid(pid, 0)
+    with os.fdopen(reads) as pipe:
+        problem = pipe.read()
+    if problem:
+        raise OSError(errno.EPERM, problem)

@@ -1,0 +1,115 @@
+"""`freerun eval`: one evaluation with rollout workers and graders but no trainer, recorded in its own store."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from freerun.controller.background import Background
+from freerun.data.source import PromptStream
+from freerun.data.tokenizer import Tokenizer
+from freerun.evaluation.evaluation import Evaluation, evaluate
+from freerun.evaluation.job import EvalJob, Split, save_job
+from freerun.evaluation.results_directory import results_directory
+from freerun.events.events import RunFinished
+from freerun.events.store import Store
+from freerun.model.directory_check import check_directory
+from freerun.protocols import Generator
+from freerun.reward.answers import check_answers
+from freerun.session.build import (
+    check_backends,
+    check_model,
+    make_grader,
+    make_launcher,
+    make_rollout_pool,
+    make_source,
+    make_workflow,
+)
+from freerun.terminal.progress_lines import ProgressLines
+from freerun.types import Completion, Prompt, Request
+
+
+class Greedy:
+    """A generator that takes the likeliest token, whatever the workflow asks for."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        sampling = msgspec.structs.replace(request.sampling, temperature=0.0)
+        return await self._generator.generate(msgspec.structs.replace(request, sampling=sampling))
+
+
+def run_eval(job: EvalJob, directory: Path) -> None:
+    """Evaluate, showing progress on stderr, and leave the results in a new `directory`, or nothing if it fails."""
+    began = time.monotonic()
+    check_backends(job.recipe, trains=False)
+    check_directory(Path(job.model))
+    with results_directory(directory):
+        result, num_available = asyncio.run(_evaluate(job, directory / "logs"))
+        seconds = time.monotonic() - began
+        with Store(directory) as store:
+            num_samples = job.recipe.eval.num_samples
+            store(
+                result.as_event(
+                    seconds=seconds, version=job.version, num_samples=num_samples, keeps_completions=True
+                )
+            )
+            store(RunFinished(seconds=seconds, outcome="finished", version=job.version, model_directory=job.model))
+        save_job(dataclasses.replace(job, num_available=num_available), directory)
+
+
+async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
+    """The evaluation, and how many problems there were to choose from."""
+    recipe, model = job.recipe, Path(job.model)
+    tokenizer = Tokenizer.load(model)
+    check_model(recipe, tokenizer, model)
+    available = _prompts(make_source(recipe, tokenizer), job.split)
+    prompts = available[: recipe.eval.num_prompts]
+    check_answers(recipe.reward, prompts)
+    workflow = make_workflow(recipe, tokenizer, recipe.eval.num_samples, itertools.count())
+    launcher = make_launcher(recipe, logs, has_weights=False)
+    grader = make_grader(recipe, launcher)
+    pool = make_rollout_pool(
+        recipe,
+        launcher,
+        model_directory=model,
+        has_weights=False,
+        on_report=lambda worker, stats: None,
+        on_death=lambda worker, reason, is_restarted: None,
+    )
+    background, console = Background(), Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("starting the workers", total=len(prompts))
+            await asyncio.gather(pool.start(), grader.start())
+            background.start(pool.wait_for_loss())
+            progress.update(bar, description="evaluating")
+            generator = Greedy(pool) if job.is_greedy else pool
+            lines, num_done = ProgressLines(console, len(prompts)), itertools.count(1)
+
+            def on_prompt() -> None:
+                progress.advance(bar)
+                lines(next(num_done), "prompts evaluated")
+
+            work = evaluate(prompts, workflow, generator, grader, on_prompt=on_prompt)
+            return await background.watch(work), len(available)
+    finally:
+        await background.cancel()
+        await asyncio.gather(pool.close(), grader.close())
+        await launcher.close()
+
+
+def _prompts(source: PromptStream, split: Split) -> list[Prompt]:
+    if split == "held-out":
+        return source.held_out(sys.maxsize)
+    return source.training()

@@ -1,0 +1,237 @@
+"""The run directory, opened: a new one for a new run, an existing one only to resume it.
+
+runs/<name>/
+    lock            held by the process that runs it
+    config.toml     the resolved recipe
+    store.sqlite    everything that happened
+    checkpoints/    whole states of the run
+    logs/           what each process printed
+    reference/      the model of version 0, with objective.kl_coefficient > 0
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from freerun.config.load import dump_toml, load_recipe
+from freerun.config.recipe import Recipe
+from freerun.controller.checkpoint import Checkpoint, find_checkpoint, restore_replaced, tidy_for_resume
+from freerun.controller.manifest import replace_file
+from freerun.errors import CheckpointError, ConfigError, FreerunError
+from freerun.events.reader import RunReader
+from freerun.events.schema import STORE_NAME, StoreError
+from freerun.model.adapter_directory import is_adapter
+from freerun.model.companions import copy_companions
+from freerun.session.run_lock import LOCK_FILE, locked
+
+CONFIG_FILE = "config.toml"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / CONFIG_FILE
+
+    @property
+    def model(self) -> Path:
+        """Config and tokenizer for every process of the run: the directory it started from may go away."""
+        return self.path / "model"
+
+    @property
+    def reference(self) -> Path:
+        """The policy of version 0, kept only where the objective has a KL term."""
+        return self.path / "reference"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def num_bytes(self) -> int:
+        """What it takes on disk."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+
+@contextmanager
+def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
+    """The run's directory, held by this process, and the checkpoint to resume (None: it was cut off before one).
+
+    Nothing is changed before the lock is held and everything that can be refused has been looked at.
+    """
+    run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
+    with ExitStack() as stack:
+        try:
+            if not resume:
+                _check_vacant(run, is_locked=False)  # before the lock as well: a refusal must leave no file behind
+                run.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts and completions are private
+            stack.enter_context(locked(run.path))
+            checkpoint: Checkpoint | None = None
+            if resume:
+                checkpoint = _resume(run, recipe)
+            else:
+                _start(run, recipe)
+        except OSError as error:
+            raise ConfigError(
+                f'config: the run directory "{run.path}" cannot be used ({error.strerror or error}); '
+                "choose another --run.directory or --run.name"
+            ) from error
+        yield run, checkpoint
+
+
+def _start(run: RunDirectory, recipe: Recipe) -> None:
+    _check_vacant(run, is_locked=True)
+    if run.config.is_file():  # of a run that failed before its first step
+        _clear(run.path)
+    # The config comes first: a directory that has one is ours, and may be cleared if the start fails.
+    write_config(run, recipe)
+    copy_companions(Path(recipe.model.path), run.model)
+
+
+def _check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
+    """Refuse a directory that holds a run with steps, or anything that is not a run."""
+    if run.config.is_file():
+        if not _is_unused(run):
+            raise ConfigError(
+                f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
+            )
+        return
+    names = {path.name for path in run.path.iterdir()} if run.path.is_dir() else {run.path.name}
+    if not run.path.exists() or (LOCK_FILE in names and not is_locked):
+        return  # free, or being started by another process: the lock tells
+    if names - {LOCK_FILE}:
+        raise ConfigError(
+            f'config: "{run.path}" is there and is not a run (no config.toml); choose another --run.name or '
+            "--run.directory"
+        )
+
+
+def _clear(directory: Path) -> None:
+    """Empty the directory, but for the lock that this process holds."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK_FILE:
+            path.unlink()
+
+
+def write_config(run: RunDirectory, recipe: Recipe) -> None:
+    """Put the recipe in place, the old one or the new one: without it the run could not be resumed.
+
+    A resumed run calls this when its recipe has been accepted: the next --resume starts from what is written here.
+    """
+    try:
+        replace_file(run.config, dump_toml(recipe).encode())
+    except OSError as error:
+        raise ConfigError(f'config: "{run.config}" cannot be written ({error.strerror or error})') from error
+
+
+def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
+    _check_same_run(recipe, load_recipe(run.config, []), run)
+    restore_replaced(run.checkpoints)
+    found = find_checkpoint(run.checkpoints)
+    checkpoint = found.checkpoint
+    if checkpoint is not None:
+        _check_resumable(run, recipe, checkpoint)
+    set_aside = tidy_for_resume(run.checkpoints, checkpoint)
+    for damaged, reason in zip(set_aside, reversed(found.damage), strict=False):
+        print(f"freerun: a damaged checkpoint was set aside as {damaged} ({reason})", file=sys.stderr)
+    return checkpoint
+
+
+def _check_resumable(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint) -> None:
+    if not checkpoint.has_optimizer:
+        raise CheckpointError(
+            f"{checkpoint.directory}: its optimizer was dropped when the run had finished "
+            f"(checkpoint.keep_optimizer = false), so the run cannot be resumed; start another from its model: "
+            f"--run.name NAME --model.path {checkpoint.model_directory}"
+        )
+    if checkpoint.state.version > 0:
+        if recipe.objective.kl_coefficient > 0:
+            _check_reference(run)
+        _check_store(run, checkpoint)
+
+
+def _check_store(run: RunDirectory, checkpoint: Checkpoint) -> None:
+    """Refuse to go on with a store that is damaged, or that lacks steps which made the checkpoint.
+
+    They were on disk before the checkpoint was: the store was lost or replaced, or its write-ahead log was.
+    """
+    version, num_recorded = checkpoint.state.version, 0
+    if (run.path / STORE_NAME).is_file():
+        with RunReader(run.path) as reader:
+            reader.verify()
+            num_recorded = reader.num_steps_to(version)
+    if num_recorded < version:
+        raise StoreError(
+            f"store {run.path / STORE_NAME} holds {num_recorded} of the {version} steps that made "
+            f"{checkpoint.directory}: it, or the {STORE_NAME}-wal beside it, was lost; put it back, or start "
+            f"another run from the checkpoint: --run.name NAME --model.path {checkpoint.model_directory}"
+        )
+
+
+def _check_reference(run: RunDirectory) -> None:
+    if not (run.reference / "config.json").is_file() and not is_adapter(run.reference):
+        raise ConfigError(
+            f'config: objective.kl_coefficient > 0 needs the policy of version 0, and "{run.reference}" is not '
+            "there: the run was started without a KL term; resume it without one, or start another run"
+        )
+
+
+def recipe_of_run(directory: Path, overrides: Sequence[str], *, resume: bool) -> tuple[Path, list[str]]:
+    """A run named instead of a recipe: its own recipe, and the overrides with where it is now."""
+    if not (directory / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f'config: "{directory}" is a directory and not a run (no {CONFIG_FILE}); name a recipe, or a run and '
+            "--resume"
+        )
+    if not resume:
+        raise ConfigError(f'config: "{directory}" is a run; --resume continues it, a recipe starts another')
+    place = directory if directory.name not in ("", "..") else directory.resolve()
+    return directory / CONFIG_FILE, ["--run.directory", str(place.parent), "--run.name", place.name, *overrides]
+
+
+def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The run's own recipe with this command's overrides: the file it was started from may have changed."""
+    run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
+    if not run.config.is_file():
+        raise CheckpointError(f'there is no run "{run.path}" to resume; leave out --resume to start it')
+    return load_recipe(run.config, overrides)
+
+
+def _is_unused(run: RunDirectory) -> bool:
+    """Whether a run failed before its first step, so that its name is free to be used again."""
+    if run.checkpoints.exists():
+        return False
+    try:
+        with RunReader(run.path) as reader:
+            return not reader.steps() and reader.status().state != "running"
+    except FreerunError:  # no store, or a damaged one: nothing that says it was never used
+        return not (run.path / STORE_NAME).exists()
+
+
+def _check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
+    """Refuse to resume with settings that decide which prompt an ordinal is, or how large a batch is."""
+    identity = {
+        "run.seed": (recipe.run.seed, saved.run.seed),
+        "data": (recipe.data, saved.data),
+        "lora": (recipe.lora, saved.lora),
+        "sampling.group_size": (recipe.sampling.group_size, saved.sampling.group_size),
+        "train.prompts_per_step": (recipe.train.prompts_per_step, saved.train.prompts_per_step),
+    }
+    for key, (now, before) in identity.items():
+        if now != before:
+            raise ConfigError(
+                f'config: {key} = {now} differs from the run\'s own {before} in "{run.config}"; '
+                "a run is resumed with the data and batches it was started with"
+            )

@@ -1,0 +1,1 @@
+"""What a run shows in a terminal: live view, lines, summary."""
