@@ -39,7 +39,7 @@ $(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
 backends: $(BACKENDS)/.installed
 
 test-backends: $(BACKENDS)/.installed
-	$(BACKENDS)/bin/pytest tests/backends
+	$(BACKENDS)/bin/pytest tests/clusters
 
 bench: $(VENV)/.installed models/smollm2/model.safetensors
 	$(BIN)/python -m bench $(ARGS)

@@ -360,7 +360,7 @@ def test_a_function_that_does_not_tell_its_arguments_is_given_them_unchecked():
 
 
 def test_the_example_of_a_task_in_one_file_is_short_and_in_the_documentation(monkeypatch: pytest.MonkeyPatch):
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     source = (root / "examples" / "sort_words.py").read_text()
     assert len(source.splitlines()) < 30
     assert source in (root / "docs" / "tasks.md").read_text()

@@ -18,7 +18,7 @@ from freerun.config.recipe import Recipe, RunConfig, SamplingConfig
 from freerun.config.train import TrainConfig
 from freerun.data.mixture import parts_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RECIPES = sorted([*(ROOT / "recipes").glob("*.toml"), *(ROOT / "examples").glob("*.toml")])
 
 

@@ -21,7 +21,7 @@ from freerun.data.tasks import Problem, alphabet_of, demonstrations_of, load_pro
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, ModelError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TIMES_TABLES = DataConfig(task="times-tables")
 EUCLID = DataConfig(task="euclid", settings=("max_number=30",))
 

@@ -1,4 +1,4 @@
-"""Runs a command as `nobody`, for tests that root starts: python tests/as_normal_user.py COMMAND...
+"""Runs a command as `nobody`, for tests that root starts: python tests/support/as_normal_user.py COMMAND...
 
 The interpreter, its virtual environment and the project may be in directories that only root can enter. So
 they are mounted again, in a mount namespace of this process alone, where others can reach them.
@@ -13,7 +13,7 @@ from pathlib import Path
 from freerun.sandbox import syscalls
 
 NOBODY = 65534
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def main(command: list[str]) -> None:

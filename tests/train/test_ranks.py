@@ -32,14 +32,14 @@ from freerun.train.ranks import SingleRank
 
 TOLERANCE = 1e-6
 """Absolute and relative, on float32 weights and moments after two or three steps of up to four updates."""
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def run_ranks(num_ranks: int, directory: Path) -> dict[str, Any]:
     """All scenarios on as many processes; what rank 0 reported, its tensors are in the directory."""
     directory.mkdir()
     command = [sys.executable, rank_scenarios.__file__]
-    environment = os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS / 'support'}", "OMP_NUM_THREADS": "1"}
     arguments = [str(num_ranks), str(directory)]
     processes: list[subprocess.Popen[str]] = []
     try:

@@ -19,7 +19,7 @@ from freerun.data.tasks import alphabet_of
 from freerun.events.reader import RunReader
 from freerun.model.tiny import make_tiny
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RECIPE = """
 [run]
 directory = "{directory}/runs"

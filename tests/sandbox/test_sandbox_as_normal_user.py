@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 CHECKS = [
     "test_sandbox.py",
     "test_sandbox_escapes.py",
@@ -22,11 +23,11 @@ CHECKS = [
     os.getuid() != 0, reason="the tests run as a normal user already; only root can become another"
 )
 def test_the_sandbox_holds_for_a_normal_user() -> None:
-    files = [str(TESTS / name) for name in CHECKS]
+    files = [str(HERE / name) for name in CHECKS]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files]
-    environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
-        [sys.executable, str(TESTS / "as_normal_user.py"), *command],
+        [sys.executable, str(ROOT / "tests" / "support" / "as_normal_user.py"), *command],
         env=environment,
         capture_output=True,
         text=True,

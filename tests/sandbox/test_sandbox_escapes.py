@@ -1,7 +1,7 @@
 """Programs that try to get out of the sandbox, to take the machine's resources, or to leave something behind.
 
 Each says how it was stopped, so that none passes because it failed for another reason. Run as root and, by
-tests/test_sandbox_as_normal_user.py, as a user without any privilege.
+tests/sandbox/test_sandbox_as_normal_user.py, as a user without any privilege.
 """
 
 from collections.abc import Iterator

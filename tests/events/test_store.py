@@ -260,7 +260,7 @@ def start_in_another_process(directory: Path) -> subprocess.Popen[str]:
         "store = Store(Path(sys.argv[1])); store(t.a_start()); store(t.make_step(1)); store.flush()\n"
         "print('ready', flush=True); time.sleep(60)"
     )
-    arguments = [sys.executable, "-c", script, str(directory), str(Path(__file__).parent)]
+    arguments = [sys.executable, "-c", script, str(directory), str(Path(__file__).parents[1] / "support")]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "minimal.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "minimal.py"
 
 
 @pytest.fixture(scope="module")

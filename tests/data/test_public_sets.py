@@ -17,7 +17,7 @@ from freerun.data.public_sets import PUBLIC_SETS, PublicFile, PublicSet, fetch, 
 from freerun.data.tasks import check_task
 from freerun.errors import ConfigError, DataError
 
-RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 CONTENT = b'{"question": "1 + 1?", "answer": "2"}\n'
 
 

@@ -19,7 +19,7 @@ class CodeProblem(NamedTuple):
 
 def data_directory() -> Path | None:
     """Where the public data sets are: $FREERUN_DATA, else data/ or a shared/data beside the project."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     given = os.environ.get("FREERUN_DATA")
     places = [Path(given)] if given else [root / "data", root.parent / "shared" / "data"]
     return next((place for place in places if (place / "humaneval" / "HumanEval.jsonl").exists()), None)

@@ -109,7 +109,7 @@ def test_in_a_chat_each_assistant_turn_and_the_token_that_ends_it_carry_loss(
 
 
 def test_the_chat_template_of_smollm2_is_masked_as_its_text_reads(tmp_path: Path) -> None:
-    directory = Path(__file__).parent.parent / "models" / "smollm2"
+    directory = Path(__file__).parents[2] / "models" / "smollm2"
     if not (directory / "tokenizer.json").is_file():
         pytest.skip("models/smollm2 is not made")
     tokenizer = Tokenizer.load(directory)

@@ -2,7 +2,7 @@
 
 A program that remembers across executions passes tests it cannot solve. It learns which of its answers was wrong,
 because no call follows it, and the samples of a group are enough executions to try the others. Run as root and, by
-tests/test_sandbox_as_normal_user.py, as a user without privileges.
+tests/sandbox/test_sandbox_as_normal_user.py, as a user without privileges.
 """
 
 import ast

@@ -136,7 +136,9 @@ CONTROLLER = """
 @pytest.mark.parametrize("what", ["echo", "busy", "stopped", "sleep", "flood"])
 def test_a_child_dies_with_its_parent_killed_by_kill_9(tmp_path: Path, what: str) -> None:
     source = textwrap.dedent(CONTROLLER).format(
-        test_directory=str(Path(__file__).parent), log_path=str(tmp_path / "worker-0.log"), what=what
+        test_directory=str(Path(__file__).parents[1] / "support"),
+        log_path=str(tmp_path / "worker-0.log"),
+        what=what,
     )
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as controller:
         assert controller.stdout is not None

@@ -1,6 +1,0 @@
-"""Puts the helpers of tests/ on the path."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
