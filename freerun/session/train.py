@@ -20,7 +20,8 @@ from rich.console import Console
 
 from freerun.config.recipe import Recipe
 from freerun.controller.checkpoint import Checkpoint, CheckpointWriter, ControllerState, drop_optimizers
-from freerun.controller.controller import Controller, Stages
+from freerun.controller.controller import Controller
+from freerun.controller.stages import Stages
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, FreerunError, WorkerError
 from freerun.events.events import (

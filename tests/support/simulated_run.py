@@ -14,7 +14,8 @@ from freerun.buffer.gate import StalenessGate
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
 from freerun.controller.checkpoint import ControllerState
-from freerun.controller.controller import Controller, Stages
+from freerun.controller.controller import Controller
+from freerun.controller.stages import Stages
 from freerun.data.curriculum import Curriculum
 from freerun.errors import RolloutError
 from freerun.events.events import AnyEvent

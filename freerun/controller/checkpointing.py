@@ -1,0 +1,58 @@
+"""When the controller's state is saved: one checkpoint at a time, written beside the training loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from freerun.controller.checkpoint import ControllerState
+from freerun.controller.stages import RunContext
+
+SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
+"""Called between two steps: the call itself asks the trainer for its weights, awaiting it writes them out."""
+
+
+class Checkpointing:
+    """Knows the version saved last, and the checkpoint being written."""
+
+    def __init__(self, run: RunContext, save: SaveCheckpoint, *, version: int) -> None:
+        self._run = run
+        self._save = save
+        self._saved_version = version
+        self._writing: asyncio.Task[None] | None = None
+
+    def save_if_due(self, version: int) -> None:
+        """Begin a checkpoint after `every_steps` steps, unless the one before is still being written."""
+        is_due = version - self._saved_version >= self._run.recipe.checkpoint.every_steps
+        if is_due and (self._writing is None or self._writing.done()):
+            self.save(version)
+
+    def save(self, version: int) -> None:
+        """Begin a checkpoint of the version the trainer has now; it is written out beside the next step.
+
+        Not a coroutine: the state and the trainer's weights must be of one version, so both are captured
+        before the training loop continues.
+        """
+        self._saved_version = version
+        stages = self._run.stages
+        state = ControllerState(
+            version=version,
+            cursor=stages.source.cursor,
+            buffer=stages.buffer.snapshot(),
+            seconds=self._run.seconds,
+            data_fingerprint=stages.source.fingerprint,
+            resting=stages.curriculum.resting,
+        )
+        self._writing = self._run.background.start(self._save(state))
+
+    async def save_last(self, version: int) -> None:
+        """Begin a checkpoint of this version unless it is saved already."""
+        await self.finish()
+        if self._saved_version != version:
+            self.save(version)
+
+    async def finish(self) -> None:
+        """Until the checkpoint being written is on disk."""
+        if self._writing is not None:
+            await self._writing

@@ -1,0 +1,51 @@
+"""What the two loops share: the stages of a run by their protocols, its clock and its background tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from freerun.buffer.buffer import TrajectoryBuffer
+from freerun.buffer.gate import StalenessGate
+from freerun.config.recipe import Recipe
+from freerun.controller.background import Background
+from freerun.data.curriculum import Curriculum
+from freerun.data.source import PromptStream
+from freerun.events.events import Listener
+from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a run, by their protocols."""
+
+    source: PromptStream
+    workflow: Workflow
+    evaluation_workflow: Workflow
+    generator: VersionedGenerator
+    grader: Grader
+    gate: StalenessGate
+    buffer: TrajectoryBuffer
+    trainer: Trainer
+    curriculum: Curriculum = field(default_factory=Curriculum)
+
+
+class RunContext:
+    """One per run. Each loop wakes the other through an event; otherwise they share only the stages."""
+
+    def __init__(self, recipe: Recipe, stages: Stages, *, emit: Listener, seconds: float) -> None:
+        self.recipe = recipe
+        self.stages = stages
+        self.emit = emit
+        self.background = Background()
+        self.rollouts_wake = asyncio.Event()
+        """Set when a rollout might start."""
+        self.training_wake = asyncio.Event()
+        """Set when a batch might be ready."""
+        self._loop = asyncio.get_running_loop()
+        self._start_time = self._loop.time() - seconds
+
+    @property
+    def seconds(self) -> float:
+        """The run's clock: time since its first start, without the gaps between sessions."""
+        return self._loop.time() - self._start_time
