@@ -13,7 +13,7 @@ EPILOG = """\
 examples:
   freerun data
   freerun data gsm8k
-  freerun train recipes/gsm8k.toml --dry-run
+  freerun train gsm8k --dry-run
 """
 
 

@@ -13,6 +13,7 @@ from freerun.cli.arguments import Parser, split_overrides
 from freerun.cli.train import check_data_files
 from freerun.config.load import key_types, load_recipe, make_recipe
 from freerun.config.recipe import Recipe
+from freerun.config.shipped import shipped_recipes
 from freerun.errors import CheckpointError, ConfigError, FreerunError, ModelError
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
@@ -26,13 +27,15 @@ MODEL_OR_RUN is a model directory, a run (its newest checkpoint, its own recipe)
 which is only shown again.
 
 TASK is a recipe (its data, sampling and grader), a built-in task, or a data file, which is evaluated whole.
+A shipped recipe is named as in svamp, or as in times-tables.toml if a built-in task has the same name.
 Beside a built-in task or a data file, everything else is the run's own, or the defaults for a model directory:
 say what differs with --section.key value.
 
 examples:
   freerun eval runs/times-tables
   freerun eval runs/times-tables --version 20 --eval.num_samples 8 --k 1 4 8
-  freerun eval models/smollm2 --task recipes/times-tables.toml --greedy
+  freerun eval models/smollm2 --task times-tables.toml --greedy
+  freerun eval models/smollm2 --task svamp
   freerun eval models/smollm2 --task my.jsonl --sampling.temperature 0.6 --reward.grader number --show wrong
   freerun eval runs/times-tables/evals/NAME --show wrong
 """
@@ -139,7 +142,7 @@ def _verify_own_checkpoint(model: Path) -> None:
 
 def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) -> Recipe:
     """The recipe that TASK names, or the run's own (without one: the defaults) with the data that TASK names."""
-    if task.endswith(".toml"):
+    if _is_recipe(task):
         return load_recipe(Path(task), overrides)
     if not task and own_recipe is None:
         raise ConfigError("a model directory is no run: say what to evaluate it on with --task TASK")
@@ -149,6 +152,15 @@ def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) ->
     # What the run says of its own data means nothing for other data; only how long a prompt may be stays true.
     of_own_data = [key for key in key_types() if key.startswith("data.") and key != "data.max_prompt_tokens"]
     return load_recipe(own_recipe, data, without=of_own_data if task else ())
+
+
+def _is_recipe(task: str) -> bool:
+    """Whether TASK is a recipe; a name that a shipped recipe shares with a built-in task is the task."""
+    from freerun.data.tasks import is_built_in
+
+    return task.endswith(".toml") or (
+        task in shipped_recipes() and not is_built_in(task) and not Path(task).is_file()
+    )
 
 
 def _data_overrides(task: str) -> list[str]:

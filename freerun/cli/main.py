@@ -23,6 +23,7 @@ VERBS = {
     "sft": "fine-tune a model on demonstrations: prompts with completions, or chats",
     "eval": "measure a model or a run's checkpoint on held-out prompts, with intervals",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
+    "recipes": "list the recipes that come with freerun, or print one",
     "data": "fetch the public data sets that recipes name, or list them",
     "runs": "list the runs of a directory",
     "compare": "curves and a table of several runs, seeds together",
@@ -40,9 +41,10 @@ Fully asynchronous reinforcement learning for language models.
 {verbs}
 
 start here:
+  freerun recipes
   freerun model smollm2 models/smollm2
-  freerun train recipes/times-tables.toml
-  freerun train recipes/times-tables.toml --dry-run --buffer.max_staleness 0
+  freerun train times-tables
+  freerun train times-tables --dry-run --buffer.max_staleness 0
 
 "freerun VERB --help" explains a verb; "freerun train --help" lists every configuration key.
 """
@@ -80,7 +82,7 @@ def _harmless(text: str) -> str:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP.format(verbs="\n".join(f"  {verb:<8}{summary}" for verb, summary in VERBS.items())), end="")
+        print(HELP.format(verbs="\n".join(f"  {verb:<9}{summary}" for verb, summary in VERBS.items())), end="")
         return 0
     verb, *rest = arguments
     if verb == "--version":

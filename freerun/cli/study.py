@@ -27,9 +27,9 @@ short is resumed. A larger --seeds or more values of --eta add runs. If the reci
 once, and every run starts from its model.
 
 examples:
-  freerun study staleness recipes/euclid.toml --eta 0 4 inf --seeds 3 --dry-run
-  freerun study staleness recipes/euclid.toml --seeds 5 --out studies/euclid --train.num_steps 60
-  freerun study staleness recipes/euclid.toml --seeds 5 --out studies/euclid --train.num_steps 60 --report
+  freerun study staleness euclid --eta 0 4 inf --seeds 3 --dry-run
+  freerun study staleness euclid --seeds 5 --out studies/euclid --train.num_steps 60
+  freerun study staleness euclid --seeds 5 --out studies/euclid --train.num_steps 60 --report
 """
 
 
@@ -165,7 +165,7 @@ def _parser() -> Parser:
         "freerun study staleness RECIPE [--eta N ...] [--objective NAME ...] [--seeds N] [--out DIR]\n"
         "                               [--dry-run | --report] [--section.key value ...]"
     )
-    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="TOML file, such as recipes/euclid.toml")
+    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="TOML file, or name of a shipped recipe")
     parser.add_argument(
         "--eta", nargs="+", metavar="N", default=ETAS, help=f"bounds, or inf for none; default: {' '.join(ETAS)}"
     )

@@ -8,16 +8,17 @@ from pathlib import Path
 from freerun.cli.arguments import Parser, split_overrides
 from freerun.config.load import TEXT_KEYS, dump_toml, load_recipe
 from freerun.config.recipe import Recipe
+from freerun.config.shipped import shipped_recipes
 from freerun.errors import ConfigError
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory, with_local_model
 
 EPILOG = """\
 examples:
-  freerun train recipes/times-tables.toml
-  freerun train recipes/times-tables.toml --run.name sync --buffer.max_staleness 0
-  freerun train recipes/gsm8k.toml --data.path train.jsonl --data.held_out_path test.jsonl --dry-run
-  freerun train recipes/times-tables.toml --resume
+  freerun train times-tables
+  freerun train times-tables --run.name sync --buffer.max_staleness 0
+  freerun train gsm8k --data.path train.jsonl --data.held_out_path test.jsonl --dry-run
+  freerun train times-tables --resume
   freerun train runs/times-tables --resume
 
 configuration, as [section] and key = value in the recipe, or as --section.key value here. Here, elements of
@@ -32,7 +33,7 @@ an array are separated by commas, or written as in TOML, or the key is repeated;
 def run(arguments: Sequence[str]) -> int:
     own, overrides = split_overrides(arguments)
     args = _parser(with_keys="-h" in own or "--help" in own).parse_own(own)
-    if args.recipe.is_dir():
+    if _names_a_directory(args.recipe):
         from freerun.session.run_directory import recipe_of_run
 
         args.recipe, overrides = recipe_of_run(args.recipe, overrides, resume=args.resume)
@@ -54,6 +55,11 @@ def run(arguments: Sequence[str]) -> int:
     from freerun.session.train import run_training
 
     return run_training(recipe, resume=args.resume)
+
+
+def _names_a_directory(given: Path) -> bool:
+    """Whether a run is meant; a model or data directory does not hide the shipped recipe of the same name."""
+    return given.is_dir() and ((given / "config.toml").is_file() or str(given) not in shipped_recipes())
 
 
 def check_files(recipe: Recipe) -> None:
@@ -117,7 +123,7 @@ def _parser(*, with_keys: bool) -> Parser:
         "recipe",
         metavar="RECIPE",
         type=Path,
-        help="TOML file, such as recipes/times-tables.toml, or a run to --resume",
+        help="TOML file, name of a shipped recipe such as times-tables, or a run to --resume",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the resolved configuration and the plan; run nothing"

@@ -42,7 +42,7 @@ class DataConfig:
     max_prompt_tokens: int = 1024
     """Longer prompts are left out, counted and reported."""
     mixture: tuple[str, ...] = ()
-    """Recipes whose [data] sections are mixed into one stream; all keys above but the last are theirs to set."""
+    """Recipes, by path or name, whose [data] sections are mixed; all keys above but the last are theirs to set."""
     weights: tuple[float, ...] = ()
     """Share of each part of the mixture, in any unit; empty mixes equal shares."""
     min_pass_rate: float = 0.0

@@ -27,6 +27,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.recipe import Recipe
+from freerun.config.shipped import describe_nearest, recipe_file
 from freerun.config.suggest import nearest
 from freerun.errors import ConfigError
 
@@ -45,8 +46,9 @@ MAX_SHOWN_CHARS = 200
 def load_recipe(path: Path, overrides: Sequence[str], *, without: Collection[str] = ()) -> Recipe:
     """The recipe in `path`, with overrides such as `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`.
 
-    Keys `without` are not taken from the file; overrides may set them.
+    `path` may be the name of a shipped recipe. Keys `without` are not taken from the file; overrides may set them.
     """
+    path = recipe_file(path)
     overridden = _read_overrides(overrides)
     values = {key: value for key, value in _read_toml(path).items() if key not in without}
     if PRESET_KEY in overridden:
@@ -131,6 +133,8 @@ def _parse_file(path: Path) -> dict[str, Any]:
         )
     try:
         text = path.read_bytes().decode("utf-8-sig")  # an editor's byte order mark is no part of the text
+    except FileNotFoundError as error:
+        raise ConfigError(f'config: there is no recipe "{path}"; {describe_nearest(path)}') from error
     except OSError as error:
         raise ConfigError(f'config: cannot read the recipe "{path}": {error.strerror}') from error
     except UnicodeDecodeError as error:

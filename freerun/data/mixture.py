@@ -20,12 +20,12 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
 
 import msgspec
 
 from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
+from freerun.config.shipped import recipe_file
 from freerun.data.problem import Problem, Problems
 from freerun.data.source import PromptSource, PromptStream
 from freerun.data.tasks import load_problems
@@ -50,16 +50,17 @@ def parts_of(config: DataConfig) -> dict[str, DataConfig]:
     if not config.mixture:
         return {config.task: config}
     parts: dict[str, DataConfig] = {}
-    for file in config.mixture:
-        part = load_recipe(Path(file), []).data
+    for given in config.mixture:
+        file = recipe_file(given)
+        part = load_recipe(file, []).data
         if part.mixture:
-            raise ConfigError(f'config: data.mixture holds "{file}", itself a mixture; name its recipes instead')
-        if Path(file).stem in parts:
+            raise ConfigError(f'config: data.mixture holds "{given}", itself a mixture; name its recipes instead')
+        if file.stem in parts:
             raise ConfigError(
-                f'config: data.mixture holds two recipes named "{Path(file).stem}", and prompts are named after '
+                f'config: data.mixture holds two recipes named "{file.stem}", and prompts are named after '
                 "them; rename one"
             )
-        parts[Path(file).stem] = dataclasses.replace(part, max_prompt_tokens=config.max_prompt_tokens)
+        parts[file.stem] = dataclasses.replace(part, max_prompt_tokens=config.max_prompt_tokens)
     return parts
 
 

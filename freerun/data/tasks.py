@@ -34,6 +34,7 @@ __all__ = [
     "check_task",
     "demonstrations_of",
     "has_alphabet",
+    "is_built_in",
     "load_problems",
 ]
 
@@ -86,6 +87,10 @@ def _task_named(name: str) -> _Task:
             f'config: unknown task data.task = "{name}"; there are {", ".join(_TASKS)}, {gym.PREFIX}NAME; {hint}'
         )
     return _TASKS[name]
+
+
+def is_built_in(name: str) -> bool:
+    return name in _TASKS
 
 
 def load_problems(config: DataConfig) -> Problems:

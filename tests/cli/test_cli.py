@@ -120,7 +120,7 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {verb}" in text for verb in VERBS)
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "data", "runs", "compare", "study staleness"])
+@pytest.mark.parametrize("verb", ["train", "eval", "data", "recipes", "runs", "compare", "study staleness"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*verb.split(), "--help"])
@@ -198,7 +198,10 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
     ("arguments", "message"),
     [
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
-        (["dance"], 'unknown verb "dance"; the verbs are train, sft, eval, model, data, runs, compare, study'),
+        (
+            ["dance"],
+            'unknown verb "dance"; the verbs are train, sft, eval, model, recipes, data, runs, compare, study',
+        ),
         (
             ["train"],
             'the following arguments are required: RECIPE; "freerun train --help" explains its arguments',

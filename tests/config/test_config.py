@@ -16,7 +16,6 @@ from freerun.config.help import describe_keys, field_docs
 from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe, RunConfig, SamplingConfig
 from freerun.config.train import TrainConfig
-from freerun.data.mixture import parts_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted([*(ROOT / "recipes").glob("*.toml"), *(ROOT / "examples").glob("*.toml")])
@@ -177,7 +176,7 @@ def test_a_mistake_on_the_command_line_is_named(demo: Path, overrides: list[str]
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
-    assert error_of(path) == f'config: cannot read the recipe "{path}": No such file or directory'
+    assert error_of(path) == f'config: there is no recipe "{path}"; "freerun recipes" lists the shipped ones'
 
 
 texts = st.text()
@@ -208,11 +207,6 @@ def test_every_recipe_we_ship_loads(path: Path) -> None:
     recipe = load_recipe(path, [])
     assert recipe.run.name == path.stem
     assert recipe.model.path
-
-
-def test_the_parts_of_a_recipe_that_mixes_are_shipped_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    assert list(parts_of(load_recipe(Path("recipes/maths-mixture.toml"), []).data)) == ["svamp", "times-tables"]
 
 
 def test_the_gsm8k_recipe_is_under_25_lines() -> None:
