@@ -210,13 +210,17 @@ def test_a_worker_imports_what_its_parent_imports_not_what_lies_in_the_directory
     with_child(tmp_path, act)
 
 
-def test_python_m_in_a_users_directory_does_not_import_the_users_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["freerun", "freerun.cli.main"])
+def test_python_m_in_a_users_directory_does_not_import_the_users_files(tmp_path: Path, module: str) -> None:
     for name in ("random.py", "tomllib.py", "rich.py"):
         (tmp_path / name).write_text("raise ImportError('a file of the user')")
-    command = [sys.executable, "-m", "freerun.cli.main", "train", "none.toml"]
+    command = [sys.executable, "-m", module, "train", "none.toml"]
     environment = os.environ | {"PYTHONPATH": str(Path(freerun.__file__).parents[1])}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.stderr == 'freerun: config: cannot read the recipe "none.toml": No such file or directory\n'
+    assert (
+        done.stderr
+        == 'freerun: config: there is no recipe "none.toml"; "freerun recipes" lists the shipped ones\n'
+    )
 
 
 def test_a_worker_that_cannot_be_started_for_want_of_files_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
