@@ -14,7 +14,7 @@ from freerun.data.mixture import parts_of
 from freerun.errors import ConfigError
 from freerun.model.tiny import make_tiny
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 MAX_WIDTH = 140
 """Columns of the listing; a line that wraps is no list."""
 

@@ -13,7 +13,7 @@ import pytest
 
 import freerun
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip")
 TINY_RUN = "--train.num_steps 2 --sampling.group_size 2 --eval.num_prompts 2 --eval.num_samples 1"
 MAKE_TINY = """

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 import freerun
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IN_VENV = ("smollm2", "tasks", "plots", "dev")
 """The extras that the Makefile installs in .venv."""
