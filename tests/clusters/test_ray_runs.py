@@ -18,7 +18,7 @@ from tiny_runs import ROOT, Run, assert_exactly_once, make_run
 Cluster = object
 AddNode = Callable[[int], object]
 Begin = Callable[..., Run]
-SLOWLY = ("--reward.grader", "tests.lively_grader:slow_score")
+SLOWLY = ("--reward.grader", "tests.support.lively_grader:slow_score")
 
 
 @pytest.fixture(scope="module")

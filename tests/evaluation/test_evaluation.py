@@ -74,7 +74,7 @@ def test_an_evaluation_in_training_is_what_its_checkpoint_gives_afterwards(tmp_p
     torch.set_num_threads(1)
     path = make_run(tmp_path)
     # Slowly, so that a checkpoint is written before the next is due.
-    slowly = ("--reward.grader", "tests.lively_grader:slow_score")
+    slowly = ("--reward.grader", "tests.support.lively_grader:slow_score")
     # Few rollouts at a time, so that the grades of an evaluation do not wait behind too many others.
     slowly += ("--buffer.max_staleness", "1", "--train.num_steps", "16")
     overrides = ("--eval.every_steps", "2", "--eval.num_prompts", "6", *slowly)
@@ -269,7 +269,9 @@ def test_a_greedy_generator_asks_for_the_likeliest_tokens_whatever_the_workflow_
 
 def test_an_evaluation_without_a_grade_counts_the_failures_and_gives_the_first_reason(tmp_path: Path) -> None:
     arguments = (tmp_path / "model", "--task", make_run(tmp_path), "--eval.num_prompts", "3")
-    done = freerun_eval(*arguments, "--reward.grader", "tests.lively_grader:broken", "--output", tmp_path / "none")
+    done = freerun_eval(
+        *arguments, "--reward.grader", "tests.support.lively_grader:broken", "--output", tmp_path / "none"
+    )
     assert done.returncode == 1, done.stderr
     assert "3 problems could not be graded; the first, euclid:" in done.stdout
     assert "this grader never works" in done.stdout

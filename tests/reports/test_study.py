@@ -225,7 +225,7 @@ def test_a_run_that_fails_is_reported_with_its_error_and_the_others_go_on(tmp_pa
     (tmp_path / "study/runs").mkdir(parents=True)
     (tmp_path / "study/runs/eta-0-naive-seed-0").write_text("in the way of the first run's directory")
     overrides = ["--warm_start.num_steps", "2", "--train.num_steps", "2"]
-    overrides += ["--reward.grader", "tests.lively_grader:broken", "--reward.max_failures_in_row", "1"]
+    overrides += ["--reward.grader", "tests.support.lively_grader:broken", "--reward.max_failures_in_row", "1"]
     process = start_study(recipe, "--eta", "0", "2", "--objective", "naive", "--seeds", "1", *overrides)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 1, output

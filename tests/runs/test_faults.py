@@ -30,7 +30,7 @@ def steps_seen(run: Run) -> int:
 @pytest.mark.parametrize(("victim", "name"), [("rollout_worker", "rollout-0"), ("reward.worker", "grader-0")])
 def test_a_killed_worker_is_replaced_and_its_work_done_again(tmp_path: Path, victim: str, name: str) -> None:
     recipe = make_run(tmp_path)
-    run = Run(recipe, "--train.num_steps", "40", "--reward.grader", "tests.lively_grader:slow_score")
+    run = Run(recipe, "--train.num_steps", "40", "--reward.grader", "tests.support.lively_grader:slow_score")
     run.until_step(3)
     run.workers(victim)[0].kill()
     assert run.wait() == 0, run.output
@@ -73,7 +73,7 @@ def test_a_silent_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
 def test_a_killed_trainer_stops_the_run_with_the_reason_and_resume_goes_on(tmp_path: Path) -> None:
     recipe = make_run(tmp_path)
     # Slow grades: the trainer is mostly idle, and its death must be noticed all the same.
-    run = Run(recipe, *LONG, "--reward.grader", "tests.lively_grader:slow_score")
+    run = Run(recipe, *LONG, "--reward.grader", "tests.support.lively_grader:slow_score")
     run.until_saved(4)
     workers = run.workers()
     run.workers("train_worker")[0].kill()
@@ -138,7 +138,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 
 
 def test_a_grader_that_always_fails_stops_the_run_with_its_traceback(tmp_path: Path) -> None:
-    run = Run(make_run(tmp_path), "--reward.grader", "tests.lively_grader:broken")
+    run = Run(make_run(tmp_path), "--reward.grader", "tests.support.lively_grader:broken")
     run.until(lambda: bool(run.workers()) or run.process.poll() is not None)
     workers = run.workers()
     assert run.wait() == 1
@@ -188,7 +188,7 @@ def test_a_directory_that_is_no_run_is_never_taken_for_one(tmp_path: Path) -> No
 
 def test_a_start_that_failed_does_not_keep_the_name(tmp_path: Path) -> None:
     recipe = make_run(tmp_path)
-    failed = Run(recipe, "--reward.grader", "tests.lively_grader:no_such_function")
+    failed = Run(recipe, "--reward.grader", "tests.support.lively_grader:no_such_function")
     assert failed.wait() == 1
     assert "no_such_function" in failed.output
     again = Run(recipe, "--train.num_steps", "1")

@@ -37,7 +37,7 @@ max_completion_tokens = 24
 num_slots = 16
 cache_tokens = 640
 [reward]
-grader = "tests.lively_grader:score"
+grader = "tests.support.lively_grader:score"
 [objective]
 advantage = "grpo"
 [train]
