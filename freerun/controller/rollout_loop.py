@@ -98,7 +98,7 @@ class RolloutLoop:
                 trajectories = await stages.workflow(prompt, generator, stages.grader)
             self._require_whole(trajectories)
             group = Group(ordinal=prompt.ordinal, start_version=start_version, trajectories=trajectories)
-        except Exception as error:  # the edge of user code: a failure is data
+        except Exception as error:  # noqa: BLE001 - the edge of user code: a failure is data
             self._fail(prompt, error)
         else:
             self._finish(prompt, group)

@@ -97,7 +97,7 @@ def _one_line(text: str) -> str:
 class _GenerationTag(Extension):
     """`{% generation %}` marks the assistant's text for training masks; here it only prints its body."""
 
-    tags = {"generation"}  # noqa: RUF012 (declared so by jinja)
+    tags = {"generation"}  # noqa: RUF012 - declared so by jinja
 
     def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
@@ -163,7 +163,7 @@ class _Renderer:
         except jinja2.TemplateSyntaxError as error:
             reason = _one_line(error.message or "")
             self.compiled = Answer(failure=f"has an error in line {error.lineno}: {reason}")
-        except Exception as error:  # whatever a stranger's template can raise
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's template can raise
             self.compiled = Answer(failure=_failure(error, "does not compile"))
 
     def render(self, request: Render) -> Answer:
@@ -176,7 +176,7 @@ class _Renderer:
                 **self._special_tokens,
             )
             text.encode()  # half a surrogate pair is no text
-        except Exception as error:  # whatever a stranger's template can raise
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's template can raise
             return Answer(failure=_failure(error, f"refuses messages of ({_roles(request.messages)})"))
         given = sum(len(value) for message in request.messages for value in message.values() if type(value) is str)
         limit = FREE_CHARACTERS + MAX_REPEATS * given

@@ -83,7 +83,7 @@ async def evaluate(
     async def attempt(prompt: Prompt) -> Attempt:
         try:
             return Attempt(prompt, await workflow(prompt, generator, grader))
-        except Exception as error:  # the edge of user code, as in training: a failure is data
+        except Exception as error:  # noqa: BLE001 - the edge of user code, as in training: a failure is data
             return Attempt(prompt, failure=error)
         finally:
             on_prompt()

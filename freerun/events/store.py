@@ -151,7 +151,7 @@ class Store:
                 if events and self._failure is None:
                     with self._lock:
                         self._commit(events)
-            except Exception as error:  # The edge of the thread: kept for `check`.
+            except Exception as error:  # noqa: BLE001 - the edge of the thread: kept for `check`
                 self._failure = error
             if mark is not None:
                 mark.reached.set()

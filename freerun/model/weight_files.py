@@ -102,7 +102,8 @@ def file_headers(path: Path) -> dict[str, TensorHeader]:
                     f"{path}: a git-LFS pointer instead of the weights; run `git lfs pull` in {path.parent}"
                 )
         with safe_open(path, framework="numpy") as weights:
-            return {name: _header(path, weights.get_slice(name)) for name in weights.keys()}  # noqa: SIM118
+            names = weights.keys()  # a safe_open cannot be iterated over
+            return {name: _header(path, weights.get_slice(name)) for name in names}
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{path}: cannot be read ({error}); it is damaged or cut short: fetch the model again"

@@ -104,7 +104,7 @@ class Parent(Generic[M]):
         try:
             while (message := self._reader.read()) is not None:
                 self._inbox.put(message)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the edge of a thread
             # A thread that merely died would leave a worker that waits for ever.
             exit_with_traceback()
         os._exit(0)
@@ -161,7 +161,7 @@ def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
             socket.socket(fileno=descriptor), message_type, num_threads=num_threads, weight_buffers=buffers
         )
         serve(parent)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the edge of the process
         exit_with_traceback()
     parent.finish()
     os._exit(0)

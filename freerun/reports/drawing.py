@@ -57,7 +57,7 @@ PANELS: tuple[tuple[str, Axis, str, str, str], ...] = (
 def require_matplotlib() -> None:
     """Fail before the work whose figure could not be drawn."""
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib  # noqa: F401 - only to see whether it is there
     except ImportError:
         raise FreerunError(
             "figures need matplotlib, which is not installed; pip install 'freerun[plots]'"

@@ -147,7 +147,7 @@ class GraderPool:
             for one in asked:
                 one.fail(WorkerError(f"the grader pool was closed while grading {one.key}"))
             raise
-        except Exception as error:  # whatever it is, those who wait must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             for one in asked:
                 one.fail(error)
             self._refuse(str(error))

@@ -74,7 +74,7 @@ def _read_entry(text: str, scorer_of: Callable[[str], Scorer]) -> tuple[dict[str
 def _score(scorer: Scorer, answer: str, entry: dict[str, Any]) -> float:
     try:
         return float(scorer(answer=answer, entry=entry))
-    except Exception:  # the entry is good, so it is this text that the scorer cannot read
+    except Exception:  # noqa: BLE001 - the entry is good, so it is this text that the scorer cannot read
         return 0.0
 
 

@@ -56,7 +56,7 @@ def _grade(grader: GraderFunction, job: Job, config: RewardConfig) -> Grade:
     pid = os.getpid()
     try:
         return to_reward(grader(job.prompt, job.completion, job.answer), job.grader, config)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the edge of user code: a failure is data
         return GradeFailed(f"{job.grader} failed:\n{_sendable(_end_of_traceback())}")
     finally:
         if os.getpid() != pid:

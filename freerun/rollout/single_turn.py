@@ -15,7 +15,7 @@ from freerun.protocols import Generator, Grader
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Request, Sampling, Trajectory
 
 
-class GradingFailed(RolloutError):  # noqa: N818 (an outcome, like GradeFailed)
+class GradingFailed(RolloutError):  # noqa: N818 - an outcome, like GradeFailed
     """A completion could not be graded, so its group has no rewards to compare."""
 
     def __init__(self, message: str, *, reason: str) -> None:

@@ -32,7 +32,7 @@ def answer() -> None:
     try:
         _execute(module)
         root: object = module
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the edge of a program under test: a failure is data
         root = _Failed(f"the program fails when it is loaded: {type(error).__name__}: {error}"[:500])
     with contextlib.suppress(LinkLost):
         Link(sock, root=root, is_program=True).serve()

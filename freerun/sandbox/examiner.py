@@ -40,7 +40,7 @@ def examine() -> None:
         _ask_for(examination["names"], names)
         exec(rest, names)
         outcome = "right"
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the edge of tests and program: a failure is the verdict
         reason = _reason(error)
     os.write(VERDICT, json.dumps([outcome, reason[:1000]]).encode())
 

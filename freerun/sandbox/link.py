@@ -146,7 +146,7 @@ class Link:
     def _answer(self, message: Message) -> None:
         try:
             reply = self._perform(message)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again at the other end of the link
             reply = ["raised", _builtin_name(error), f"{error}"[:500]]
         self._send(reply)
 

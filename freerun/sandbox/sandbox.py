@@ -73,7 +73,7 @@ class Verdict:
 class Sandbox:
     """A fork server and, if it dies, the one that replaces it; one execution at a time."""
 
-    def __init__(self, limits: Limits = Limits(), *, without: Iterable[str] = ()) -> None:  # noqa: B008
+    def __init__(self, limits: Limits = Limits(), *, without: Iterable[str] = ()) -> None:  # noqa: B008 - immutable
         self._limits = limits
         self._without = tuple(without)
         self._process: subprocess.Popen[bytes] | None = None

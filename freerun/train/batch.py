@@ -15,7 +15,7 @@ Shapes: T packed tokens read by the decoder, L loss tokens (all completion token
 trajectories.
 """
 
-# ruff: noqa: N815  (the fields are tensors, and tensors carry their shape in the name)
+# ruff: noqa: N815 - the fields are tensors, and tensors carry their shape in the name
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ token (`cross_entropy.py`; some more with an entropy bonus), is what `train.micr
 Shapes: T packed tokens, L loss tokens, C model width, V vocabulary.
 """
 
-# ruff: noqa: N815  (the fields are tensors, and tensors carry their shape in the name)
+# ruff: noqa: N815 - the fields are tensors, and tensors carry their shape in the name
 
 from __future__ import annotations
 

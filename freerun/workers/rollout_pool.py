@@ -222,7 +222,7 @@ class RolloutPool:
             return
         try:
             worker.link.send(Generate(requests=requests))
-        except Exception as error:  # nobody awaits this callback: who waits for a request must hear of it
+        except Exception as error:  # noqa: BLE001 - nobody awaits this callback: tell who waits
             for request in requests:
                 del worker.requests[request.request_id]
                 self._fail(request.request_id, RolloutError(f"the request cannot be sent: {error!r}"))
@@ -239,7 +239,7 @@ class RolloutPool:
                     self._take_in(worker, message)
         except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
             self._give_up(WorkerError(f"{worker.name} is lost: {error}"))
-        except Exception as error:  # ours: without this task the run would wait for ever
+        except Exception as error:  # noqa: BLE001 - ours: without this task the run would wait for ever
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:

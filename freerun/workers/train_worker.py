@@ -217,7 +217,7 @@ class TrainWorker:
                 with reported_growth(directory, lambda: self._parent.send(Saving())):
                     self._trained.save(weights, directory / MODEL_DIRECTORY, companions=self._companions)
                     save_file(optimizer, directory / OPTIMIZER_FILE)
-            except Exception as problem:  # the thread's edge: the controller says so and stops
+            except Exception as problem:  # noqa: BLE001 - the thread's edge: the controller says so and stops
                 error = repr(problem)
             self._parent.send(Saved(directory=str(directory), error=error))
 
@@ -268,7 +268,7 @@ def _in_background(work: Callable[[], None]) -> None:
     def run() -> None:
         try:
             work()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the edge of a thread
             exit_with_traceback()
 
     threading.Thread(target=run, daemon=True).start()

@@ -163,7 +163,7 @@ class TrainerClient:
         except WorkerError as error:
             self._give_up(f"the trainer sent nonsense ({error})", link)
             return
-        except Exception as error:  # ours: without this task the run would wait for ever
+        except Exception as error:  # noqa: BLE001 - ours: without this task the run would wait for ever
             self._lose(error)
             return
         await link.wait(timeout_seconds=5)

@@ -259,8 +259,11 @@ def test_whoever_lends_a_prompt_no_bit_of_a_logprob_changes(
 ) -> None:
     requests = [*MIX, make_request(6, prompt_length=1, num_samples=2)]
     lent = run(make_engine(**overrides), requests, {6: 1, 13: 2})
-    own = lambda sequences: [(s.slot, s.group.prompt_length - 1) for s in sequences]  # noqa: E731
-    monkeypatch.setattr(freerun.engine.engine, "lent_prompts", own)
+    monkeypatch.setattr(
+        freerun.engine.engine,
+        "lent_prompts",
+        lambda sequences: [(s.slot, s.group.prompt_length - 1) for s in sequences],
+    )
     for request_id, (_, completions) in run(make_engine(**overrides), requests, {6: 1, 13: 2}).items():
         for one, other in zip(completions, lent[request_id][1], strict=True):
             assert one.logprobs.tolist() == other.logprobs.tolist()

@@ -233,7 +233,7 @@ class VllmWorker:
             self._events.put(_Ended(sample, self._client.generate(sample.call_id, prompt, parameters, salt)))
         except FreerunError as error:
             self._events.put(_Ended(sample, error))
-        except Exception as error:  # the edge of a thread: it must not die unseen
+        except Exception as error:  # noqa: BLE001 - the edge of a thread: it must not die unseen
             self._events.put(_Ended(sample, WorkerError(f"{type(error).__name__}: {error}")))
 
     def _end(self, sample: _Sample, result: Sampled | FreerunError) -> None:
