@@ -106,9 +106,16 @@ def _check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
                 f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
             )
         return
-    names = {path.name for path in run.path.iterdir()} if run.path.is_dir() else {run.path.name}
-    if not run.path.exists() or (LOCK_FILE in names and not is_locked):
-        return  # free, or being started by another process: the lock tells
+    try:
+        names = {path.name for path in run.path.iterdir()}
+    except FileNotFoundError:
+        return  # free; one look, since another start may make it at any moment
+    except NotADirectoryError:
+        if not run.path.exists():
+            return  # below a file: making the directory says so
+        names = {run.path.name}
+    if LOCK_FILE in names and not is_locked:
+        return  # being started by another process: the lock tells
     if names - {LOCK_FILE}:
         raise ConfigError(
             f'config: "{run.path}" is there and is not a run (no config.toml); choose another --run.name or '
