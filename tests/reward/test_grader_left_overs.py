@@ -46,7 +46,7 @@ def test_what_a_grader_started_that_died_by_itself_is_killed_too(text: str) -> N
         reason = await ask_and_fail(pool, text)
         assert "died 2 times" in reason
         assert "exited with status 3" in reason
-        assert not is_running(pid_in("started.pid"))
+        await eventually(lambda: not is_running(pid_in("started.pid")))
         assert await ask(pool, "right") == RIGHT
 
     with_pool(act)

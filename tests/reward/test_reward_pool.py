@@ -211,7 +211,7 @@ def test_closing_fails_the_grades_that_wait_and_refuses_later_ones() -> None:
         await pool.close()
         results = await asyncio.gather(*grades, return_exceptions=True)
         assert all(isinstance(result, WorkerError) and "closed" in str(result) for result in results)
-        assert not is_running(pid_in("deaf.pid"))
+        await eventually(lambda: not is_running(pid_in("deaf.pid")))
         with pytest.raises(WorkerError, match="the grader pool is closed"):
             await ask(pool, "right")
 
@@ -287,7 +287,7 @@ def test_a_cancelled_start_leaves_no_process() -> None:
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
-        assert not is_running(pid_in("grading.pid"))
+        await eventually(lambda: not is_running(pid_in("grading.pid")))
 
     asyncio.run(main())
 
