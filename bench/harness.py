@@ -60,7 +60,7 @@ class Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args} ended with status {self._process.wait()}")
+            raise SystemExit(f"{self._process.args!r} ended with status {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

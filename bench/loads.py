@@ -75,6 +75,9 @@ class NoText:
     def decode(self, token_ids: np.ndarray) -> str:
         return ""
 
+    def decode_end(self, token_ids: list[int], *, first: int, num_characters: int) -> str:
+        return ""
+
 
 def endless_requests() -> Iterator[Request]:
     """More work than will be done: the slots are full at every load."""

@@ -61,7 +61,7 @@ def _decoding(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
 
             def flop_per_second(engine: Side = engine, num_threads: int = num_threads) -> float:
                 answer = engine.ask(num_threads=num_threads, groups=groups, seed=0)
-                num_tokens = answer["tokens"] + PROMPT_TOKENS * len(groups)
+                num_tokens: int = answer["tokens"] + PROMPT_TOKENS * len(groups)
                 return 2 * weights * num_tokens / float(answer["seconds"])
 
             ours, peaks = in_turns(flop_per_second, lambda: _peak(gemm), turns=turns)
@@ -101,7 +101,7 @@ def head_weights(shape: dict[str, Any]) -> int:
 
 def training_flop(shape: dict[str, Any], groups: Groups, num_computed_tokens: float) -> float:
     num_loss_tokens = sum(len(completion) for group in groups for completion in group["completions"])
-    per_pair = 12 * shape["num_hidden_layers"] * shape["hidden_size"]
+    per_pair: int = 12 * shape["num_hidden_layers"] * shape["hidden_size"]
     linear = 6 * layer_weights(shape) * num_computed_tokens + 6 * head_weights(shape) * num_loss_tokens
     return linear + per_pair * sum(map(_num_pairs, groups))
 

@@ -62,7 +62,7 @@ def measure(turns: int) -> None:
                 show(f"  {point}")
                 points.append(point)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    document = {"command": "python -m bench scaling", "machine": machine(), "results": []}
+    document: dict[str, Any] = {"command": "python -m bench scaling", "machine": machine(), "results": []}
     document["points"] = [asdict(point) for point in points]
     (RESULTS / "scaling.json").write_text(json.dumps(document, indent=2) + "\n")
     _draw(points, RESULTS.parent / "scaling.svg")

@@ -44,7 +44,7 @@ def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
 
 
 def main() -> None:
-    freerun.session.train.make_launcher = make_launcher
+    freerun.session.train.make_launcher = make_launcher  # type: ignore[attr-defined]  # only imported there
     recipe = load_recipe(Path(sys.argv[1]), sys.argv[2:])
     sys.exit(freerun.session.train.run_training(recipe, resume=False))
 

@@ -120,13 +120,15 @@ def _tokens_per_second(
         return num_tokens(groups) / float(answer["seconds"])
 
     our_work = {"micro_batch_tokens": MICRO_BATCH_TOKENS}
-    figures = in_turns(lambda: ask(ours, our_work), lambda: ask(theirs, their_work), turns=turns)
+    our_figures, their_figures = in_turns(
+        lambda: ask(ours, our_work), lambda: ask(theirs, their_work), turns=turns
+    )
     # The sides train with a learning rate that moves no bit of a weight, however many steps each has made.
     if abs(norms[ours] - norms[theirs]) > 1e-3 * norms[theirs]:
         raise SystemExit(
             f"gradient norms differ: {norms[ours]} against {norms[theirs]}; this is not the same work"
         )
-    return figures
+    return our_figures, their_figures
 
 
 def _settings(groups: Groups) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def compare(work: Work, turns: int) -> tuple[Result, Result]:
     seeds = iter(range(1_000))
     their, tried = fastest_side(work)
     with their, our_side(work) as our:
-        speeds = in_turns(
+        our_speeds, their_speeds = in_turns(
             lambda: ours.add(our.ask(num_steps=work.our_steps, seed=next(seeds))),
             lambda: theirs.add(their.ask(num_steps=1)),
             turns=min(turns, work.max_turns),
@@ -118,7 +118,16 @@ def compare(work: Work, turns: int) -> tuple[Result, Result]:
         "their_micro_batches": tried,
     }
     return (
-        Result(f"{work.name}, trained tokens/s", PEER, work.at_least, work.aim, "x", *speeds, settings=settings),
+        Result(
+            f"{work.name}, trained tokens/s",
+            PEER,
+            work.at_least,
+            work.aim,
+            unit="x",
+            ours=our_speeds,
+            theirs=their_speeds,
+            settings=settings,
+        ),
         Result(
             f"{work.name}, peak memory of trainer and engine",
             PEER,

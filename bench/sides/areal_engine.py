@@ -81,7 +81,7 @@ def as_input(prompt: list[int], completion: list[int], advantage: float, behavio
 
 def mean_loss(logprobs: torch.Tensor, _entropy: torch.Tensor, batch: dict[str, Any], **_: Any) -> torch.Tensor:
     """Over the trained tokens of a micro-batch; the engine weighs it by their number."""
-    is_trained = batch["loss_mask"]
+    is_trained: torch.Tensor = batch["loss_mask"]
     gains = torch.exp(logprobs - batch["behaviour"]) * batch["advantages"]
     return -torch.where(is_trained, gains, 0.0).sum() / is_trained.sum()
 

@@ -93,6 +93,9 @@ class NoText:
     def decode(self, token_ids: object) -> str:
         return ""
 
+    def decode_end(self, token_ids: list[int], *, first: int, num_characters: int) -> str:
+        return ""
+
 
 class Engines:
     """The engine processes, asked as one side."""

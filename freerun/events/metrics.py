@@ -28,6 +28,7 @@ from freerun.events.events import (
     WeightsLoaded,
     WorkerDied,
 )
+from freerun.events.schema import Rewound
 from freerun.types import EngineStats, StepResult
 
 WINDOW_SECONDS = 15.0
@@ -164,7 +165,7 @@ class RunState:
     checkpoint: CheckpointSaved | None = None
     finished: RunFinished | None = None
 
-    def __call__(self, event: AnyEvent) -> None:
+    def __call__(self, event: AnyEvent | Rewound) -> None:
         self.seconds = max(self.seconds, event.seconds)
         match event:
             case Activity():

@@ -80,7 +80,7 @@ def _read_tokenizer(gguf_file: Path) -> Any:
     read.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=read.backend_tokenizer,
         bos_token=read.bos_token,
         eos_token=read.eos_token,
@@ -99,7 +99,7 @@ def _read_model(gguf_file: Path) -> Any:
 
     config = AutoConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     config.dtype = torch.float32
-    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model = AutoModelForCausalLM.from_config(config)
     # The file has no output head: it is the embedding, here as there.
     unset = model.load_state_dict(dict(_read_weights(gguf_file, config)), strict=False)
     if unset.missing_keys != ["lm_head.weight"] or unset.unexpected_keys:
