@@ -138,7 +138,11 @@ def settings_of(**changes: Any) -> ServerSettings:
         "head_dim": 8,
         "max_position_embeddings": 512,
     }
-    values = {"engine": EngineConfig(backend="vllm"), "model_config": raw, "max_sequence_tokens": 100}
+    values: dict[str, Any] = {
+        "engine": EngineConfig(backend="vllm"),
+        "model_config": raw,
+        "max_sequence_tokens": 100,
+    }
     values |= {"model_directory": Path("model"), "loads_weights": True, "num_threads": 1} | changes
     return ServerSettings(**values)
 

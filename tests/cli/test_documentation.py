@@ -185,7 +185,7 @@ def test_the_sizes_of_a_tiny_model_are_those_of_the_recipe_that_needs_one() -> N
         made = re.search(r"freerun model tiny .*", Path(path).read_text())
         assert made is not None
         sizes = dict(re.findall(r"--((?:hidden|num|intermediate)-\S+) (\d+)", made[0]))
-        defaults = make_tiny.__kwdefaults__
+        defaults = make_tiny.__kwdefaults__ or {}
         assert {name.replace("-", "_"): int(size) for name, size in sizes.items()}.items() <= defaults.items(), (
             path
         )

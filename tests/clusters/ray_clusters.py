@@ -72,7 +72,7 @@ def wait_for_end(processes: list[psutil.Process]) -> None:
 
     def is_running(process: psutil.Process) -> bool:
         try:
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

@@ -5,17 +5,19 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray_clusters import head_without_cpus, wait_for_end, wait_until, workers_on
 from weight_worker import FromWorker, Load, Loaded, Make, Published, Say
 
 from freerun.backends.ray.cluster import RayLauncher
+from freerun.backends.ray.link import RayLink
 from freerun.config.load import make_recipe
 from freerun.processes.link import WorkerJob
 
 NUM_BYTES = 30_000_001
-Cluster = object
+Cluster = Any
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ class Workers:
     def __init__(self, launcher: RayLauncher) -> None:
         self.launcher = launcher
 
-    async def start(self, *names: str) -> list[object]:
+    async def start(self, *names: str) -> list[RayLink[Any]]:
         links = []
         for name in names:
             job = WorkerJob(name, "trainer" if name == "trainer" else "rollout", "weight_worker", has_weights=True)
@@ -41,22 +43,24 @@ class Workers:
         return links
 
 
-async def answer(link: object) -> object:
+Act = Callable[[Workers], Awaitable[None]]
+WithWorkers = Callable[[Act], None]
+
+
+async def answer(link: RayLink[Any]) -> Any:
     async with asyncio.timeout(60):
-        return await link.receive()  # type: ignore[attr-defined]
+        return await link.receive()
 
 
 @pytest.fixture
-def with_workers(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[Workers], Awaitable[None]]], None]:
+def with_workers(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WithWorkers:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    address = cluster.address  # type: ignore[attr-defined]
+    address = cluster.address
     (tmp_path / "model").mkdir()
     overrides = ["--runtime.backend", "ray", "--runtime.address", address, "--engine.num_workers", "2"]
     recipe = make_recipe("test", [*overrides, "--model.path", str(tmp_path / "model")])
 
-    def run(act: Callable[[Workers], Awaitable[None]]) -> None:
+    def run(act: Act) -> None:
         async def main() -> None:
             launcher = RayLauncher(recipe, tmp_path / "logs")
             try:
@@ -77,7 +81,7 @@ def stored_on(node: object) -> tuple[int, int]:
     return stats.num_local_objects, stats.object_store_bytes_used
 
 
-def test_weights_reach_every_worker_whole_but_each_node_once(cluster: Cluster, with_workers: Callable) -> None:
+def test_weights_reach_every_worker_whole_but_each_node_once(cluster: Cluster, with_workers: WithWorkers) -> None:
     async def act(workers: Workers) -> None:
         trainer, *rollouts = await workers.start("trainer", "rollout-0", "rollout-1")
         for version in range(5):
@@ -100,7 +104,7 @@ def test_weights_reach_every_worker_whole_but_each_node_once(cluster: Cluster, w
     with_workers(act)
 
 
-def test_nothing_overtakes_weights_that_are_on_their_way(with_workers: Callable) -> None:
+def test_nothing_overtakes_weights_that_are_on_their_way(with_workers: WithWorkers) -> None:
     async def act(workers: Workers) -> None:
         trainer, rollout = await workers.start("trainer", "rollout-0")
         trainer.send(Make(1, NUM_BYTES))
@@ -115,7 +119,7 @@ def test_nothing_overtakes_weights_that_are_on_their_way(with_workers: Callable)
     with_workers(act)
 
 
-def test_workers_of_one_machine_have_cores_of_their_own_and_know_their_host(with_workers: Callable) -> None:
+def test_workers_of_one_machine_have_cores_of_their_own_and_know_their_host(with_workers: WithWorkers) -> None:
     async def act(workers: Workers) -> None:
         links = await workers.start("trainer", "rollout-0", "rollout-1")
         cores = []
@@ -132,7 +136,7 @@ def test_workers_of_one_machine_have_cores_of_their_own_and_know_their_host(with
     with_workers(act)
 
 
-def test_the_end_of_a_worker_is_told_with_its_node_and_its_log(with_workers: Callable) -> None:
+def test_the_end_of_a_worker_is_told_with_its_node_and_its_log(with_workers: WithWorkers) -> None:
     async def act(workers: Workers) -> None:
         (link,) = await workers.start("rollout-0")
         link.send(Say("fail"))
@@ -150,7 +154,7 @@ def test_the_end_of_a_worker_is_told_with_its_node_and_its_log(with_workers: Cal
 
 
 def test_the_loss_of_an_actor_is_noticed_and_takes_its_worker_along(
-    cluster: Cluster, with_workers: Callable
+    cluster: Cluster, with_workers: WithWorkers
 ) -> None:
     async def act(workers: Workers) -> None:
         (link,) = await workers.start("rollout-0")
@@ -167,7 +171,7 @@ def test_the_loss_of_an_actor_is_noticed_and_takes_its_worker_along(
 
 @pytest.mark.parametrize("stopped", ["worker", "host"])
 def test_who_is_busy_is_not_silent_who_is_stopped_is_and_can_be_killed(
-    cluster: Cluster, with_workers: Callable, stopped: str
+    cluster: Cluster, with_workers: WithWorkers, stopped: str
 ) -> None:
     async def act(workers: Workers) -> None:
         (link,) = await workers.start("rollout-0")
@@ -193,7 +197,7 @@ def test_who_is_busy_is_not_silent_who_is_stopped_is_and_can_be_killed(
     with_workers(act)
 
 
-def test_a_worker_without_room_is_not_placed_until_there_is(with_workers: Callable) -> None:
+def test_a_worker_without_room_is_not_placed_until_there_is(with_workers: WithWorkers) -> None:
     async def act(workers: Workers) -> None:
         links = await workers.start("rollout-0", "rollout-1", "trainer")
         for link in links:

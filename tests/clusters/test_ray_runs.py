@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +15,8 @@ from process_table import command_of
 from ray_clusters import head_without_cpus, is_ours, joining, nodes, wait_for_end, workers_on
 from safetensors.numpy import load_file
 from tiny_runs import ROOT, Run, assert_exactly_once, make_run
+
+from freerun.events.events import EngineReport
 
 Cluster = object
 AddNode = Callable[[int], object]
@@ -63,7 +66,8 @@ def staleness_of(run: Run, num_steps: int) -> int:
 
 def busy_workers(run: Run) -> set[str]:
     with run.reader() as reader:
-        return {report.worker for report in reader.events("engine_report") if report.stats.num_tokens > 0}
+        reports = reader.events("engine_report")
+        return {r.worker for r in reports if isinstance(r, EngineReport) and r.stats.num_tokens > 0}
 
 
 def test_a_run_on_two_nodes_trains_on_every_prompt_once(
@@ -183,7 +187,7 @@ def test_a_killed_controller_takes_the_cluster_that_it_started_along(tmp_path: P
     wait_for_end(started)
 
 
-def listening(process: psutil.Process) -> list[object]:
+def listening(process: psutil.Process) -> list[Any]:
     return [c for c in process.net_connections(kind="tcp") if c.status == psutil.CONN_LISTEN]
 
 

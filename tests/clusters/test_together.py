@@ -7,6 +7,8 @@ from ray_clusters import head_without_cpus, joining, nodes
 from tiny_runs import Run, assert_exactly_once, make_run
 from vllm_rig import SIZES
 
+from freerun.events.events import WeightsLoaded
+
 NUM_STEPS = 6
 
 
@@ -25,7 +27,7 @@ def test_vllm_ranks_and_ray_train_together_and_the_laptop_takes_over(tmp_path: P
                 run.kill()
     assert_exactly_once(run, num_steps=NUM_STEPS)
     with run.reader() as reader:
-        loaded = {event.version for event in reader.events("weights_loaded")}
+        loaded = {e.version for e in reader.events("weights_loaded") if isinstance(e, WeightsLoaded)}
         trajectories = [t for version in range(1, NUM_STEPS + 1) for t in reader.trajectories(version)]
     assert loaded == set(range(NUM_STEPS + 1))
     assert max(t.staleness for t in trajectories) <= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recipe_errors import error_of
@@ -21,7 +22,7 @@ def test_without_a_word_the_objective_is_the_papers(demo: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_in_the_recipe_sets_every_key(demo: Path, name: str) -> None:
+def test_a_preset_in_the_recipe_sets_every_key(demo: Path, name: Any) -> None:
     demo.write_text(f'[objective]\npreset = "{name}"')
     assert objective(demo) == PRESETS[name]
 

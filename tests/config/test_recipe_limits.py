@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recipe_errors import error_of
@@ -182,15 +183,21 @@ def test_escapes_in_a_recipe_are_those_of_toml(demo: Path) -> None:
 
 @pytest.mark.parametrize("name", ["batch_size", "lr", "max_grad_norm", "micro_batch_tokens", "num_epochs"])
 def test_settings_of_fine_tuning_have_ranges_too(name: str) -> None:
+    changes: dict[str, Any] = {name: 10**40}
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} .* must lie between"):
-        SftConfig(**{name: 10**40})
+        SftConfig(**changes)
 
 
 def test_escapes_are_line_breaks_in_the_template_of_fine_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[SftJob] = []
-    monkeypatch.setattr("freerun.sft.session.run_sft", lambda job: jobs.append(job) or 0)
+
+    def run(job: SftJob) -> int:
+        jobs.append(job)
+        return 0
+
+    monkeypatch.setattr("freerun.sft.session.run_sft", run)
     (tmp_path / "config.json").write_text("{}")
     assert main(["sft", str(tmp_path), "rows.jsonl", "out", "--template", r"{question}\n="]) == 0
     assert jobs[0].config.template == "{question}\n="

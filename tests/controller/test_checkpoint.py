@@ -100,6 +100,11 @@ def test_a_manifest_that_reaches_outside_its_directory_is_refused(tmp_path: Path
             read_checkpoint(tmp_path / "step-3")
 
 
+def replace_by_a_file(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.write_text("a file")
+
+
 def damage_state(directory: Path) -> None:
     (directory / "state.msgpack").unlink()
     (directory / "state.msgpack").mkdir()  # cannot be read, not even by root
@@ -112,7 +117,7 @@ def damage_state(directory: Path) -> None:
         (lambda d: (d / "model" / "model.safetensors").write_bytes(b"x"), "sha256 differs"),
         (damage_state, "differs|Is a directory"),
         (lambda d: (d / "manifest.json").unlink(), "its manifest cannot be read"),
-        (lambda d: (shutil.rmtree(d), d.write_text("a file")), "its manifest cannot be read"),
+        (replace_by_a_file, "its manifest cannot be read"),
     ],
 )
 def test_a_file_that_is_missing_changed_or_unreadable_leads_to_the_checkpoint_before(

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,14 +36,14 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def jsonl(path: Path, **settings: object) -> DataConfig:
+def jsonl(path: Path, **settings: Any) -> DataConfig:
     return DataConfig(path=str(path), **settings)
 
 
 # The split
 
 
-def test_equal_prompts_fall_on_one_side_of_the_split(tmp_path):
+def test_equal_prompts_fall_on_one_side_of_the_split(tmp_path: Path) -> None:
     rows = [{"question": f"{n}?", "answer": str(n)} for n in range(200)]
     problems = load_problems(jsonl(write(tmp_path / "train.jsonl", *rows, *rows)))
     assert (len(problems.training), len(problems.held_out)) == (320, 80)
@@ -50,14 +51,14 @@ def test_equal_prompts_fall_on_one_side_of_the_split(tmp_path):
 
 
 @given(num_problems=st.integers(5, 60), fraction=st.floats(0.2, 0.8))
-def test_without_repetitions_the_first_in_hash_order_are_held_out(num_problems, fraction):
+def test_without_repetitions_the_first_in_hash_order_are_held_out(num_problems: int, fraction: float) -> None:
     problems = [Problem(key=str(n), text=f"{n}?", answer="1") for n in range(num_problems)]
     num_held_out = round(fraction * num_problems)
     assert split(problems, held_out_fraction=fraction).held_out == in_hash_order(problems)[:num_held_out]
 
 
 @given(texts=st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=30), fraction=st.floats(0.1, 0.9))
-def test_repetitions_never_enlarge_what_is_held_out(texts, fraction):
+def test_repetitions_never_enlarge_what_is_held_out(texts: list[str], fraction: float) -> None:
     problems = [Problem(key=str(n), text=text, answer="1") for n, text in enumerate(texts)]
     try:
         parts = split(problems, held_out_fraction=fraction)
@@ -69,7 +70,7 @@ def test_repetitions_never_enlarge_what_is_held_out(texts, fraction):
     assert parts.held_out == in_hash_order(parts.held_out)
 
 
-def test_a_file_of_one_question_cannot_be_split(tmp_path):
+def test_a_file_of_one_question_cannot_be_split(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", *[ROWS[0]] * 10)
     with pytest.raises(
         DataError, match=r"0\.2 of 10 problems, only 1 of them different, leaves none for evaluation"
@@ -77,7 +78,7 @@ def test_a_file_of_one_question_cannot_be_split(tmp_path):
         load_problems(jsonl(path))
 
 
-def test_a_problem_that_is_shown_solved_is_not_trained_on_under_another_key(tmp_path):
+def test_a_problem_that_is_shown_solved_is_not_trained_on_under_another_key(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", *ROWS, *ROWS)
     problems = load_problems(jsonl(path, num_shots=2))
     shown = {problem.text for problem in problems.shots}
@@ -87,7 +88,9 @@ def test_a_problem_that_is_shown_solved_is_not_trained_on_under_another_key(tmp_
 # Data that overlap
 
 
-def test_the_training_data_as_held_out_data_are_refused_under_any_name(tmp_path: Path, tokenizer: Tokenizer):
+def test_the_training_data_as_held_out_data_are_refused_under_any_name(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     path = write(tmp_path / "train.jsonl", *ROWS)
     copy, hard, soft = (tmp_path / f"{name}.jsonl" for name in ("copy", "hard", "soft"))
     shutil.copy(path, copy)
@@ -101,7 +104,9 @@ def test_the_training_data_as_held_out_data_are_refused_under_any_name(tmp_path:
             check_apart(stream.problems())
 
 
-def test_held_out_prompts_that_are_trained_on_are_counted_and_one_is_named(tmp_path: Path, tokenizer: Tokenizer):
+def test_held_out_prompts_that_are_trained_on_are_counted_and_one_is_named(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     train, test = write(tmp_path / "train.jsonl", *ROWS[:15]), write(tmp_path / "test.jsonl", *ROWS[14:])
     stream = open_stream(jsonl(train, held_out_path=str(test)), tokenizer, seed=0)
     with pytest.raises(DataError, match=r"\A1 of 6 .*such as test\.jsonl:1, which is equal to train\.jsonl:15\)"):
@@ -110,7 +115,7 @@ def test_held_out_prompts_that_are_trained_on_are_counted_and_one_is_named(tmp_p
     check_apart(open_stream(jsonl(train, held_out_path=str(other)), tokenizer, seed=0).problems())
 
 
-def test_a_prompt_that_is_too_long_to_be_trained_on_may_be_held_out(tmp_path: Path, tokenizer: Tokenizer):
+def test_a_prompt_that_is_too_long_to_be_trained_on_may_be_held_out(tmp_path: Path, tokenizer: Tokenizer) -> None:
     long = {"question": "x" * 200, "answer": "1"}
     train, test = (
         write(tmp_path / "train.jsonl", *ROWS[:15], long),
@@ -120,7 +125,7 @@ def test_a_prompt_that_is_too_long_to_be_trained_on_may_be_held_out(tmp_path: Pa
     check_apart(open_stream(config, tokenizer, seed=0).problems())
 
 
-def test_splits_of_a_data_set_that_overlap_are_refused(tmp_path: Path, tokenizer: Tokenizer):
+def test_splits_of_a_data_set_that_overlap_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     datasets = importlib.import_module("datasets")
     parts = {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS[:3])}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "sums")
@@ -129,7 +134,7 @@ def test_splits_of_a_data_set_that_overlap_are_refused(tmp_path: Path, tokenizer
         check_apart(open_stream(config, tokenizer, seed=0).problems())
 
 
-def test_a_data_set_without_splits_has_no_other_split_to_hold_out(tmp_path: Path, tokenizer: Tokenizer):
+def test_a_data_set_without_splits_has_no_other_split_to_hold_out(tmp_path: Path, tokenizer: Tokenizer) -> None:
     datasets = importlib.import_module("datasets")
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "sums")
     datasets.Dataset.from_list(ROWS, split="dev").save_to_disk(tmp_path / "named")
@@ -145,7 +150,9 @@ def test_a_data_set_without_splits_has_no_other_split_to_hold_out(tmp_path: Path
             check_apart(stream.problems())
 
 
-def test_what_one_part_of_a_mixture_holds_out_no_other_part_trains_on(tmp_path: Path, tokenizer: Tokenizer):
+def test_what_one_part_of_a_mixture_holds_out_no_other_part_trains_on(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     for name, rows in (("one", ROWS), ("two", ROWS[::-1])):
         path = write(tmp_path / f"{name}.jsonl", *rows)
         (tmp_path / f"{name}.toml").write_text(
@@ -163,7 +170,7 @@ def test_what_one_part_of_a_mixture_holds_out_no_other_part_trains_on(tmp_path: 
     check_apart(open_stream(mixed("one", "two"), tokenizer, seed=0).problems())
 
 
-def test_a_plan_and_a_run_refuse_data_that_overlap_before_any_process_starts(tmp_path: Path):
+def test_a_plan_and_a_run_refuse_data_that_overlap_before_any_process_starts(tmp_path: Path) -> None:
     recipe = make_run(tmp_path)
     rows = [{"question": f"^{n},{n + 1}>", "answer": "1"} for n in range(1, 20)]
     path, copy = write(tmp_path / "train.jsonl", *rows), write(tmp_path / "copy.jsonl", *rows)

@@ -11,7 +11,7 @@ import tokenizers
 from code_problems import data_directory
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from freerun.data import chat_template
+from freerun.data import chat_template, template_process
 from freerun.data.chat_template import ChatTemplate
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ModelError
@@ -94,6 +94,7 @@ def test_messages_that_cannot_be_sent_are_an_error_of_one_line() -> None:
 def test_the_process_ends_with_the_template() -> None:
     rendered = template("{{ messages[0].content }}")
     assert rendered.render(MESSAGES) == "What is 7 * 8?"
+    assert rendered._process is not None
     process = psutil.Process(rendered._process._process.pid)
     assert process.is_running()
     del rendered
@@ -109,7 +110,8 @@ def test_a_process_without_work_ends_and_the_next_rendering_starts_another(
     rendered = template("{{ messages[0].content }}")
     for _ in range(2):
         assert rendered.render(MESSAGES) == "What is 7 * 8?"
-        assert rendered._process._process.wait(60) == chat_template.IDLE_STATUS
+        assert rendered._process is not None
+        assert rendered._process._process.wait(60) == template_process.IDLE_STATUS
 
 
 def test_templates_in_use_print_what_transformers_prints(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ CONFIG = DataConfig(path="rows.jsonl")
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory) -> Tokenizer:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
@@ -39,7 +40,7 @@ def part_of(key: str) -> str:
 
 
 @given(weights=st.lists(st.integers(1, 12), min_size=1, max_size=6))
-def test_of_any_first_ordinals_a_part_has_its_share_rounded_up_or_down(weights):
+def test_of_any_first_ordinals_a_part_has_its_share_rounded_up_or_down(weights: list[int]) -> None:
     total, counts = sum(weights), [0] * len(weights)
     for place, part in enumerate(interleaved(weights), start=1):
         counts[part] += 1
@@ -48,7 +49,7 @@ def test_of_any_first_ordinals_a_part_has_its_share_rounded_up_or_down(weights):
     assert counts == weights
 
 
-def test_weights_are_taken_as_they_are_written():
+def test_weights_are_taken_as_they_are_written() -> None:
     assert whole_weights([0.7, 0.3]) == [7, 3]
     assert whole_weights([2, 4, 6.0]) == [1, 2, 3]
     assert whole_weights([1e-3, 1.0]) == [1, 1000]
@@ -56,7 +57,7 @@ def test_weights_are_taken_as_they_are_written():
         whole_weights([1e-6, 1.0])
 
 
-def test_every_part_is_shuffled_over_epochs_of_its_own(tokenizer):
+def test_every_part_is_shuffled_over_epochs_of_its_own(tokenizer: Tokenizer) -> None:
     stream = mixture(tokenizer, (0.7, 0.3))
     seen = [stream.take() for _ in range(120)]
     assert Counter(part_of(prompt.key) for prompt in seen) == {"a": 84, "b": 36}
@@ -68,7 +69,9 @@ def test_every_part_is_shuffled_over_epochs_of_its_own(tokenizer):
 
 
 @given(seed=st.integers(), stop=st.integers(0, 40), weights=st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_any_ordinal_gives_what_taking_in_order_gives_and_a_cursor_resumes(tokenizer, seed, stop, weights):
+def test_any_ordinal_gives_what_taking_in_order_gives_and_a_cursor_resumes(
+    tokenizer: Tokenizer, seed: int, stop: int, weights: list[int]
+) -> None:
     walked, asked = (mixture(tokenizer, tuple(map(float, weights)), seed=seed) for _ in range(2))
     taken = [content(walked.take()) for _ in range(60)]
     assert [content(asked.at(ordinal)) for ordinal in reversed(range(60))] == taken[::-1]
@@ -77,7 +80,7 @@ def test_any_ordinal_gives_what_taking_in_order_gives_and_a_cursor_resumes(token
     assert [ordinal for ordinal, *_ in taken] == list(range(60))
 
 
-def test_held_out_prompts_of_all_parts_are_evaluated_together_and_named(tokenizer):
+def test_held_out_prompts_of_all_parts_are_evaluated_together_and_named(tokenizer: Tokenizer) -> None:
     stream = mixture(tokenizer, (3.0, 1.0), num_held_out=4)
     keys = [part_of(prompt.key) for prompt in stream.held_out(100)]
     assert Counter(keys) == {"a": 4, "b": 4}
@@ -86,7 +89,7 @@ def test_held_out_prompts_of_all_parts_are_evaluated_together_and_named(tokenize
     assert [content(p) for p in stream.held_out(5)] == [content(p) for p in stream.held_out(100)[:5]]
 
 
-def test_all_training_prompts_come_once_whatever_the_weights(tokenizer):
+def test_all_training_prompts_come_once_whatever_the_weights(tokenizer: Tokenizer) -> None:
     stream = mixture(tokenizer, (7.0, 3.0))
     prompts = stream.training()
     assert len({prompt.key for prompt in prompts}) == len(prompts) == stream.epoch_size
@@ -94,12 +97,14 @@ def test_all_training_prompts_come_once_whatever_the_weights(tokenizer):
     assert [content(p) for p in prompts[:4]] == [content(stream.at(n)) for n in range(4)]
 
 
-def test_the_fingerprint_knows_parts_and_weights(tokenizer):
+def test_the_fingerprint_knows_parts_and_weights(tokenizer: Tokenizer) -> None:
     assert mixture(tokenizer, (1.0, 2.0)).fingerprint == mixture(tokenizer, (0.5, 1.0)).fingerprint
     assert mixture(tokenizer, (1.0, 2.0)).fingerprint != mixture(tokenizer, (2.0, 1.0)).fingerprint
 
 
-def test_a_mixture_of_recipes_takes_their_data_sections_and_its_own_limit(tmp_path: Path, tokenizer):
+def test_a_mixture_of_recipes_takes_their_data_sections_and_its_own_limit(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     for name in ("one", "two"):
         rows = [{"q": f"{name} {n}", "answer": str(n)} for n in range(10)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -131,6 +136,6 @@ def test_a_mixture_of_recipes_takes_their_data_sections_and_its_own_limit(tmp_pa
         ({"path": "x.jsonl", "weights": (1.0,)}, r"data\.weights needs data\.mixture"),
     ],
 )
-def test_a_mixture_that_makes_no_sense_is_refused(settings, message):
+def test_a_mixture_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DataConfig(**settings)

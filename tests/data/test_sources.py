@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def all_problems(config: DataConfig) -> dict[str, Problem]:
 # Files
 
 
-def test_a_json_array_gives_rows_numbered_from_one(tmp_path: Path):
+def test_a_json_array_gives_rows_numbered_from_one(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text(json.dumps(ROWS))
     problems = all_problems(DataConfig(path=str(path), template="{question}", answer="{hints}\n{answer}"))
@@ -41,14 +42,14 @@ def test_a_json_array_gives_rows_numbered_from_one(tmp_path: Path):
         ("[1, 2", r"not JSON \(.*\); a file of one object a line ends in \.jsonl"),
     ],
 )
-def test_what_is_not_an_array_of_objects_is_named(tmp_path: Path, content, message):
+def test_what_is_not_an_array_of_objects_is_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "train.json"
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         load_problems(DataConfig(path=str(path)))
 
 
-def test_parquet_gives_rows_with_lists_and_numbers(tmp_path: Path):
+def test_parquet_gives_rows_with_lists_and_numbers(tmp_path: Path) -> None:
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     path = tmp_path / "train.parquet"
     parquet.write_table(pyarrow.Table.from_pylist([{**row, "n": 1.5} for row in ROWS]), path)
@@ -57,7 +58,7 @@ def test_parquet_gives_rows_with_lists_and_numbers(tmp_path: Path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_that_is_missing_or_infinite_is_a_bad_row(tmp_path: Path, value: float):
+def test_a_number_that_is_missing_or_infinite_is_a_bad_row(tmp_path: Path, value: float) -> None:
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     path = tmp_path / "train.parquet"
     rows = [{"question": f"{n}?", "answer": float(n)} for n in range(9)] + [{"question": "9?", "answer": value}]
@@ -76,7 +77,7 @@ def with_flipped_bit(content: bytes, place: int, bit: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
 
 
-def test_a_damaged_parquet_file_with_checksums_is_refused_or_read_as_it_was(tmp_path: Path):
+def test_a_damaged_parquet_file_with_checksums_is_refused_or_read_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     content = written_as_parquet(path, write_page_checksum=True)
     config = DataConfig(path=str(path), template="{question} {hints}")
@@ -90,7 +91,7 @@ def test_a_damaged_parquet_file_with_checksums_is_refused_or_read_as_it_was(tmp_
     assert num_refused > len(content) / 3 / 2
 
 
-def test_text_of_a_damaged_parquet_file_that_is_no_text_any_more_is_refused(tmp_path: Path):
+def test_text_of_a_damaged_parquet_file_that_is_no_text_any_more_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     content = written_as_parquet(path, compression="none", use_dictionary=False)
     path.write_bytes(with_flipped_bit(content, content.index(b"3 + 3?"), 7))
@@ -98,7 +99,7 @@ def test_text_of_a_damaged_parquet_file_that_is_no_text_any_more_is_refused(tmp_
         load_problems(DataConfig(path=str(path)))
 
 
-def test_a_file_that_is_not_what_its_suffix_says_is_named(tmp_path: Path):
+def test_a_file_that_is_not_what_its_suffix_says_is_named(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     path.write_text("question,answer")
     with pytest.raises(DataError, match=r"train\.parquet: cannot be read as Parquet"):
@@ -115,7 +116,9 @@ def test_a_file_that_is_not_what_its_suffix_says_is_named(tmp_path: Path):
         ("reasoning_gym", DataConfig(task="reasoning-gym/chain_sum")),
     ],
 )
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, package, config):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, package: str, config: DataConfig
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DataError, match=r"needs \w+ .*; pip install 'freerun\[tasks\]'"):
         load_problems(config)
@@ -125,7 +128,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     datasets = importlib.import_module("datasets")
     path = tmp_path_factory.mktemp("data") / "sums"
     parts = {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS[:3])}
@@ -133,30 +136,30 @@ def saved(tmp_path_factory) -> Path:
     return path
 
 
-def test_a_saved_data_set_is_read_by_its_splits(saved: Path):
+def test_a_saved_data_set_is_read_by_its_splits(saved: Path) -> None:
     problems = load_problems(DataConfig(task="datasets", path=str(saved), held_out_path="test"))
     assert [problem.key for problem in problems.training] == [f"sums/train:{n}" for n in range(1, 11)]
     assert {problem.key for problem in problems.held_out} == {"sums/test:1", "sums/test:2", "sums/test:3"}
     assert problems.training[1].answer == "2"
 
 
-def test_a_split_that_is_not_there_is_named_with_those_that_are(saved: Path):
+def test_a_split_that_is_not_there_is_named_with_those_that_are(saved: Path) -> None:
     with pytest.raises(DataError, match=r'no split "dev"; it has "train", "test"'):
         load_problems(DataConfig(task="datasets", path=str(saved), settings=('split="dev"',)))
 
 
-def test_a_bad_row_of_a_data_set_is_named_by_its_split_and_number(saved: Path):
+def test_a_bad_row_of_a_data_set_is_named_by_its_split_and_number(saved: Path) -> None:
     with pytest.raises(DataError, match=r'sums/train:1: no field "nothing"'):
         load_problems(DataConfig(task="datasets", path=str(saved), template="{nothing}"))
 
 
-def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
+def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(DataError, match=r'split "train" cannot be loaded \(\w+'):
         load_problems(DataConfig(task="datasets", path=str(tmp_path)))
 
 
-def test_rows_of_a_saved_data_set_that_cannot_be_read_are_named(tmp_path: Path):
+def test_rows_of_a_saved_data_set_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     datasets = importlib.import_module("datasets")
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "sums")
     (file,) = (tmp_path / "sums").glob("*.arrow")
@@ -166,7 +169,7 @@ def test_rows_of_a_saved_data_set_that_cannot_be_read_are_named(tmp_path: Path):
         load_problems(DataConfig(task="datasets", path=str(tmp_path / "sums")))
 
 
-def test_a_folder_of_parquet_is_loaded_as_a_data_set(tmp_path: Path):
+def test_a_folder_of_parquet_is_loaded_as_a_data_set(tmp_path: Path) -> None:
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -177,7 +180,7 @@ def test_a_folder_of_parquet_is_loaded_as_a_data_set(tmp_path: Path):
     assert problems["folder/train:4"].text == "Question: 3 + 3?\nAnswer:"
 
 
-def test_a_data_set_that_cannot_be_fetched_is_named(tmp_path: Path):
+def test_a_data_set_that_cannot_be_fetched_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r'data\.path = ".*gone": split "train" cannot be loaded \(\w+'):
         load_problems(DataConfig(task="datasets", path=str(tmp_path / "gone")))
 
@@ -189,7 +192,7 @@ CHAIN_SUM = DataConfig(
 )
 
 
-def test_reasoning_gym_makes_the_same_problems_whose_answers_its_scorer_accepts():
+def test_reasoning_gym_makes_the_same_problems_whose_answers_its_scorer_accepts() -> None:
     score_of = importlib.import_module("reasoning_gym").get_score_answer_fn
     problems = all_problems(CHAIN_SUM)
     assert problems == all_problems(CHAIN_SUM)
@@ -200,20 +203,20 @@ def test_reasoning_gym_makes_the_same_problems_whose_answers_its_scorer_accepts(
         assert score_of(entry["metadata"]["source_dataset"])(answer=problem.shot, entry=entry) == 1.0
 
 
-def test_a_question_that_repeats_itself_is_asked_once():
+def test_a_question_that_repeats_itself_is_asked_once() -> None:
     settings = ("size=500", "min_terms=2", "max_terms=2", "min_digits=1", "max_digits=1")
     problems = all_problems(DataConfig(task="reasoning-gym/chain_sum", settings=settings))
     assert len({problem.text for problem in problems.values()}) == len(problems) <= 200
 
 
-def test_a_task_that_has_only_a_scorer_is_used_without_examples():
+def test_a_task_that_has_only_a_scorer_is_used_without_examples() -> None:
     config = DataConfig(task="reasoning-gym/graph_color", settings=("size=10",))
     assert all(json.loads(problem.answer)["answer"] is None for problem in all_problems(config).values())
     with pytest.raises(ConfigError, match="has a scorer but no reference answers to show; set it to 0"):
         load_problems(dataclasses.replace(config, num_shots=1))
 
 
-def test_a_task_that_json_would_grade_wrongly_is_refused():
+def test_a_task_that_json_would_grade_wrongly_is_refused() -> None:
     with pytest.raises(DataError, match=r'"reasoning-gym/rearc": its entries do not survive JSON'):
         load_problems(DataConfig(task="reasoning-gym/rearc", settings=("size=4",)))
 
@@ -230,7 +233,7 @@ def test_a_task_that_json_would_grade_wrongly_is_refused():
         ({"answer": "{answer}!"}, r"data\.answer and data\.answer_after mean nothing"),
     ],
 )
-def test_settings_that_a_task_does_not_take_are_named(changes, message):
+def test_settings_that_a_task_does_not_take_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_problems(DataConfig(**{"task": "reasoning-gym/chain_sum", **changes}))
 
@@ -292,7 +295,7 @@ def user_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("user_task")
-def test_rows_of_a_function_are_worded_by_the_recipe_and_problems_taken_as_they_are():
+def test_rows_of_a_function_are_worded_by_the_recipe_and_problems_taken_as_they_are() -> None:
     rows = all_problems(DataConfig(task="my_task:rows", template="{question}!", settings=("num=20",)))
     assert len(rows) == 20
     assert rows["7"] == Problem(key="7", text="7?!", answer="7")
@@ -300,7 +303,7 @@ def test_rows_of_a_function_are_worded_by_the_recipe_and_problems_taken_as_they_
 
 
 @pytest.mark.usefixtures("user_task")
-def test_a_module_with_an_alphabet_and_demonstrations_can_be_learned_from_nothing():
+def test_a_module_with_an_alphabet_and_demonstrations_can_be_learned_from_nothing() -> None:
     config = DataConfig(task="my_task:worded")
     assert alphabet_of("my_task:worded") == "ab"
     text, completion = next(demonstrations_of(config, seed=0, error_rate=0.0))
@@ -323,7 +326,7 @@ def test_a_module_with_an_alphabet_and_demonstrations_can_be_learned_from_nothin
         ("my_task:empty_text", "problem 0 has text = ' '; it must be a string that is not empty"),
     ],
 )
-def test_what_a_function_yields_wrongly_is_named(task, message):
+def test_what_a_function_yields_wrongly_is_named(task: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_problems(DataConfig(task=task))
 
@@ -348,18 +351,20 @@ def test_what_a_function_yields_wrongly_is_named(task, message):
         ),
     ],
 )
-def test_a_task_that_is_not_there_is_named(config, message):
+def test_a_task_that_is_not_there_is_named(config: DataConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_problems(config)
 
 
-def test_a_function_that_does_not_tell_its_arguments_is_given_them_unchecked():
+def test_a_function_that_does_not_tell_its_arguments_is_given_them_unchecked() -> None:
     with pytest.raises(ValueError, match="no signature"):
         inspect.signature(dict)
     check_settings(dict, {"anything": 1}, task="builtins:dict")
 
 
-def test_the_example_of_a_task_in_one_file_is_short_and_in_the_documentation(monkeypatch: pytest.MonkeyPatch):
+def test_the_example_of_a_task_in_one_file_is_short_and_in_the_documentation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     root = Path(__file__).parents[2]
     source = (root / "examples" / "sort_words.py").read_text()
     assert len(source.splitlines()) < 30

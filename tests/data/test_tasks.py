@@ -34,21 +34,21 @@ def all_problems(config: DataConfig) -> dict[str, Problem]:
 # Procedural tasks
 
 
-def test_times_tables_are_all_products_of_two_digits():
+def test_times_tables_are_all_products_of_two_digits() -> None:
     problems = all_problems(TIMES_TABLES)
     assert len(problems) == 100
     assert problems["7*8"] == Problem(key="7*8", text="Question: What is 7 * 8?\nAnswer:", answer="56")
     assert problems["0*9"].answer == "0"
 
 
-def test_euclid_subtracts_in_place_until_both_numbers_are_equal():
+def test_euclid_subtracts_in_place_until_both_numbers_are_equal() -> None:
     problems = all_problems(DataConfig(task="euclid", settings=("max_number=48",)))
     assert problems["48,36"] == Problem(key="48,36", text="^48,36>", answer="12,36>12,24>12,12=12$")
     assert problems["36,48"].answer == "36,12>24,12>12,12=12$"
     assert problems["12,24"].answer == "12,12=12$"
 
 
-def test_euclid_asks_for_every_pair_of_different_numbers():
+def test_euclid_asks_for_every_pair_of_different_numbers() -> None:
     problems = all_problems(EUCLID)
     assert len(problems) == 30 * 29
     for key, problem in problems.items():
@@ -57,7 +57,7 @@ def test_euclid_asks_for_every_pair_of_different_numbers():
         assert set(problem.text + problem.answer) <= set(alphabet_of("euclid"))
 
 
-def test_a_task_without_an_alphabet_says_which_have_one():
+def test_a_task_without_an_alphabet_says_which_have_one() -> None:
     with pytest.raises(ModelError, match=r'"times-tables" has no alphabet .*data\.task to "euclid"'):
         alphabet_of("times-tables")
 
@@ -69,7 +69,7 @@ def steps_of(problem_text: str, completion: str) -> list[tuple[int, int]]:
     *steps, last = (problem_text[1:] + completion).split(">")
     form = re.fullmatch(r"(\d+,\d+)=(\d+)\$", last)
     assert form, completion
-    pairs = [tuple(map(int, step.split(","))) for step in [*steps, form[1]]]
+    pairs = [(int(a), int(b)) for a, b in (step.split(",") for step in [*steps, form[1]])]
     assert pairs[-1] == (int(form[2]), int(form[2]))
     return pairs
 
@@ -78,7 +78,7 @@ def right_step(a: int, b: int) -> tuple[int, int]:
     return (a - b, b) if a > b else (a, b - a)
 
 
-def test_demonstrations_without_errors_are_the_answers_of_training_problems():
+def test_demonstrations_without_errors_are_the_answers_of_training_problems() -> None:
     answers = {p.text: p.answer for p in load_problems(EUCLID).training}
     taken = itertools.islice(demonstrations_of(EUCLID, seed=1, error_rate=0.0), 2 * len(answers))
     seen = [text for text, completion in taken if answers[text] == completion]
@@ -86,7 +86,7 @@ def test_demonstrations_without_errors_are_the_answers_of_training_problems():
     assert set(seen[: len(answers)]) == set(answers)
 
 
-def test_demonstrations_err_as_often_as_asked():
+def test_demonstrations_err_as_often_as_asked() -> None:
     demonstrations = itertools.islice(demonstrations_of(EUCLID, seed=2, error_rate=0.2), 3000)
     verdicts = []
     for text, completion in demonstrations:
@@ -102,7 +102,9 @@ def test_demonstrations_err_as_often_as_asked():
     seed=st.integers(),
     error_rate=st.floats(0, 1, exclude_max=True),
 )
-def test_a_wrong_step_has_one_wrong_positive_number_and_the_derivation_ends(a, b, seed, error_rate):
+def test_a_wrong_step_has_one_wrong_positive_number_and_the_derivation_ends(
+    a: int, b: int, seed: int, error_rate: float
+) -> None:
     if a == b:
         return
     problem = Problem(key=f"{a},{b}", text=f"^{a},{b}>", answer="")
@@ -114,7 +116,7 @@ def test_a_wrong_step_has_one_wrong_positive_number_and_the_derivation_ends(a, b
         assert sum(x != y for x, y in zip(after, right_step(*before), strict=True)) <= 1
 
 
-def test_the_same_seed_gives_the_same_demonstrations():
+def test_the_same_seed_gives_the_same_demonstrations() -> None:
     def first(seed: int) -> list[tuple[str, str]]:
         return list(itertools.islice(demonstrations_of(EUCLID, seed=seed, error_rate=0.3), 50))
 
@@ -122,7 +124,7 @@ def test_the_same_seed_gives_the_same_demonstrations():
     assert first(1) != first(2)
 
 
-def test_a_task_without_demonstrations_is_refused_at_once():
+def test_a_task_without_demonstrations_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r'data\.task = "times-tables" has no demonstrations'):
         demonstrations_of(TIMES_TABLES, seed=0, error_rate=0.0)
 
@@ -130,19 +132,19 @@ def test_a_task_without_demonstrations_is_refused_at_once():
 # The held-out split
 
 
-def test_the_split_has_the_exact_size_and_no_overlap():
+def test_the_split_has_the_exact_size_and_no_overlap() -> None:
     problems = load_problems(DataConfig(task="times-tables", held_out_fraction=0.13))
     keys = [problem.key for problem in problems.training + problems.held_out]
     assert len(problems.held_out) == 13
     assert len(set(keys)) == 100
 
 
-def test_the_split_never_changes():
+def test_the_split_never_changes() -> None:
     # Published numbers depend on it: if this fails, so does every comparison with an earlier run.
     assert [p.key for p in load_problems(TIMES_TABLES).held_out][:5] == ["9*1", "3*3", "4*0", "6*1", "8*1"]
 
 
-def test_a_smaller_fraction_holds_out_a_subset():
+def test_a_smaller_fraction_holds_out_a_subset() -> None:
     few = load_problems(DataConfig(task="times-tables", held_out_fraction=0.1)).held_out
     many = load_problems(DataConfig(task="times-tables", held_out_fraction=0.4)).held_out
     assert many[:10] == few
@@ -160,7 +162,7 @@ def train_commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("arguments", train_commands(), ids=" ".join)
-def test_a_documented_training_leaves_out_no_prompt(arguments: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_documented_training_leaves_out_no_prompt(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (recipe_file, *_), overrides = split_overrides(arguments)

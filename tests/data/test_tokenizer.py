@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def directory(tmp_path: Path, trained: tokenizers.Tokenizer) -> Path:
     return save(tmp_path / "model", trained)
 
 
-def reference(directory: Path):
+def reference(directory: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(directory)
@@ -90,12 +91,14 @@ def assert_encodes_like_transformers(directory: Path) -> None:
         assert ours.encode(text).tolist() == theirs(text)["input_ids"], text
 
 
-def test_encoding_equals_transformers(directory):
+def test_encoding_equals_transformers(directory: Path) -> None:
     assert_encodes_like_transformers(directory)
     assert Tokenizer.load(directory).encode(CORPUS[0]).dtype == np.int32
 
 
-def test_a_bos_token_is_added_where_tokenizer_json_asks_for_it(tmp_path, trained):
+def test_a_bos_token_is_added_where_tokenizer_json_asks_for_it(
+    tmp_path: Path, trained: tokenizers.Tokenizer
+) -> None:
     backend = tokenizers.Tokenizer.from_str(trained.to_str())
     backend.post_processor = processors.TemplateProcessing(
         single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)]
@@ -108,13 +111,17 @@ def test_a_bos_token_is_added_where_tokenizer_json_asks_for_it(tmp_path, trained
 
 
 @pytest.mark.parametrize("setting", ["add_bos_token", "add_eos_token"])
-def test_tokenizer_json_decides_alone_about_bos_and_eos(tmp_path, trained, setting):
+def test_tokenizer_json_decides_alone_about_bos_and_eos(
+    tmp_path: Path, trained: tokenizers.Tokenizer, setting: str
+) -> None:
     directory = save(tmp_path / "model", trained, **{setting: True})
     assert_encodes_like_transformers(directory)
     assert not {1, 2} & set(Tokenizer.load(directory).encode("7").tolist())
 
 
-def test_truncation_and_padding_left_in_tokenizer_json_are_ignored(tmp_path, trained):
+def test_truncation_and_padding_left_in_tokenizer_json_are_ignored(
+    tmp_path: Path, trained: tokenizers.Tokenizer
+) -> None:
     backend = tokenizers.Tokenizer.from_str(trained.to_str())
     backend.enable_truncation(4)
     backend.enable_padding(length=8)
@@ -123,7 +130,7 @@ def test_truncation_and_padding_left_in_tokenizer_json_are_ignored(tmp_path, tra
     assert len(tokenizer.encode("7")) == 1
 
 
-def test_decoding_restores_the_text_and_hides_only_the_end_token(directory):
+def test_decoding_restores_the_text_and_hides_only_the_end_token(directory: Path) -> None:
     tokenizer, theirs = Tokenizer.load(directory), reference(directory)
     for text in CORPUS:
         ids = tokenizer.encode(text)
@@ -132,13 +139,13 @@ def test_decoding_restores_the_text_and_hides_only_the_end_token(directory):
     assert tokenizer.decode([1, *tokenizer.encode("hi"), 0]) == "<|im_start|>hi<|endoftext|>"
 
 
-def test_half_a_character_decodes_to_a_replacement_character(directory):
+def test_half_a_character_decodes_to_a_replacement_character(directory: Path) -> None:
     tokenizer = Tokenizer.load(directory)
     assert tokenizer.decode(tokenizer.encode("ß")[:1]) == "\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize("is_added", [False, True])
-def test_an_end_token_that_is_an_ordinary_character_stays_in_the_text(tmp_path, is_added):
+def test_an_end_token_that_is_an_ordinary_character_stays_in_the_text(tmp_path: Path, is_added: bool) -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789^,>=$")}))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     backend.decoder = decoders.Fuse()
@@ -152,11 +159,11 @@ def test_an_end_token_that_is_an_ordinary_character_stays_in_the_text(tmp_path, 
         tokenizer.encode("What is 7?")
 
 
-def test_vocabulary_counts_special_tokens(directory):
+def test_vocabulary_counts_special_tokens(directory: Path) -> None:
     assert Tokenizer.load(directory).vocab_size == len(reference(directory))
 
 
-def test_stop_tokens_are_gathered_from_all_files_that_name_one(directory):
+def test_stop_tokens_are_gathered_from_all_files_that_name_one(directory: Path) -> None:
     (directory / "generation_config.json").write_text('{"eos_token_id": [0, 2]}')
     assert Tokenizer.load(directory).stop_token_ids == (0, 2)
     (directory / "generation_config.json").unlink()
@@ -167,14 +174,18 @@ def test_stop_tokens_are_gathered_from_all_files_that_name_one(directory):
     assert Tokenizer.load(directory).stop_token_ids == ()
 
 
-def test_an_end_token_the_tokenizer_does_not_have_is_refused(tmp_path, trained):
+def test_an_end_token_the_tokenizer_does_not_have_is_refused(
+    tmp_path: Path, trained: tokenizers.Tokenizer
+) -> None:
     with pytest.raises(ModelError, match=r"config\.json: eos_token_id = 5000 is not a token"):
         Tokenizer.load(save(tmp_path / "model", trained, eos=5000))
 
 
 @pytest.mark.parametrize("template", [CHATML, EVERYTHING], ids=["chatml", "everything"])
 @pytest.mark.parametrize("place", ["file", "settings", "named"])
-def test_rendering_a_chat_equals_transformers(tmp_path, trained, template, place):
+def test_rendering_a_chat_equals_transformers(
+    tmp_path: Path, trained: tokenizers.Tokenizer, template: str, place: str
+) -> None:
     if place == "file":
         directory = save(tmp_path / "model", trained)
         (directory / "chat_template.jinja").write_text(template)
@@ -201,14 +212,16 @@ def test_rendering_a_chat_equals_transformers(tmp_path, trained, template, place
         ("{{ 1 + none }}", "refuses messages .* unsupported operand"),
     ],
 )
-def test_a_template_that_fails_or_misbehaves_is_an_error_of_the_model(directory, template, message):
+def test_a_template_that_fails_or_misbehaves_is_an_error_of_the_model(
+    directory: Path, template: str, message: str
+) -> None:
     (directory / "chat_template.jinja").write_text(template)
     tokenizer = Tokenizer.load(directory)
     with pytest.raises(ModelError, match=message):
         tokenizer.render_chat([{"role": "user", "content": "hi"}])
 
 
-def test_a_template_with_a_syntax_error_is_refused_when_it_is_used(directory):
+def test_a_template_with_a_syntax_error_is_refused_when_it_is_used(directory: Path) -> None:
     (directory / "chat_template.jinja").write_text("line one\n{% for %}")
     tokenizer = Tokenizer.load(directory)
     assert tokenizer.decode(tokenizer.encode("7")) == "7", "its advice, data.use_chat_template = false, must help"
@@ -216,12 +229,12 @@ def test_a_template_with_a_syntax_error_is_refused_when_it_is_used(directory):
         tokenizer.render_chat([{"role": "user", "content": "hi"}])
 
 
-def test_a_missing_chat_template_is_named_with_the_remedy(directory):
+def test_a_missing_chat_template_is_named_with_the_remedy(directory: Path) -> None:
     with pytest.raises(ModelError, match=r"no chat template .*set data\.use_chat_template = false"):
         Tokenizer.load(directory).render_chat([{"role": "user", "content": "hi"}])
 
 
-def test_missing_and_damaged_files_are_named(tmp_path, directory):
+def test_missing_and_damaged_files_are_named(tmp_path: Path, directory: Path) -> None:
     with pytest.raises(ModelError, match=r"nowhere/tokenizer\.json: no such file; .*save_pretrained"):
         Tokenizer.load(tmp_path / "nowhere")
     (directory / "config.json").write_text("{")
@@ -235,7 +248,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, directory):
         Tokenizer.load(directory)
 
 
-def test_the_controllers_side_of_data_imports_neither_torch_nor_transformers():
+def test_the_controllers_side_of_data_imports_neither_torch_nor_transformers() -> None:
     code = (
         "import sys, freerun.data.source, freerun.data.tasks, freerun.rollout.single_turn; "
         "sys.exit(str({'torch', 'transformers'} & set(sys.modules) or '') or 0)"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_prompts import make_tokenizer
@@ -22,38 +23,40 @@ SHOTS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory) -> Tokenizer:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
-def worded(tokenizer: Tokenizer, shots: list[Problem], **settings: object) -> str:
+def worded(tokenizer: Tokenizer, shots: list[Problem], **settings: Any) -> str:
     return Wording(DataConfig(task="times-tables", **settings), shots, tokenizer).of(ASKED).text
 
 
-def test_solved_examples_come_first_worded_like_the_question(tokenizer):
+def test_solved_examples_come_first_worded_like_the_question(tokenizer: Tokenizer) -> None:
     assert worded(tokenizer, SHOTS) == "Q: 1?\nA: 1\n\nQ: 2?\nA: 2 2 4\n\nQ: 3?\nA:"
 
 
-def test_no_space_is_added_where_there_is_one(tokenizer):
+def test_no_space_is_added_where_there_is_one(tokenizer: Tokenizer) -> None:
     shot = Problem(key="f", text="def f():\n", answer="tests", shot="    return 1")
     assert worded(tokenizer, [shot]) == "def f():\n    return 1\n\nQ: 3?\nA:"
 
 
-def test_a_system_prompt_is_a_paragraph_before_everything(tokenizer):
+def test_a_system_prompt_is_a_paragraph_before_everything(tokenizer: Tokenizer) -> None:
     assert worded(tokenizer, SHOTS[:1], system_prompt="Be brief.") == "Be brief.\n\nQ: 1?\nA: 1\n\nQ: 3?\nA:"
 
 
-def test_in_a_chat_examples_are_earlier_turns(tokenizer):
+def test_in_a_chat_examples_are_earlier_turns(tokenizer: Tokenizer) -> None:
     text = worded(tokenizer, SHOTS, system_prompt="Be brief.", use_chat_template=True)
     assert text == ("^<system>Be brief.<user>Q: 1?\nA:<assistant>1<user>Q: 2?\nA:<assistant>2 2 4<user>Q: 3?\nA:>")
 
 
-def test_an_example_with_nothing_to_show_is_refused(tokenizer):
+def test_an_example_with_nothing_to_show_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match=r"1: there is nothing to show .*set data\.num_shots = 0"):
         worded(tokenizer, [Problem(key="1", text="Q", answer="")])
 
 
-def test_examples_are_fixed_training_problems_that_are_neither_trained_on_nor_held_out(tokenizer):
+def test_examples_are_fixed_training_problems_that_are_neither_trained_on_nor_held_out(
+    tokenizer: Tokenizer,
+) -> None:
     without = load_problems(DataConfig(task="times-tables"))
     config = DataConfig(task="times-tables", num_shots=3)
     problems = load_problems(config)
@@ -68,7 +71,7 @@ def test_examples_are_fixed_training_problems_that_are_neither_trained_on_nor_he
     assert all(f"{shot.text} {shot.answer}" in shown[0] for shot in problems.shots)
 
 
-def test_an_example_shows_what_the_recipe_wants_to_see_not_only_the_answer(tmp_path: Path):
+def test_an_example_shows_what_the_recipe_wants_to_see_not_only_the_answer(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     rows = [{"question": str(n), "answer": f"think #### {n}"} for n in range(20)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -77,6 +80,6 @@ def test_an_example_shows_what_the_recipe_wants_to_see_not_only_the_answer(tmp_p
     assert (shot.shot, shot.answer) == (f"think #### {shot.answer}.", shot.answer)
 
 
-def test_so_many_examples_that_none_is_left_to_train_on_are_refused():
+def test_so_many_examples_that_none_is_left_to_train_on_are_refused() -> None:
     with pytest.raises(DataError, match=r"data\.num_shots = 80 of 80 training problems leaves none"):
         load_problems(DataConfig(task="times-tables", num_shots=80))

@@ -1,5 +1,7 @@
 """An evaluation has one version, whatever is loaded while it runs, and rollouts go on beside it."""
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -69,7 +71,7 @@ def test_what_is_sampled_live_does_not_depend_on_an_evaluation_beside_it() -> No
             engine.pin(1)
         for request in (*LIVE, *(EVALUATION if is_evaluating else ())):
             engine.submit(request)
-        finished = {}
+        finished: dict[int, Any] = {}
         while engine.has_work:
             finished |= {r.request_id: [c.token_ids.tolist() for c in done] for r, done in engine.step()}
         return {request_id: tokens for request_id, tokens in finished.items() if request_id < 100}

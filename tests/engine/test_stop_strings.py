@@ -1,5 +1,7 @@
 """A completion ends with the first token that completes a stop string in its decoded text, with any tokenizer."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tokenizers
@@ -76,7 +78,8 @@ def is_text(stop: str) -> bool:
 
 
 def byte_tokens(tokenizer: Tokenizer, data: bytes) -> list[int]:
-    return [tokenizer._backend.token_to_id(f"<0x{byte:02X}>") for byte in data]
+    vocabulary = tokenizer._backend.get_vocab()
+    return [vocabulary[f"<0x{byte:02X}>"] for byte in data]
 
 
 @pytest.mark.parametrize("kind", [*(kind.__name__ for kind in KINDS), "word_pieces"])
@@ -109,7 +112,7 @@ def test_a_newline_after_a_character_of_bytes_is_found_at_once(
 
 @pytest.mark.parametrize("kind", [byte_level, sentencepiece])
 def test_a_stop_string_of_many_bytes_is_found_with_its_last_byte(
-    loaded: dict[str, Tokenizer], engines: dict[str, Engine], kind: object
+    loaded: dict[str, Tokenizer], engines: dict[str, Engine], kind: Callable[..., object]
 ) -> None:
     name = kind.__name__
     stop = "終わりました"
@@ -120,7 +123,7 @@ def test_a_stop_string_of_many_bytes_is_found_with_its_last_byte(
 
 @pytest.mark.parametrize("kind", [byte_level, sentencepiece])
 def test_half_a_character_is_no_text_yet(
-    loaded: dict[str, Tokenizer], engines: dict[str, Engine], kind: object
+    loaded: dict[str, Tokenizer], engines: dict[str, Engine], kind: Callable[..., object]
 ) -> None:
     name = kind.__name__
     tokenizer = loaded[name]
@@ -129,7 +132,9 @@ def test_half_a_character_is_no_text_yet(
     assert tokens_until_stop(engines[name], ids, HALF) is None
 
 
-def test_the_end_of_a_text_is_decoded_without_all_of_it(loaded: dict[str, Tokenizer], monkeypatch) -> None:
+def test_the_end_of_a_text_is_decoded_without_all_of_it(
+    loaded: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = loaded[byte_level.__name__]
     ids = tokenizer.encode("The larger number is replaced by the difference. " * 50).tolist()
     longest = 0

@@ -26,7 +26,7 @@ from freerun.errors import FreerunError, PinLostError
 from freerun.evaluation.results_directory import results_directory
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
-from freerun.processes.link import Link
+from freerun.processes.child import Child
 from freerun.processes.local import LocalLauncher
 from freerun.session.build import make_rollout_pool
 from freerun.session.evaluate import Greedy
@@ -74,7 +74,7 @@ def test_an_evaluation_in_training_is_what_its_checkpoint_gives_afterwards(tmp_p
     torch.set_num_threads(1)
     path = make_run(tmp_path)
     # Slowly, so that a checkpoint is written before the next is due.
-    slowly = ("--reward.grader", "tests.support.lively_grader:slow_score")
+    slowly: tuple[str, ...] = ("--reward.grader", "tests.support.lively_grader:slow_score")
     # Few rollouts at a time, so that the grades of an evaluation do not wait behind too many others.
     slowly += ("--buffer.max_staleness", "1", "--train.num_steps", "16")
     overrides = ("--eval.every_steps", "2", "--eval.num_prompts", "6", *slowly)
@@ -125,8 +125,10 @@ class Engines:
         )
         return asyncio.create_task(pinned.generate(request))
 
-    def child(self, index: int) -> Link[FromRollout]:
-        return self.pool._workers[index].link
+    def child(self, index: int) -> Child[FromRollout]:
+        link = self.pool._workers[index].link
+        assert isinstance(link, Child)
+        return link
 
     def stop(self, index: int) -> None:
         """Let a worker be busy for as long as it takes: it cannot answer before it is killed."""

@@ -334,7 +334,12 @@ def test_what_is_flushed_survives_a_loss_of_power_though_somebody_is_reading(
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM steps").fetchone()
         store.record(make_step(1))
-        monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
+
+        def noted_fsync(fd: int) -> None:
+            synced.append(os.fstat(fd).st_ino)
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", noted_fsync)
         store.flush()
         assert store.file.with_name("store.sqlite-wal").stat().st_ino in synced
         reading.close()

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +20,11 @@ from freerun.model.directory_check import check_directory
 
 
 @pytest.mark.parametrize("init", ["pissa", "pissa_niter_4", "olora"])
-def test_an_adapter_whose_initialisation_changed_its_base_is_refused(tmp_path: Path, init: str) -> None:
+def test_an_adapter_whose_initialisation_changed_its_base_is_refused(tmp_path: Path, init: Any) -> None:
     base = tmp_path / "base"
     make_reference("llama", base)
     settings = PeftConfig(r=4, lora_alpha=8, target_modules=["q_proj"], init_lora_weights=init)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings).save_pretrained(tmp_path / "adapter")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings).save_pretrained(str(tmp_path / "adapter"))
     for read in (load_model, check_directory):
         with pytest.raises(ModelError, match=f'init_lora_weights = "{init}" changed the weights of the base'):
             read(tmp_path / "adapter")
@@ -31,7 +32,7 @@ def test_an_adapter_whose_initialisation_changed_its_base_is_refused(tmp_path: P
 
 @pytest.mark.parametrize("init", ["gaussian", "orthogonal", "mica", True])
 def test_an_initialisation_that_leaves_the_base_alone_is_merged_as_peft_merges_it(
-    tmp_path: Path, init: str | bool
+    tmp_path: Path, init: Any
 ) -> None:
     base = tmp_path / "base"
     make_reference("llama", base)
@@ -44,7 +45,7 @@ def test_an_initialisation_that_leaves_the_base_alone_is_merged_as_peft_merges_i
             if "lora_" in name:
                 parameter.add_(0.05)
         theirs = torch.log_softmax(peft(torch.tensor([TOKENS])).logits[0], dim=-1)
-    peft.save_pretrained(tmp_path / "adapter")
+    peft.save_pretrained(str(tmp_path / "adapter"))
     check_directory(tmp_path / "adapter")
     torch.testing.assert_close(logprobs(load_model(tmp_path / "adapter")), theirs, atol=1e-4, rtol=1e-4)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -210,7 +211,7 @@ def test_an_adapter_written_by_peft_is_merged_as_peft_merges_it(tmp_path: Path) 
     make_reference("llama", base)
     settings = PeftConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     peft = get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings)
-    peft.save_pretrained(tmp_path / "adapter")
+    peft.save_pretrained(str(tmp_path / "adapter"))
     with torch.no_grad():
         theirs = torch.log_softmax(peft(torch.tensor([TOKENS])).logits[0], dim=-1)
     torch.testing.assert_close(logprobs(load_model(tmp_path / "adapter")), theirs, atol=1e-4, rtol=1e-4)
@@ -263,7 +264,7 @@ def test_an_adapter_whose_base_has_changed_or_gone_is_refused(tmp_path: Path) ->
         ({"alpha": 0.0}, "lora.alpha = 0.0"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(changes: dict, message: str) -> None:
+def test_settings_that_make_no_sense_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LoraConfig(**changes)
 

@@ -71,7 +71,7 @@ def test_every_half_precision_checkpoint_is_read_as_the_float32_it_stands_for(tm
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         make_reference("llama", tmp_path)
         expected = {name: tensor.to(dtype) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
-        rewrite(tmp_path, lambda tensors, expected=expected: tensors.update(expected))
+        save_file(expected, tmp_path / "model.safetensors")
         check_directory(tmp_path)
         actual = load_model(tmp_path).get_parameter("embedding.weight")
         assert torch.equal(actual, expected["model.embed_tokens.weight"].float())

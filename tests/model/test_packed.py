@@ -18,8 +18,8 @@ from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
-from freerun.model.decoder import Decoder, DecoderConfig
-from freerun.model.decoder_config import read_config
+from freerun.model.decoder import Decoder
+from freerun.model.decoder_config import DecoderConfig, read_config
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.model.packed import PackedWeight
 from freerun.model.projections import num_kept_twice, num_packed_elements

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -48,7 +49,7 @@ def test_the_cores_of_a_killed_process_are_free(tmp_path: Path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.booleans())))
 def test_no_core_is_ever_claimed_twice(tmp_path: Path, history: list[tuple[int, int, bool]]) -> None:
-    held = {}
+    held: dict[int, Any] = {}
     for worker, num_cores, is_leaving in history:
         if worker in held:
             held.pop(worker).release()

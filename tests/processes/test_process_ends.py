@@ -12,6 +12,7 @@ import pytest
 from child_processes import (
     PATIENCE_SECONDS,
     assert_ends,
+    hear,
     let_children_find_the_worker,
     with_child,
 )
@@ -42,7 +43,7 @@ def test_killing_a_child_ends_what_it_started(tmp_path: Path, what: str) -> None
 
     async def act(child: Child[Did]) -> None:
         child.send(Do(what))
-        started.append(int((await child.receive()).what))
+        started.append(int((await hear(child)).what))
         assert is_running(started[0])
 
     with_child(tmp_path, act)
@@ -82,7 +83,7 @@ def test_a_child_that_somebody_killed_was_taken_away_and_one_that_ended_was_not(
 def test_the_death_of_a_child_is_noticed_though_its_own_child_holds_the_socket(tmp_path: Path) -> None:
     async def act(child: Child[Did]) -> None:
         child.send(Do("fork"))
-        grandchild = int((await child.receive()).what)
+        grandchild = int((await hear(child)).what)
         os.kill(child.pid, signal.SIGKILL)
         assert await child.receive() is None
         assert_ends(grandchild)
@@ -95,14 +96,14 @@ def test_a_worker_ignores_sigterm_but_programs_it_starts_do_not(tmp_path: Path) 
         os.killpg(child.pid, signal.SIGTERM)
         os.killpg(child.pid, signal.SIGINT)
         child.send(Do("terminate"))
-        assert (await child.receive()).what == str(-signal.SIGTERM)
+        assert (await hear(child)).what == str(-signal.SIGTERM)
 
     with_child(tmp_path, act)
 
 
 def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     async def main() -> None:
-        task = asyncio.create_task(
+        task: asyncio.Task[Child[Did]] = asyncio.create_task(
             Child.start("worker-0", "the_worker", receives=Did, log_path=tmp_path / "worker-0.log")
         )
         await asyncio.sleep(0)

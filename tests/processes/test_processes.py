@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from child_processes import PATIENCE_SECONDS, let_children_find_the_worker, with_child
+from child_processes import PATIENCE_SECONDS, hear, let_children_find_the_worker, with_child
 from process_table import children_running
 from the_worker import Did, Do
 
@@ -35,7 +35,7 @@ def test_a_child_echoes_messages_in_order(tmp_path: Path) -> None:
     async def act(child: Child[Did]) -> None:
         for index in range(200):
             child.send(Do(f"echo {index}"))
-        assert [(await child.receive()).what for _ in range(200)] == [f"echo {index}" for index in range(200)]
+        assert [(await hear(child)).what for _ in range(200)] == [f"echo {index}" for index in range(200)]
 
     with_child(tmp_path, act)
 
@@ -45,8 +45,8 @@ def test_big_frames_survive_both_ways(tmp_path: Path) -> None:
         payload = np.random.default_rng(0).bytes(30_000_000)
         child.send(Do("echo", payload))
         child.send(Do("after"))
-        assert (await child.receive()).payload == payload
-        assert (await child.receive()).what == "after"
+        assert (await hear(child)).payload == payload
+        assert (await hear(child)).what == "after"
 
     with_child(tmp_path, act)
 
@@ -54,7 +54,7 @@ def test_big_frames_survive_both_ways(tmp_path: Path) -> None:
 def test_what_was_sent_before_the_end_arrives(tmp_path: Path) -> None:
     async def act(child: Child[Did]) -> None:
         child.send(Do("return"))
-        assert len((await child.receive()).payload) == 1_000_000
+        assert len((await hear(child)).payload) == 1_000_000
         assert await child.receive() is None
         assert await child.wait(PATIENCE_SECONDS) == 0
 
@@ -66,7 +66,7 @@ def test_a_child_stays_on_its_cores_with_its_threads(tmp_path: Path) -> None:
 
     async def act(child: Child[Did]) -> None:
         child.send(Do("placement"))
-        assert (await child.receive()).what == f"{ {core} }" + "3"
+        assert (await hear(child)).what == f"{ {core} }" + "3"
 
     with_child(tmp_path, act, cores=[core], num_threads=3)
 
@@ -202,7 +202,7 @@ def test_a_worker_imports_what_its_parent_imports_not_what_lies_in_the_directory
 
     async def act(child: Child[Did]) -> None:
         child.send(Do("imports"))
-        path, package, random = (await child.receive()).what.splitlines()
+        path, package, random = (await hear(child)).what.splitlines()
         assert path == os.pathsep.join(map(os.path.abspath, sys.path))
         assert package == freerun.__file__
         assert random == os.path.join(os.path.dirname(os.__file__), "random.py")

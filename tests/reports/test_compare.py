@@ -19,7 +19,7 @@ from tiny_runs import Run, make_run
 from freerun.cli.main import main
 from freerun.cli.report_table import as_table, print_table
 from freerun.errors import FreerunError
-from freerun.events.events import RunStarted, WeightsLoaded
+from freerun.events.events import AnyEvent, RunStarted, WeightsLoaded
 from freerun.events.reader import EvalRow, RunSummary
 from freerun.reports.compare import read_groups, summarise, write_comparison
 from freerun.reports.curves import bin_size_for, mean_curve
@@ -125,7 +125,7 @@ def test_training_time_leaves_out_the_start_of_every_session_that_counts() -> No
     loaded = [WeightsLoaded(seconds=s, version=0, checksum="") for s in (5, 20, 55, 57)]
     assert find_start_ups([started[0], *loaded[:2], started[1], *loaded[2:]]) == [(0, 5), (50, 55)]
     # The second session was undone by a third that went on from the same checkpoint.
-    again = [started[0], loaded[0], started[1], loaded[2], started[1], loaded[3]]
+    again: list[AnyEvent] = [started[0], loaded[0], started[1], loaded[2], started[1], loaded[3]]
     assert find_start_ups(again) == [(0, 5), (50, 57)]
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from freerun.reward.last_number import _NUMBER, _to_ratio, last_number
 from freerun.reward.verdict import Credit
 
 
-def judge(grader: str, completion: str, answer: str, **settings: str) -> object:
+def judge(grader: str, completion: str, answer: str, **settings: Any) -> object:
     graders = make_graders(RewardConfig(grader=grader, **settings))
     return graders[grader]("the prompt", completion, answer)
 
@@ -227,7 +228,8 @@ def entry(answer: str | None, source_dataset: str, **metadata: object) -> str:
     ],
 )
 def test_reasoning_gym_scores_the_tagged_text_or_the_last_line(completion: str, share: float) -> None:
-    assert judge("reasoning-gym", completion, entry("5", "chain_sum")) == Credit(pytest.approx(share, abs=0.02))
+    close: Any = pytest.approx(share, abs=0.02)
+    assert judge("reasoning-gym", completion, entry("5", "chain_sum")) == Credit(close)
 
 
 def test_reasoning_gym_takes_as_many_last_lines_as_the_answer_has() -> None:

@@ -1,6 +1,7 @@
 """What verdicts are worth, and how the parts of a reward add up."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from freerun.errors import ConfigError
 from freerun.reward.verdict import Credit, to_reward
 from freerun.reward.weighted_sum import overlong_value, weigh
 from freerun.types import GradeFailed, Reward
+
+APPROXIMATELY_5: Any = pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_a_sum_with_regex_needs_its_pattern() -> None:
         (False, Reward(-5.0, False)),
         (np.bool_(True), Reward(5.0, True)),
         (Credit(1.0), Reward(5.0, True)),
-        (Credit(1 - 1e-9), Reward(pytest.approx(5.0), True)),
+        (Credit(1 - 1e-9), Reward(APPROXIMATELY_5, True)),
         (Credit(0.75), Reward(2.5, False)),
         (Credit(0.0), Reward(-5.0, False)),
         (0.25, Reward(0.25, True)),

@@ -1,5 +1,6 @@
 """Processes are killed in the middle of real runs: nothing hangs, nothing is lost, nothing is left behind."""
 
+from freerun.events.events import EngineReport
 import json
 import os
 import re
@@ -56,7 +57,7 @@ def test_two_workers_share_the_rollouts_and_one_takes_over_from_the_other(tmp_pa
     assert run.wait() == 0, run.output
     assert_exactly_once(run, num_steps=40)
     reports = run.reader().events("engine_report")
-    busy = {report.worker for report in reports if report.stats.num_tokens > 0}
+    busy = {r.worker for r in reports if isinstance(r, EngineReport) and r.stats.num_tokens > 0}
     assert busy == {"rollout-0", "rollout-1"}
 
 

@@ -1,5 +1,6 @@
 """LoRA in real runs: learns, publishes the adapter, resumes to the bit, is evaluated and merged."""
 
+from freerun.events.events import WarmStartProgress
 import os
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def test_an_asynchronous_lora_run_learns_and_its_adapter_is_evaluated_and_merged
     assert run.wait() == 0, run.output
     assert_exactly_once(run, num_steps=20)
     steps = run.reader().steps()
-    warm_losses = [event.loss for event in run.reader().events("warm_start")]
+    warm_losses = [e.loss for e in run.reader().events("warm_start") if isinstance(e, WarmStartProgress)]
     assert len(warm_losses) == 8
     assert warm_losses[-1] < warm_losses[0]
     first, last = ([s.metrics["reward"] for s in part] for part in (steps[:4], steps[-4:]))

@@ -112,7 +112,7 @@ def final_weights(recipe: Recipe) -> dict[str, Tensor]:
 @pytest.mark.parametrize("filters", ["false", "true"])
 def test_a_run_with_max_staleness_zero_is_the_plain_synchronous_loop(tmp_path: Path, filters: str) -> None:
     # Short completions in small groups, so that groups without variance do occur.
-    overrides = (*SYNCHRONOUS, "--sampling.group_size=2", "--sampling.max_completion_tokens=5")
+    overrides: tuple[str, ...] = (*SYNCHRONOUS, "--sampling.group_size=2", "--sampling.max_completion_tokens=5")
     overrides += ("--objective.dynamic_sampling", filters)
     path = make_run(tmp_path)
     recipe = recipe_of(path, *overrides)

@@ -181,7 +181,11 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(
 def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
     directory = SftDirectory(tmp_path / "out")
     directory.begin({}, 0)
-    directory.save(lambda new: (new / "weights").write_text("first"), step=1, is_finished=False)
+
+    def write(new: Path) -> None:
+        (new / "weights").write_text("first")
+
+    directory.save(write, step=1, is_finished=False)
 
     def fail(new: Path) -> None:
         (new / "weights").write_text("sec")

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from process_table import is_running
@@ -25,7 +26,14 @@ def assert_ends(pid: int) -> None:
         time.sleep(0.02)
 
 
-def with_child(tmp_path: Path, act: Callable[[Child[Did]], Awaitable[None]], **options: object) -> None:
+async def hear(child: Child[Did]) -> Did:
+    """The next message; there must be one."""
+    message = await child.receive()
+    assert message is not None
+    return message
+
+
+def with_child(tmp_path: Path, act: Callable[[Child[Did]], Awaitable[None]], **options: Any) -> None:
     """Run `act` against a started worker, and leave nothing behind."""
 
     async def main() -> None:

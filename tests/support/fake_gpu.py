@@ -23,6 +23,9 @@ MAY_MIX = {aten._to_copy.default, aten.copy_.default}
 class FakeGPU(TorchDispatchMode):
     """Inside, `GPU` is a device like any other."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's, behind super()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with self:  # in inference mode operations come here before they are taken apart

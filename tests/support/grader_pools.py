@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,12 +45,13 @@ def make_completion(text: str, finish_reason: FinishReason = "stop", num_tokens:
 
 
 def make_pool(
-    *, start_seconds: float = PATIENCE_SECONDS, deaths: list[str] | None = None, **settings: object
+    *, start_seconds: float = PATIENCE_SECONDS, deaths: list[str] | None = None, **settings: Any
 ) -> GraderPool:
     """A pool that is not started; what becomes of its processes is noted in `deaths`."""
     noted: list[str] = [] if deaths is None else deaths
+    reward: dict[str, Any] = {"grader": "my_task:grade", "timeout_seconds": 20.0} | settings
     return GraderPool(
-        RewardConfig(**({"grader": "my_task:grade", "timeout_seconds": 20.0} | settings)),
+        RewardConfig(**reward),
         max_completion_tokens=MAX_TOKENS,
         launcher=LocalLauncher(Path("logs"), {}),
         start_seconds=start_seconds,
@@ -57,7 +59,7 @@ def make_pool(
     )
 
 
-def with_pool(act: Callable[[GraderPool], Awaitable[None]], **settings: object) -> list[str]:
+def with_pool(act: Callable[[GraderPool], Awaitable[None]], **settings: Any) -> list[str]:
     """Run `act` against a started pool and check that the close leaves no process; returns how others died."""
     deaths: list[str] = []
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 from tiny_models import random_model, random_weights
@@ -144,7 +143,7 @@ def broadcast(ranks: Ranks, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return received
 
 
-MINIBATCHES = {"num_minibatches": 3}
+MINIBATCHES: dict[str, Any] = {"num_minibatches": 3}
 SCENARIOS: dict[str, Scenario] = {
     "decoupled": lambda ranks: train(ranks, some_steps(), ObjectiveConfig(), **MINIBATCHES),
     "large micro-batches": lambda r: train(r, some_steps(), ObjectiveConfig(), micro_batch_tokens=10_000),
@@ -185,7 +184,8 @@ def main(rank: int, num_ranks: int, directory: Path, address: str) -> None:
         print(meeting.address, flush=True)
     ranks = meeting.join(torch.device("cpu"))
     model = sharded(ranks, random_model(0, SHAPE))
-    own = sum(np.prod(p.to_local().shape) for p in model.parameters())  # type: ignore[attr-defined]
+    shards: list[Any] = [*model.parameters()]
+    own = sum(shard.to_local().numel() for shard in shards)
     by_rank = ranks.gather(torch.tensor([float(own)]))
     reports: dict[str, Any] = {"shares": [float(share) for share in by_rank]}
     for number, (name, scenario) in enumerate(SCENARIOS.items()):

@@ -1,6 +1,7 @@
 """Small models of the family, made by transformers."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -12,7 +13,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 101,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -23,7 +24,7 @@ SHAPE = {
 }
 
 
-LLAMA3_ROPE = {
+LLAMA3_ROPE: dict[str, Any] = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
     "factor": 4.0,
@@ -33,7 +34,7 @@ LLAMA3_ROPE = {
 }
 
 
-FAMILY = {
+FAMILY: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig(**SHAPE, tie_word_embeddings=True), LlamaForCausalLM),
     "llama untied": (LlamaConfig(**SHAPE, tie_word_embeddings=False), LlamaForCausalLM),
     "llama 3 rope": (LlamaConfig(**SHAPE, rope_parameters=LLAMA3_ROPE), LlamaForCausalLM),
@@ -42,7 +43,7 @@ FAMILY = {
 }
 
 
-def make_reference(name: str, directory: Path) -> torch.nn.Module:
+def make_reference(name: str, directory: Path) -> Any:
     """A randomly initialised transformers model with no parameter, norm or bias, at its default."""
     torch.manual_seed(0)
     config, model_class = FAMILY[name]

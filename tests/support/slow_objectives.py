@@ -8,6 +8,7 @@ a step (all of its trajectories, for the divisors) and a part of it (one minibat
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from slow_advantages import deviation, mean, naive_gae, slow_advantages, slow_advantages_per_token
@@ -279,12 +280,13 @@ class SlowTrainer:
         self.critic = critic.double() if critic is not None else None
         self.reference = reference.double() if reference is not None else None
         head = list(critic.parameters()) if critic is not None else []
+        parameters: list[dict[str, Any]] = [
+            {"params": [p for p in model.parameters() if p.ndim >= 2]},
+            {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+            {"params": head, "weight_decay": 0.0, "lr": 10 * train.lr},
+        ]
         self.adamw = torch.optim.AdamW(
-            [
-                {"params": [p for p in model.parameters() if p.ndim >= 2]},
-                {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
-                {"params": head, "weight_decay": 0.0, "lr": 10 * train.lr},
-            ],
+            parameters,
             lr=train.lr,
             betas=(train.beta1, train.beta2),
             eps=train.adam_eps,
@@ -349,7 +351,12 @@ class SlowTrainer:
             named = [*self.model.named_parameters()]
             if self.critic is not None:
                 named += [(f"critic.{name}", p) for name, p in self.critic.named_parameters()]
-            gradients.append({name: p.grad.clone() for name, p in named})
+            gradients.append({name: gradient_of(p) for name, p in named})
             self.adamw.step()
             loss -= float(gain.detach())
         return loss, gradients
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.clone()

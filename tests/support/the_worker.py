@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from freerun.errors import ModelError
-from freerun.processes.parent import run_worker
+from freerun.processes.parent import Parent, run_worker
 
 
 class Do(msgspec.Struct, tag="do"):
@@ -23,7 +25,10 @@ class Did(msgspec.Struct, tag="did"):
     payload: bytes = b""
 
 
-def serve(parent):
+Action = Callable[[Parent[Do], Do], object]
+
+
+def serve(parent: Parent[Do]) -> None:
     parent.send(Did("started"))
     while True:
         message = parent.receive(3600)
@@ -32,33 +37,37 @@ def serve(parent):
         if message.what == "return":
             parent.send(Did("last words", b"x" * 1_000_000))
             return
-        ACTIONS.get(message.what, lambda p, m: p.send(Did(m.what, m.payload)))(parent, message)
+        ACTIONS.get(message.what, echo)(parent, message)
 
 
-def flood(parent, message):
+def echo(parent: Parent[Do], message: Do) -> None:
+    parent.send(Did(message.what, message.payload))
+
+
+def flood(parent: Parent[Do], message: Do) -> None:
     while True:
         parent.send(Did("flood", b"x" * 1_000_000))
         time.sleep(0.01)
 
 
-def fork(parent, message):
+def fork(parent: Parent[Do], message: Do) -> None:
     pid = os.fork()
     if pid == 0:
         time.sleep(1000)
     parent.send(Did(str(pid)))
 
 
-def run(arguments, **options):
+def run(arguments: list[str], **options: Any) -> Action:
     return lambda parent, message: parent.send(Did(str(subprocess.Popen(arguments, **options).pid)))
 
 
-def terminate(parent, message):
+def terminate(parent: Parent[Do], message: Do) -> None:
     program = subprocess.Popen(["sleep", "1000"])
     program.terminate()
     parent.send(Did(str(program.wait())))
 
 
-def imports(parent, message):
+def imports(parent: Parent[Do], message: Do) -> None:
     import random
 
     import freerun
@@ -66,23 +75,23 @@ def imports(parent, message):
     parent.send(Did("\n".join([os.pathsep.join(sys.path), freerun.__file__, random.__file__])))
 
 
-def fail(parent, message):
+def fail(parent: Parent[Do], message: Do) -> None:
     raise RuntimeError("the reason it failed")
 
 
-def refuse(parent, message):
+def refuse(parent: Parent[Do], message: Do) -> None:
     raise ModelError("the model is damaged; restore it")
 
 
-def no_threads(parent, message):
+def no_threads(parent: Parent[Do], message: Do) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def placement(parent, message):
+def placement(parent: Parent[Do], message: Do) -> None:
     parent.send(Did(str(os.sched_getaffinity(0)) + os.environ["OMP_NUM_THREADS"]))
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "busy": lambda p, m: re.match(r"(a+)+$", "a" * 60 + "b"),  # a loop in C that never releases the GIL
     "stopped": lambda p, m: os.kill(os.getpid(), signal.SIGSTOP),
     "sleep": lambda p, m: time.sleep(1000),

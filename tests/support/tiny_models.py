@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from freerun.model.decoder import Decoder, DecoderConfig
+from freerun.model.decoder import Decoder
+from freerun.model.decoder_config import DecoderConfig
 from freerun.types import Request, Sampling
 
 TINY = DecoderConfig(
@@ -25,7 +26,7 @@ TINY = DecoderConfig(
 class Letters:
     """A text decoder for tests: token i is the i-th character from `a` on."""
 
-    def decode(self, token_ids: np.ndarray) -> str:
+    def decode(self, token_ids: np.ndarray | list[int]) -> str:
         return "".join(chr(ord("a") + int(token)) for token in token_ids)
 
     def decode_end(self, token_ids: list[int], *, first: int, num_characters: int) -> str:

@@ -1,6 +1,7 @@
 """An event loop whose clock jumps to the next thing that happens: hours of a run in milliseconds."""
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -9,6 +10,9 @@ R = TypeVar("R")
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Time passes only while nothing is ready to run, and then all at once."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[Any]
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +29,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         # Of the timers that are still to fire: for one that was cancelled the selector would wait in real time.
         if not self._ready and (times := [timer._when for timer in self._scheduled if not timer._cancelled]):
             self._now = max(self._now, min(times))
-        super()._run_once()
+        super()._run_once()  # type: ignore[misc]  # asyncio keeps it to itself
 
 
 def stand_still(seconds: float) -> None:

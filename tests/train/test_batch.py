@@ -7,7 +7,7 @@ from freerun.model.attention import Family
 from freerun.train.batch import Rated, pack_sequences, pack_trajectories
 
 
-def test_sequences_are_laid_end_to_end_without_their_last_tokens():
+def test_sequences_are_laid_end_to_end_without_their_last_tokens() -> None:
     packed = pack_sequences([(np.array([10, 11, 12]), np.array([20, 21])), (np.array([13]), np.array([22]))])
     assert packed.token_ids_T.tolist() == [10, 11, 12, 20, 13]
     assert packed.positions_T.tolist() == [0, 1, 2, 3, 0]
@@ -16,13 +16,13 @@ def test_sequences_are_laid_end_to_end_without_their_last_tokens():
     assert packed.targets_L.tolist() == [20, 21, 22]
 
 
-def test_a_sampled_pad_or_end_token_is_trained_on_like_any_other():
+def test_a_sampled_pad_or_end_token_is_trained_on_like_any_other() -> None:
     packed = pack_sequences([(np.array([0, 0]), np.array([0, 5, 0, 0]))])
     assert packed.targets_L.tolist() == [0, 5, 0, 0]
     assert packed.predictors_L.tolist() == [1, 2, 3, 4]
 
 
-def test_every_loss_token_carries_its_own_logprob_version_advantage_and_weight():
+def test_every_loss_token_carries_its_own_logprob_version_advantage_and_weight() -> None:
     trajectories = trajectories_of(make_groups())[:3]
     advantages, weights = [1.0, -2.0, 0.5], [0.25, 0.5, 0.125]
     micro_batch = pack_trajectories([Rated(*row) for row in zip(trajectories, advantages, weights, strict=True)])

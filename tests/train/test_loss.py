@@ -1,6 +1,7 @@
 """Equation 5 and PPO against loops over single tokens in plain Python, and the facts that tell them apart."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def clipped_term(ratio: float, advantage: float) -> float:
     return min(ratio * advantage, min(max(ratio, 1 - CLIP), 1 + CLIP) * advantage)
 
 
-def loss_of(current: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor, correction: str) -> Loss:
+def loss_of(current: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor, correction: Any) -> Loss:
     """The loss of one completion whose tokens each weigh 1."""
     num_tokens = len(current)
     micro_batch = MicroBatch(
@@ -55,20 +56,24 @@ def naive(current: Tensor, behaviour: Tensor, advantages: Tensor) -> Loss:
 
 
 @given(TOKENS)
-def test_decoupled_loss_is_equation_5_token_by_token(tokens):
+def test_decoupled_loss_is_equation_5_token_by_token(tokens: list[tuple[float, float, float, float]]) -> None:
     expected = -sum(math.exp(p - b) * clipped_term(math.exp(c - p), a) for c, p, b, a in tokens)
     assert float(decoupled(*columns(tokens)).total) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(TOKENS)
-def test_naive_loss_is_ppo_around_the_behaviour_token_by_token(tokens):
+def test_naive_loss_is_ppo_around_the_behaviour_token_by_token(
+    tokens: list[tuple[float, float, float, float]],
+) -> None:
     expected = -sum(clipped_term(math.exp(c - b), a) for c, _, b, a in tokens)
     current, _, behaviour, advantages = columns(tokens)
     assert float(naive(current, behaviour, advantages).total) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(TOKENS)
-def test_naive_and_decoupled_agree_when_the_behaviour_is_the_proximal_policy(tokens):
+def test_naive_and_decoupled_agree_when_the_behaviour_is_the_proximal_policy(
+    tokens: list[tuple[float, float, float, float]],
+) -> None:
     current, proximal, _, advantages = columns(tokens)
     current.requires_grad_()
     ours, theirs = decoupled(current, proximal, proximal, advantages), naive(current, proximal, advantages)
@@ -77,7 +82,7 @@ def test_naive_and_decoupled_agree_when_the_behaviour_is_the_proximal_policy(tok
     assert torch.equal(torch.autograd.grad(ours.total, current)[0], torch.autograd.grad(theirs.total, current)[0])
 
 
-def test_the_behaviour_weight_scales_the_gradient_but_does_not_move_the_trust_region():
+def test_the_behaviour_weight_scales_the_gradient_but_does_not_move_the_trust_region() -> None:
     # The behaviour gave this token a tenth of the proximal probability: a naive ratio of 10 is far outside
     # the clip and has no gradient; decoupled, the token stands at the centre of the region and weighs 10.
     current, proximal, behaviour, advantage = columns([(-1.0, -1.0, -1.0 - math.log(10), 1.0)])
@@ -99,7 +104,9 @@ def test_the_behaviour_weight_scales_the_gradient_but_does_not_move_the_trust_re
         (1.5, 0.0, False),
     ],
 )
-def test_only_a_token_that_already_moved_the_right_way_is_clipped(ratio, advantage, is_clipped):
+def test_only_a_token_that_already_moved_the_right_way_is_clipped(
+    ratio: float, advantage: float, is_clipped: bool
+) -> None:
     current, proximal, behaviour, advantages = columns([(math.log(ratio) - 1, -1.0, -1.3, advantage)])
     current.requires_grad_()
     loss = decoupled(current, proximal, behaviour, advantages)

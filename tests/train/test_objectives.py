@@ -78,7 +78,7 @@ MIXES: dict[str, tuple[ObjectiveConfig, Objective]] = {
 EVERYTHING = [*PUBLISHED, *MIXES]
 
 
-def objective_of(name: str) -> tuple[ObjectiveConfig, Objective, str]:
+def objective_of(name: Any) -> tuple[ObjectiveConfig, Objective, str]:
     """The configuration, the slow formula and the name of its advantage."""
     if name in MIXES:
         return *MIXES[name], name if name.endswith(" per token") else "grpo"
@@ -180,12 +180,12 @@ def assert_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None
         torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5 * max(scale, 1e-3), msg=name)
 
 
-def test_every_preset_has_a_formula():
+def test_every_preset_has_a_formula() -> None:
     assert PUBLISHED.keys() == PRESETS.keys()
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_loss_and_gradient_are_those_of_the_published_equation(name):
+def test_loss_and_gradient_are_those_of_the_published_equation(name: str) -> None:
     trainer, result, _, loss, gradients = both_steps(name, config(num_minibatches=1), stale_groups())
     assert result.metrics["loss"] == pytest.approx(loss, abs=1e-6, rel=1e-5)
     assert_gradients(first_gradients(trainer), gradients[0])
@@ -196,7 +196,7 @@ def test_loss_and_gradient_are_those_of_the_published_equation(name):
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_the_updates_of_several_minibatches_are_those_of_the_published_equation(name):
+def test_the_updates_of_several_minibatches_are_those_of_the_published_equation(name: str) -> None:
     train = config(num_minibatches=3)
     trainer, result, slow, loss, _ = both_steps(name, train, stale_groups())
     assert result.metrics["loss"] == pytest.approx(loss, abs=1e-5, rel=1e-4)
@@ -208,7 +208,7 @@ def test_the_updates_of_several_minibatches_are_those_of_the_published_equation(
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_the_batches_of_these_tests_reach_every_limit(name):
+def test_the_batches_of_these_tests_reach_every_limit(name: str) -> None:
     """A clip or a mask that never acts would be tested by nothing."""
     objective, _, _ = objective_of(name)
     metrics = packed_trainer(tiny_decoder(), config(num_minibatches=3), objective).step(stale_groups()).metrics
@@ -225,7 +225,7 @@ def test_the_batches_of_these_tests_reach_every_limit(name):
         assert metrics["reference_kl"] > 0.01
 
 
-def test_the_floor_of_the_dual_clip_is_reached():
+def test_the_floor_of_the_dual_clip_is_reached() -> None:
     dual, _ = MIXES["truncated, dual"]
     losses = [
         make_trainer(tiny_decoder(), config(num_minibatches=3), objective).step(stale_groups()).metrics["loss"]
@@ -235,7 +235,7 @@ def test_the_floor_of_the_dual_clip_is_reached():
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_packing_changes_no_objective(name):
+def test_packing_changes_no_objective(name: str) -> None:
     objective, _, _ = objective_of(name)
     trainers = [
         packed_trainer(tiny_decoder(), config(num_minibatches=1, micro_batch_tokens=tokens), objective)
@@ -249,7 +249,7 @@ def test_packing_changes_no_objective(name):
 
 
 @pytest.mark.parametrize("name", [*(set(PUBLISHED) - {"ppo"}), "truncated, dual", "sequence, masked"])
-def test_on_policy_every_objective_is_the_plain_policy_gradient_with_its_own_weights(name):
+def test_on_policy_every_objective_is_the_plain_policy_gradient_with_its_own_weights(name: str) -> None:
     objective, _, advantage = objective_of(name)
     groups = fresh_groups()
     trainer = packed_trainer(tiny_decoder(), config(), objective)
@@ -272,7 +272,7 @@ def test_on_policy_every_objective_is_the_plain_policy_gradient_with_its_own_wei
 
 
 @pytest.mark.parametrize("extra", [{"kl_coefficient": 0.1}, {"entropy_coefficient": 0.1}, {"advantage": "gae"}])
-def test_with_a_kl_term_a_bonus_or_a_critic_a_batch_of_equal_rewards_still_trains(extra):
+def test_with_a_kl_term_a_bonus_or_a_critic_a_batch_of_equal_rewards_still_trains(extra: dict[str, Any]) -> None:
     groups = replace(stale_groups(), reward=lambda _: Reward(2.0, True))
     model = tiny_decoder()
     result = packed_trainer(model, config(), ObjectiveConfig(**extra)).step(groups)
@@ -280,7 +280,7 @@ def test_with_a_kl_term_a_bonus_or_a_critic_a_batch_of_equal_rewards_still_train
     assert not same_bits(weights_of(model), weights_of(tiny_decoder()))
 
 
-def test_the_kl_term_of_a_policy_that_is_its_reference_is_zero():
+def test_the_kl_term_of_a_policy_that_is_its_reference_is_zero() -> None:
     trainer = make_trainer(tiny_decoder(), objective=ObjectiveConfig(kl_coefficient=1.0))
     trainer.reference = tiny_decoder()
     groups = replace(stale_groups(), reward=lambda _: Reward(2.0, True))
@@ -289,24 +289,24 @@ def test_the_kl_term_of_a_policy_that_is_its_reference_is_zero():
     assert metrics["grad_norm"] == 0
 
 
-def test_a_kl_term_without_a_reference_is_refused():
+def test_a_kl_term_without_a_reference_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no reference policy"):
         make_trainer(tiny_decoder(), objective=ObjectiveConfig(kl_coefficient=0.1)).step(make_groups())
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.7), (1.0, 0.0), (0.95, 1.0)])
-def test_gae_is_the_double_sum_of_its_definition(gamma, lam):
+def test_gae_is_the_double_sum_of_its_definition(gamma: float, lam: float) -> None:
     values = np.random.default_rng(0).normal(size=7)
     expected = naive_gae(values.tolist(), 2.5, gamma, lam)
     assert generalised_advantages(values, 2.5, gamma=gamma, lam=lam) == pytest.approx(expected)
 
 
-def test_gae_with_gamma_and_lambda_one_is_the_reward_minus_the_value():
+def test_gae_with_gamma_and_lambda_one_is_the_reward_minus_the_value() -> None:
     values = np.array([0.5, -1.0, 2.0])
     assert generalised_advantages(values, 3.0, gamma=1.0, lam=1.0) == pytest.approx(3.0 - values)
 
 
-def test_other_gammas_and_lambdas_reach_the_trainer():
+def test_other_gammas_and_lambdas_reach_the_trainer() -> None:
     objective = changed(PRESETS["ppo"], gae_gamma=0.9, gae_lambda=0.6)
     groups = stale_groups()
     trainer = packed_trainer(tiny_decoder(), config(), objective)
@@ -317,7 +317,7 @@ def test_other_gammas_and_lambdas_reach_the_trainer():
     assert_gradients(first_gradients(trainer), gradients[0])
 
 
-def test_a_critic_learns_what_rewards_to_expect():
+def test_a_critic_learns_what_rewards_to_expect() -> None:
     groups = fresh_groups()
     # A policy that hardly moves, a head that does.
     train, objective = config(lr=1e-3, adam_eps=1e-8), changed(PRESETS["ppo"], value_lr_scale=50.0)
@@ -328,7 +328,7 @@ def test_a_critic_learns_what_rewards_to_expect():
     assert metrics[-1]["explained_variance"] > 0.3
 
 
-def test_a_trainer_with_a_critic_restored_from_its_state_continues_bit_for_bit():
+def test_a_trainer_with_a_critic_restored_from_its_state_continues_bit_for_bit() -> None:
     train = config(num_minibatches=2)
     steps = [stale_groups(seed) for seed in range(4)]
     model, resumed_model = tiny_decoder(), tiny_decoder(seed=1)
@@ -345,7 +345,7 @@ def test_a_trainer_with_a_critic_restored_from_its_state_continues_bit_for_bit()
     assert same_bits(trainer.optimizer_state(), resumed.optimizer_state())
 
 
-def test_a_state_without_a_critic_is_refused_by_a_trainer_that_needs_one_and_the_reverse():
+def test_a_state_without_a_critic_is_refused_by_a_trainer_that_needs_one_and_the_reverse() -> None:
     plain, with_critic = make_trainer(tiny_decoder()), make_trainer(tiny_decoder(), objective=PRESETS["ppo"])
     with pytest.raises(CheckpointError, match="made without a critic"):
         with_critic.load_optimizer_state(plain.optimizer_state())
@@ -354,7 +354,7 @@ def test_a_state_without_a_critic_is_refused_by_a_trainer_that_needs_one_and_the
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_m2po_keeps_the_most_tokens_that_satisfy_its_bound_in_any_order(seed):
+def test_m2po_keeps_the_most_tokens_that_satisfy_its_bound_in_any_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     moved = torch.from_numpy(rng.normal(0, 0.3, 100))
     is_kept = keep_small_drifts(moved, threshold=0.04)
@@ -370,20 +370,20 @@ def test_m2po_keeps_the_most_tokens_that_satisfy_its_bound_in_any_order(seed):
     assert torch.equal(keep_small_drifts(moved[order], threshold=0.04), is_kept[order])
 
 
-def test_m2po_keeps_all_tokens_on_policy_and_no_limited_one_when_all_are_far_away():
+def test_m2po_keeps_all_tokens_on_policy_and_no_limited_one_when_all_are_far_away() -> None:
     assert keep_small_drifts(torch.zeros(5), threshold=0.04).all()
     assert keep_small_drifts(torch.empty(0), threshold=0.04).shape == (0,)
     assert keep_small_drifts(torch.tensor([1.0, 1.0, -1.0]), threshold=0.04).tolist() == [False, False, True]
 
 
-def test_m2po_limits_only_tokens_that_moved_the_way_their_advantage_pushes():
+def test_m2po_limits_only_tokens_that_moved_the_way_their_advantage_pushes() -> None:
     weights = torch.tensor([9.0, 9.0, 9.0, 1 / 9, 1 / 9, 1 / 9])
     advantages = torch.tensor([2.0, -2.0, 0.0, 2.0, -2.0, 0.0])
     is_kept = keep_small_drifts(drifts(weights.log(), advantages), threshold=0.04)
     assert is_kept.tolist() == [False, True, True, True, False, True]
 
 
-def test_the_critics_gradient_does_not_shorten_the_policys_step():
+def test_the_critics_gradient_does_not_shorten_the_policys_step() -> None:
     def policy_gradients(value_coefficient: float) -> dict[str, Tensor]:
         objective = changed(PRESETS["ppo"], value_coefficient=value_coefficient)
         trainer = make_trainer(tiny_decoder(), config(num_minibatches=1, max_grad_norm=0.05), objective)

@@ -23,7 +23,7 @@ from freerun.errors import CheckpointError
 from freerun.train.optimizer import Optimizer, learning_rate
 
 
-def test_an_update_that_is_not_finite_is_skipped_and_counted_and_leaves_everything_alone():
+def test_an_update_that_is_not_finite_is_skipped_and_counted_and_leaves_everything_alone() -> None:
     # exp(200) overflows: an engine that reports an impossible logprob must not destroy the policy.
     poisoned = replace(make_groups(1), completion=lambda t: {"logprobs": t.completion.logprobs - 200})
     model = tiny_decoder()
@@ -42,7 +42,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_leaves_everythi
     assert after.metrics["lr"] == pytest.approx(CONFIG.lr * 2 / 10), "a skipped update does not warm up"
 
 
-def test_a_skipped_minibatch_does_not_keep_the_others_from_training():
+def test_a_skipped_minibatch_does_not_keep_the_others_from_training() -> None:
     groups = make_groups()
     victim = trajectories_of(groups)[6]
     poisoned = replace(groups, completion=lambda t: {"logprobs": t.completion.logprobs - 200 * (t is victim)})
@@ -52,13 +52,13 @@ def test_a_skipped_minibatch_does_not_keep_the_others_from_training():
     assert int(trainer.optimizer_state()["num_updates"]) == 3
 
 
-def test_the_learning_rate_rises_over_optimizer_updates_and_stays():
+def test_the_learning_rate_rises_over_optimizer_updates_and_stays() -> None:
     trainer = make_trainer(tiny_decoder(), config(warmup_updates=6, num_minibatches=4))
     rates = [trainer.step(make_groups(seed)).metrics["lr"] for seed in range(3)]
     assert rates == pytest.approx([CONFIG.lr * 4 / 6, CONFIG.lr, CONFIG.lr])
 
 
-def test_gradients_are_scaled_down_to_the_largest_allowed_norm():
+def test_gradients_are_scaled_down_to_the_largest_allowed_norm() -> None:
     trainer = make_trainer(tiny_decoder(), config(max_grad_norm=0.01))
     reported = trainer.step(make_groups()).metrics["grad_norm"]
     norm = torch.stack([g.square().sum() for g in first_gradients(trainer).values()]).sum().sqrt()
@@ -66,7 +66,7 @@ def test_gradients_are_scaled_down_to_the_largest_allowed_norm():
     assert reported > 0.1
 
 
-def test_weight_decay_shrinks_matrices_and_leaves_norms_and_biases():
+def test_weight_decay_shrinks_matrices_and_leaves_norms_and_biases() -> None:
     model = tiny_decoder()
     before = weights_of(model)
     for parameter in model.parameters():
@@ -77,7 +77,7 @@ def test_weight_decay_shrinks_matrices_and_leaves_norms_and_biases():
         torch.testing.assert_close(parameter.detach(), before[name] * kept, msg=name)
 
 
-def test_a_trainer_restored_from_its_state_continues_bit_for_bit():
+def test_a_trainer_restored_from_its_state_continues_bit_for_bit() -> None:
     train = config(num_minibatches=2, warmup_updates=7)
     steps = [make_groups(seed) for seed in range(4)]
     model, resumed_model = tiny_decoder(), tiny_decoder(seed=1)
@@ -95,14 +95,14 @@ def test_a_trainer_restored_from_its_state_continues_bit_for_bit():
     assert same_bits(trainer.optimizer_state(), resumed.optimizer_state())
 
 
-def test_a_fresh_state_survives_the_round_trip():
+def test_a_fresh_state_survives_the_round_trip() -> None:
     trainer = make_trainer(tiny_decoder())
     trainer.load_optimizer_state(make_trainer(tiny_decoder()).optimizer_state())
     assert trainer.step(make_groups()).metrics["skipped_updates"] == 0
 
 
 @pytest.mark.parametrize("damage", ["unknown", "shape", "missing", "count"])
-def test_the_state_of_another_model_or_half_a_state_is_refused(damage):
+def test_the_state_of_another_model_or_half_a_state_is_refused(damage: str) -> None:
     trainer = make_trainer(tiny_decoder())
     trainer.step(make_groups())
     state = trainer.optimizer_state()

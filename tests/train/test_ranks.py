@@ -49,7 +49,9 @@ def run_ranks(num_ranks: int, directory: Path) -> dict[str, Any]:
         assert select.select([first.stdout], [], [], 60)[0], "waited 60 s for the address of rank 0"
         address = first.stdout.readline().strip()
         for rank in range(1, num_ranks):
-            processes.append(subprocess.Popen([*command, str(rank), *arguments, address], env=environment))
+            processes.append(
+                subprocess.Popen([*command, str(rank), *arguments, address], text=True, env=environment)
+            )
         for rank, process in enumerate(processes):
             assert process.wait(timeout=120) == 0, f"rank {rank} failed"
     finally:
@@ -103,7 +105,7 @@ def test_each_rank_holds_its_share_of_the_weights(several: tuple[Path, Any]) -> 
 
 
 @pytest.mark.parametrize("preset", ["areal", "ppo", "gspo", "m2po"])
-def test_an_idle_pass_has_a_loss_and_gradients_of_exactly_zero(preset: str) -> None:
+def test_an_idle_pass_has_a_loss_and_gradients_of_exactly_zero(preset: Any) -> None:
     model, critic = tiny_decoder(), make_critic(SHAPE.hidden_size)
     idle = idle_micro_batch(3)
     nothing, objective = torch.empty(0), PRESETS[preset]

@@ -13,7 +13,7 @@ from tiny_models import random_model
 from training_batches import OBJECTIVE
 
 from freerun.model.attention import full_forward_logits
-from freerun.workers.messages import BatchPart, CoresInUse, StepDone, TrainStep, UseCores
+from freerun.workers.messages import BatchPart, CoresInUse, StepDone, ToTrainer, TrainStep, UseCores
 from freerun.workers.trainer_cores import NUM_DECLINED, NUM_TRIALS, ThreadRates, TrainerCores, move_threads
 
 Cores = tuple[int, ...]
@@ -152,7 +152,11 @@ def test_a_trainer_that_nobody_lends_cores_looks_for_none(tmp_path: Path) -> Non
 def test_a_batch_that_arrives_in_parts_is_one_step(tmp_path: Path) -> None:
     whole = serve(tmp_path / "whole", STEP, STEP)
     groups = STEP.groups
-    parts = [BatchPart(groups=groups[:1]), BatchPart(groups=groups[1:2]), TrainStep(groups=groups[2:])]
+    parts: list[ToTrainer] = [
+        BatchPart(groups=groups[:1]),
+        BatchPart(groups=groups[1:2]),
+        TrainStep(groups=groups[2:]),
+    ]
     in_parts = serve(tmp_path / "parts", *parts, STEP)
     results = [[m.result for m in parent.sent if isinstance(m, StepDone)] for parent in (whole, in_parts)]
     for one, other in zip(*results, strict=True):

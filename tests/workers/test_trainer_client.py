@@ -27,6 +27,7 @@ class FakeRank:
     """A process of the trainer that says what the test puts into its inbox."""
 
     is_placed = True
+    was_taken_away = False
     seconds_silent = 0.0
 
     def __init__(self, name: str) -> None:
@@ -46,8 +47,8 @@ class FakeRank:
             self.is_alive = False
             self.inbox.put_nowait(None)
 
-    async def wait(self, timeout_seconds: float) -> object:
-        return None
+    async def wait(self, timeout_seconds: float) -> None:
+        pass
 
     def describe_end(self) -> str:
         return f"{self.name} was killed"
@@ -90,7 +91,7 @@ def test_a_checkpoint_may_take_long_as_long_as_it_grows() -> None:
 )
 def test_progress_of_one_thing_does_not_hide_the_stall_of_another(message: FromTrainer, stalled: str) -> None:
     async def act(trainer: TrainerClient, rank: FakeRank) -> None:
-        under_way = [asyncio.ensure_future(trainer.save("checkpoint", version=1))]
+        under_way: list[asyncio.Future[Any]] = [asyncio.ensure_future(trainer.save("checkpoint", version=1))]
         under_way.append(asyncio.ensure_future(trainer.step([])))
         await say(rank, message)
         for error in await asyncio.gather(*under_way, return_exceptions=True):
@@ -136,7 +137,11 @@ def test_growth_is_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        with reported_growth(tmp_path, lambda: loop.call_soon_threadsafe(reports.put_nowait, None)):
+
+        def report() -> None:
+            loop.call_soon_threadsafe(reports.put_nowait, None)
+
+        with reported_growth(tmp_path, report):
             path = tmp_path / "model" / "weights"
             path.parent.mkdir()
             with path.open("wb") as file:
