@@ -18,7 +18,7 @@ import numpy as np
 from bench.harness import Result, Side, in_turns, record
 from bench.models import smollm2, tiny
 from bench.trajectories import make_groups, num_tokens
-from freerun.train.batch import pack_sequences
+from freerun.trainer.batch import pack_sequences
 
 NUM_GROUPS = {"SmolLM2-135M": 4, "tiny": 16}
 GROUP_SIZE = 8

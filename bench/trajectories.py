@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from freerun.train.advantage import normalise
+from freerun.trainer.advantage import normalise
 
 PROMPT_TOKENS = 60
 MEDIAN_TOKENS, DEVIATION, MAX_TOKENS = 64, 1.0, 512

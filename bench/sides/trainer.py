@@ -18,10 +18,10 @@ from asked import answer
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.checkpoint import load_model
-from freerun.train.allocator import keep_freed_memory
-from freerun.train.batch import Rated, pack_trajectories
-from freerun.train.preparation import Minibatch
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.allocator import keep_freed_memory
+from freerun.trainer.batch import Rated, pack_trajectories
+from freerun.trainer.preparation import Minibatch
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
 
 

@@ -13,7 +13,7 @@ from freerun.config.recipe import Recipe
 from freerun.data.demonstrations import demonstration_of
 from freerun.data.tasks import demonstrations_of
 from freerun.data.tokenizer import Tokenizer
-from freerun.train.schedule import cosine_learning_rate
+from freerun.trainer.schedule import cosine_learning_rate
 from freerun.workers.trainer_client import TrainerClient
 
 RAMP_STEPS = 20

@@ -36,10 +36,10 @@ from freerun.model.projections import check_rank
 from freerun.model.trained import TrainedModel
 from freerun.sft.directory import OPTIMIZER_FILE, SftDirectory
 from freerun.terminal.progress_lines import ProgressLines
-from freerun.train.allocator import keep_freed_memory
-from freerun.train.divergence import find_not_finite
-from freerun.train.schedule import cosine_learning_rate
-from freerun.train.supervised import SupervisedTrainer
+from freerun.trainer.allocator import keep_freed_memory
+from freerun.trainer.divergence import find_not_finite
+from freerun.trainer.schedule import cosine_learning_rate
+from freerun.trainer.supervised import SupervisedTrainer
 from freerun.types import Demonstration
 
 FREE_TO_CHANGE = ("eval_every_steps", "save_every_steps", "num_threads")

@@ -26,12 +26,12 @@ from freerun.model.device import resolve_device
 from freerun.model.directory_growth import reported_growth
 from freerun.model.trained import TrainedModel
 from freerun.processes.parent import Parent, exit_with_traceback, run_worker
-from freerun.train.allocator import keep_freed_memory
-from freerun.train.divergence import find_not_finite, find_overflow
-from freerun.train.ranks import Ranks, SingleRank, snapshot, whole_tensors
-from freerun.train.reference import keep_reference, load_reference
-from freerun.train.supervised import SupervisedTrainer
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.allocator import keep_freed_memory
+from freerun.trainer.divergence import find_not_finite, find_overflow
+from freerun.trainer.ranks import Ranks, SingleRank, snapshot, whole_tensors
+from freerun.trainer.reference import keep_reference, load_reference
+from freerun.trainer.supervised import SupervisedTrainer
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Group, Publication, StepResult
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights
@@ -59,7 +59,7 @@ from freerun.workers.messages import (
 from freerun.workers.trainer_cores import ThreadRates, TrainerCores
 
 if TYPE_CHECKING:
-    from freerun.train.fsdp import Meeting
+    from freerun.trainer.fsdp import Meeting
 
 
 class TrainWorker:
@@ -254,7 +254,7 @@ class TrainWorker:
 def _meet(parent: Parent[ToTrainer], start: StartTrainer) -> Meeting:
     """Rank 0 listens for the others and says where; they were told."""
     # Here, because a trainer of one process does without torch.distributed.
-    from freerun.train.fsdp import Meeting
+    from freerun.trainer.fsdp import Meeting
 
     meeting = Meeting(rank=start.rank, num_ranks=start.train.num_ranks, address=start.rendezvous)
     if start.rank == 0:

@@ -29,8 +29,8 @@ from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
 from freerun.model.decoder import Decoder
-from freerun.train.batch import pack_sequences
-from freerun.train.logprobs import policy_outputs
+from freerun.trainer.batch import pack_sequences
+from freerun.trainer.logprobs import policy_outputs
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights

@@ -31,8 +31,8 @@ from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, project
 from freerun.model.projections import check_rank, num_adapter_parameters
 from freerun.model.tiny import make_tiny
 from freerun.model.trained import TrainedModel
-from freerun.train.supervised import SupervisedTrainer
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.supervised import SupervisedTrainer
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Completion, Group
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout

@@ -19,7 +19,7 @@ from freerun.data.tasks import load_problems
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.model.checkpoint import load_model
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Request, Reward, Sampling, Trajectory
 
 SYNCHRONOUS = ("--buffer.max_staleness", "0", "--train.num_threads", "1")

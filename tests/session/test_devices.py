@@ -28,8 +28,8 @@ from freerun.session.devices import ELSEWHERE, check_devices, count_gpus, planne
 from freerun.session.memory import count_parameters, describe_memory
 from freerun.session.plan import describe_plan
 from freerun.session.train import run_training
-from freerun.train.ranks import SingleRank, snapshot
-from freerun.train.supervised import SupervisedTrainer
+from freerun.trainer.ranks import SingleRank, snapshot
+from freerun.trainer.supervised import SupervisedTrainer
 from freerun.types import Demonstration
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout

@@ -23,9 +23,9 @@ from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.data.demonstrations import demonstration_of
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, trained_parameters
-from freerun.train.ranks import Ranks, snapshot
-from freerun.train.supervised import SupervisedTrainer
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.ranks import Ranks, snapshot
+from freerun.trainer.supervised import SupervisedTrainer
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Group, Reward
 
 
@@ -177,7 +177,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def main(rank: int, num_ranks: int, directory: Path, address: str) -> None:
-    from freerun.train.fsdp import Meeting
+    from freerun.trainer.fsdp import Meeting
 
     meeting = Meeting(rank=rank, num_ranks=num_ranks, address=address)
     if rank == 0:

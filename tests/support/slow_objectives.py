@@ -18,7 +18,7 @@ from training_batches import MAX_COMPLETION_TOKENS, TEMPERATURE, trajectories_of
 from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
-from freerun.train.packing import deal_minibatches
+from freerun.trainer.packing import deal_minibatches
 from freerun.types import Group, Trajectory
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
 
 torch.set_num_threads(1)

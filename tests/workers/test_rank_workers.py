@@ -25,7 +25,7 @@ from freerun.model.checkpoint import load_model
 from freerun.model.tiny import make_tiny
 from freerun.processes.local import LocalLauncher
 from freerun.session.build import make_trainer
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedWeights

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.train.advantage import compute_advantages
+from freerun.trainer.advantage import compute_advantages
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
 
 

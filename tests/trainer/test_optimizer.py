@@ -20,7 +20,7 @@ from training_batches import (
 
 from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
-from freerun.train.optimizer import Optimizer, learning_rate
+from freerun.trainer.optimizer import Optimizer, learning_rate
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted_and_leaves_everything_alone() -> None:

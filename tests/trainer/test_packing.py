@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.train.packing import cut_families, deal_minibatches, pack_micro_batches
+from freerun.trainer.packing import cut_families, deal_minibatches, pack_micro_batches
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=40)
 CAPACITY = st.integers(1, 80)

@@ -16,7 +16,7 @@ from freerun.model.decoder import Decoder
 from freerun.model.directory_growth import reported_growth
 from freerun.model.new_directory import new_directory
 from freerun.model.trained import TrainedModel
-from freerun.train.ranks import Ranks, snapshot
+from freerun.trainer.ranks import Ranks, snapshot
 
 
 def keep_reference(

@@ -39,11 +39,11 @@ from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
 from freerun.model.decoder import Decoder
-from freerun.train.batch import pack_sequences
-from freerun.train.correction import drifts, keep_small_drifts
-from freerun.train.critic import generalised_advantages
-from freerun.train.logprobs import completion_logprobs
-from freerun.train.trainer import PolicyTrainer
+from freerun.trainer.batch import pack_sequences
+from freerun.trainer.correction import drifts, keep_small_drifts
+from freerun.trainer.critic import generalised_advantages
+from freerun.trainer.logprobs import completion_logprobs
+from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Group, Reward, StepResult
 
 MIXES: dict[str, tuple[ObjectiveConfig, Objective]] = {

@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import torch
-from freerun.train.allocator import keep_freed_memory
+from freerun.trainer.allocator import keep_freed_memory
 
 def num_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -5,7 +5,7 @@ does not tell: weights and gradients (by the shards themselves), a few sums, and
 where something is decided or reported over all of them. All methods but the properties are collective: every rank
 calls them, in the same order.
 
-`SingleRank` is a trainer of one process, without torch.distributed; `freerun.train.fsdp` has the other one.
+`SingleRank` is a trainer of one process, without torch.distributed; `freerun.trainer.fsdp` has the other one.
 """
 
 from __future__ import annotations

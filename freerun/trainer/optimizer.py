@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
-from freerun.train.ranks import Ranks, SingleRank
+from freerun.trainer.ranks import Ranks, SingleRank
 
 NUM_UPDATES = "num_updates"
 MOMENTS = ("exp_avg", "exp_avg_sq")

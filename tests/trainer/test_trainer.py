@@ -31,10 +31,10 @@ from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
 from freerun.reward.verdict import MAX_REWARD
-from freerun.train.batch import Rated, pack_trajectories
-from freerun.train.logprobs import completion_logprobs, policy_outputs
-from freerun.train.loss import compute_loss
-from freerun.train.packing import deal_minibatches
+from freerun.trainer.batch import Rated, pack_trajectories
+from freerun.trainer.logprobs import completion_logprobs, policy_outputs
+from freerun.trainer.loss import compute_loss
+from freerun.trainer.packing import deal_minibatches
 from freerun.types import Completion, Group, Prompt, Reward, Span, StepResult, Trajectory, decoder_for, encode
 
 # The reference: written without the package's batch, logprobs, loss, advantage and optimizer modules.

@@ -46,11 +46,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
-from freerun.train.batch import MicroBatch
-from freerun.train.logprobs import PolicyOutputs
-from freerun.train.loss import Loss
-from freerun.train.optimizer import Update
-from freerun.train.ranks import Ranks, add_numbers, gather_floats
+from freerun.trainer.batch import MicroBatch
+from freerun.trainer.logprobs import PolicyOutputs
+from freerun.trainer.loss import Loss
+from freerun.trainer.optimizer import Update
+from freerun.trainer.ranks import Ranks, add_numbers, gather_floats
 from freerun.types import Trajectory
 
 

@@ -78,7 +78,7 @@ class Meeting:
 
 
 class FsdpRanks:
-    """Implements `freerun.train.ranks.Ranks` on torch.distributed's default process group."""
+    """Implements `freerun.trainer.ranks.Ranks` on torch.distributed's default process group."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.rank = mesh.get_rank()

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from freerun.model.attention import PackedCausalAttention
 from freerun.model.decoder import Decoder
-from freerun.train.batch import PackedSequences
-from freerun.train.cross_entropy import consume_logits
+from freerun.trainer.batch import PackedSequences
+from freerun.trainer.cross_entropy import consume_logits
 
 
 @dataclass(frozen=True)

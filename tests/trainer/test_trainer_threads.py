@@ -13,7 +13,7 @@ from slow_objectives import gradient_of
 from training_batches import config, make_groups, make_trainer, same_bits, tiny_decoder, weights_of
 
 from freerun.config.objective import PRESETS
-from freerun.train.ratio import at_level
+from freerun.trainer.ratio import at_level
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from freerun.events.store import Store
 from freerun.session.run_directory import open_run
 from freerun.session.train import Session
 from freerun.terminal.view import make_view
-from freerun.train.divergence import find_not_finite, find_overflow
+from freerun.trainer.divergence import find_not_finite, find_overflow
 from freerun.workers.messages import DIVERGED, Save, Saved, StepDone, ToTrainer
 
 NOT_FINITE, FINITE_BUT_HUGE = 1e39, 1e15

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
-from freerun.train.batch import MicroBatch, pack_sequences
-from freerun.train.logprobs import PolicyOutputs
-from freerun.train.loss import Loss, compute_loss
+from freerun.trainer.batch import MicroBatch, pack_sequences
+from freerun.trainer.logprobs import PolicyOutputs
+from freerun.trainer.loss import Loss, compute_loss
 
 torch.set_num_threads(1)
 

@@ -20,12 +20,12 @@ from freerun.config.train import TrainConfig
 from freerun.model.attention import Family, packed_positions
 from freerun.model.decoder import Decoder
 from freerun.model.device import resolve_dtype
-from freerun.train.batch import PackedSequences, idle_sequences, on_device
-from freerun.train.logprobs import completion_logprobs
-from freerun.train.optimizer import Optimizer
-from freerun.train.packing import pack_for_ranks
-from freerun.train.ranks import Ranks, SingleRank, add_numbers
-from freerun.train.trainer import ignore_progress
+from freerun.trainer.batch import PackedSequences, idle_sequences, on_device
+from freerun.trainer.logprobs import completion_logprobs
+from freerun.trainer.optimizer import Optimizer
+from freerun.trainer.packing import pack_for_ranks
+from freerun.trainer.ranks import Ranks, SingleRank, add_numbers
+from freerun.trainer.trainer import ignore_progress
 from freerun.types import Demonstration
 
 

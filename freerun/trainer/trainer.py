@@ -35,9 +35,9 @@ from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.model.device import resolve_dtype
-from freerun.train.advantage import Floats64, compute_advantages
-from freerun.train.aggregation import token_weights
-from freerun.train.batch import (
+from freerun.trainer.advantage import Floats64, compute_advantages
+from freerun.trainer.aggregation import token_weights
+from freerun.trainer.batch import (
     MicroBatch,
     Rated,
     check_trajectory,
@@ -46,14 +46,14 @@ from freerun.train.batch import (
     on_device,
     pack_trajectories,
 )
-from freerun.train.critic import critic_state, load_critic, make_critic
-from freerun.train.logprobs import PolicyOutputs, policy_outputs
-from freerun.train.loss import compute_loss
-from freerun.train.metrics import StepMeter, batch_metrics, count_staleness
-from freerun.train.optimizer import Optimizer, learning_rate
-from freerun.train.packing import cut_families, deal_minibatches, pack_for_ranks
-from freerun.train.preparation import Minibatch, prepare
-from freerun.train.ranks import Ranks, SingleRank
+from freerun.trainer.critic import critic_state, load_critic, make_critic
+from freerun.trainer.logprobs import PolicyOutputs, policy_outputs
+from freerun.trainer.loss import compute_loss
+from freerun.trainer.metrics import StepMeter, batch_metrics, count_staleness
+from freerun.trainer.optimizer import Optimizer, learning_rate
+from freerun.trainer.packing import cut_families, deal_minibatches, pack_for_ranks
+from freerun.trainer.preparation import Minibatch, prepare
+from freerun.trainer.ranks import Ranks, SingleRank
 from freerun.types import Group, StepResult, Trajectory
 
 

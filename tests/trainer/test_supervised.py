@@ -20,9 +20,9 @@ from training_batches import (
 from freerun.data.demonstrations import demonstration_of
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
-from freerun.train.optimizer import Optimizer
-from freerun.train.schedule import cosine_learning_rate
-from freerun.train.supervised import SupervisedTrainer
+from freerun.trainer.optimizer import Optimizer
+from freerun.trainer.schedule import cosine_learning_rate
+from freerun.trainer.supervised import SupervisedTrainer
 from freerun.types import Demonstration
 
 

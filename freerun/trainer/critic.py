@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from freerun.errors import CheckpointError
-from freerun.train.advantage import Floats64, normalise
-from freerun.train.ranks import Ranks, decide_together
+from freerun.trainer.advantage import Floats64, normalise
+from freerun.trainer.ranks import Ranks, decide_together
 
 STATE_PREFIX = "critic."
 

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
-from freerun.train.batch import MicroBatch
-from freerun.train.correction import drifts, keep_small_drifts
-from freerun.train.critic import advantages_and_returns
-from freerun.train.logprobs import PolicyOutputs
-from freerun.train.ranks import Ranks, decide_together
+from freerun.trainer.batch import MicroBatch
+from freerun.trainer.correction import drifts, keep_small_drifts
+from freerun.trainer.critic import advantages_and_returns
+from freerun.trainer.logprobs import PolicyOutputs
+from freerun.trainer.ranks import Ranks, decide_together
 
 Minibatch = list[MicroBatch]
 Progress = Callable[[str, int, int], None]

@@ -23,12 +23,12 @@ from safetensors.torch import load_file
 from training_batches import SHAPE, TEMPERATURE, tiny_decoder
 
 from freerun.config.objective import PRESETS
-from freerun.train.batch import idle_micro_batch
-from freerun.train.critic import make_critic
-from freerun.train.logprobs import policy_outputs
-from freerun.train.loss import compute_loss
-from freerun.train.packing import pack_for_ranks, pack_micro_batches
-from freerun.train.ranks import SingleRank
+from freerun.trainer.batch import idle_micro_batch
+from freerun.trainer.critic import make_critic
+from freerun.trainer.logprobs import policy_outputs
+from freerun.trainer.loss import compute_loss
+from freerun.trainer.packing import pack_for_ranks, pack_micro_batches
+from freerun.trainer.ranks import SingleRank
 
 TOLERANCE = 1e-6
 """Absolute and relative, on float32 weights and moments after two or three steps of up to four updates."""

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
-from freerun.train.batch import MicroBatch
-from freerun.train.clip import gains
-from freerun.train.correction import behaviour_weights
-from freerun.train.critic import squared_error
-from freerun.train.logprobs import PolicyOutputs
-from freerun.train.ratio import at_level
+from freerun.trainer.batch import MicroBatch
+from freerun.trainer.clip import gains
+from freerun.trainer.correction import behaviour_weights
+from freerun.trainer.critic import squared_error
+from freerun.trainer.logprobs import PolicyOutputs
+from freerun.trainer.ratio import at_level
 
 
 @dataclass(frozen=True)

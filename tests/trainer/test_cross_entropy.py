@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from freerun.train.cross_entropy import consume_logits
+from freerun.trainer.cross_entropy import consume_logits
 
 
 def test_logprobs_and_gradients_are_those_of_cross_entropy() -> None:

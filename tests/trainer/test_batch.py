@@ -4,7 +4,7 @@ import numpy as np
 from training_batches import make_groups, trajectories_of
 
 from freerun.model.attention import Family
-from freerun.train.batch import Rated, pack_sequences, pack_trajectories
+from freerun.trainer.batch import Rated, pack_sequences, pack_trajectories
 
 
 def test_sequences_are_laid_end_to_end_without_their_last_tokens() -> None:
