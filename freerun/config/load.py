@@ -1,4 +1,4 @@
-"""Reading a recipe: TOML and command-line overrides in, one frozen `Recipe` out, and back to TOML.
+"""Reading a recipe: TOML and overrides in, one frozen `Recipe` out, and back to TOML.
 
     demo.toml ──► {"train.lr": 2e-5, ...} ─┐
                                            ├─► sections ─► Recipe ─► dump_toml ─► runs/<name>/config.toml
@@ -20,7 +20,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -32,6 +32,7 @@ from freerun.config.suggest import nearest
 from freerun.errors import ConfigError
 
 COMMAND_LINE = "on the command line"
+IN_OVERRIDES = "in the overrides"
 PRESET_KEY = "objective.preset"
 DATA_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv", ".arrow")
 TEXT_KEYS = (
@@ -43,13 +44,17 @@ and settings have escapes of their own, and are left alone."""
 MAX_SHOWN_CHARS = 200
 
 
-def load_recipe(path: Path, overrides: Sequence[str], *, without: Collection[str] = ()) -> Recipe:
-    """The recipe in `path`, with overrides such as `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`.
+def load_recipe(
+    path: str | Path, overrides: Sequence[str] | Mapping[str, Any] = (), *, without: Collection[str] = ()
+) -> Recipe:
+    """The recipe in `path`, or the shipped recipe of that name, with overrides.
 
-    `path` may be the name of a shipped recipe. Keys `without` are not taken from the file; overrides may set them.
+    Overrides are values by key, `{"train.lr": 1e-5, "buffer.max_staleness": 0}`, or as a command line has them,
+    `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`. Keys `without` are not taken from the file; overrides
+    may set them.
     """
     path = recipe_file(path)
-    overridden = _read_overrides(overrides)
+    overridden = _check_values(overrides) if isinstance(overrides, Mapping) else _read_overrides(overrides)
     values = {key: value for key, value in _read_toml(path).items() if key not in without}
     if PRESET_KEY in overridden:
         values = {key: value for key, value in values.items() if not key.startswith("objective.")}
@@ -150,6 +155,20 @@ def _parse_file(path: Path) -> dict[str, Any]:
         line = at[1] if at and at[1] else max(1, len(text.splitlines()))
         reason = str(error)[: at.start()] if at else str(error)
         raise ConfigError(f"config: {path}:{line}: not valid TOML: {reason}") from error
+
+
+def _check_values(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked values of overrides that a program gives; a tuple is an array, a path object is its text."""
+    values = {}
+    for key, value in overrides.items():
+        if key not in key_types():
+            raise _unknown_key(str(key), IN_OVERRIDES)
+        if isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Path):
+            value = str(value)
+        values[key] = _checked(key, value, IN_OVERRIDES)
+    return values
 
 
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from freerun.config.help import describe_keys, field_docs
 from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe, RunConfig, SamplingConfig
 from freerun.config.train import TrainConfig
+from freerun.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted([*(ROOT / "recipes").glob("*.toml"), *(ROOT / "examples").glob("*.toml")])
@@ -239,3 +240,25 @@ def test_every_kind_of_field_can_be_loaded() -> None:
 def test_a_vllm_server_cannot_be_asked_to_drain(demo: Path) -> None:
     overrides = ("--engine.backend", "vllm", "--engine.kv_on_load", "drain")
     assert 'engine.kv_on_load = "drain", but engine.backend = "vllm"' in error_of(demo, *overrides)
+
+
+def test_overrides_may_be_values_by_key(demo: Path) -> None:
+    values = {"train.lr": 1, "model.path": Path("models/x"), "sampling.stop": ("a,b", "\n"), "lora.rank": 4}
+    recipe = load_recipe(str(demo), values)
+    assert (recipe.train.lr, recipe.model.path, recipe.lora.rank) == (1.0, "models/x", 4)
+    assert recipe.sampling.stop == ("a,b", "\n")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train.lrr": 1e-5}, 'config: unknown key "train.lrr" in the overrides; did you mean "train.lr"?'),
+        ({"train.lr": "1e-5"}, 'config: train.lr = "1e-5" in the overrides must be a finite number'),
+        ({"train.num_steps": True}, "config: train.num_steps = true in the overrides must be an integer"),
+        ({3: 1}, 'config: unknown key "3" in the overrides; "freerun train --help" lists all keys'),
+    ],
+)
+def test_a_mistake_in_values_by_key_is_named(demo: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(demo, values)
+    assert str(caught.value) == message
