@@ -1,3 +1,40 @@
-"""freerun: fully asynchronous reinforcement learning for language models."""
+"""freerun: fully asynchronous reinforcement learning for language models.
+
+The names in `__all__` are the library (docs/library.md). Each is imported when it is first used: `import freerun`
+alone imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from freerun.api.train import Result, train
+    from freerun.config.load import load_recipe
+    from freerun.config.recipe import Recipe
+    from freerun.errors import FreerunError
+    from freerun.events.reader import RunReader
 
 __version__ = "0.1.0"
+__all__ = ["FreerunError", "Recipe", "Result", "RunReader", "load_recipe", "train"]
+
+_HOMES = {
+    "FreerunError": "freerun.errors",
+    "Recipe": "freerun.config.recipe",
+    "Result": "freerun.api.train",
+    "RunReader": "freerun.events.reader",
+    "load_recipe": "freerun.config.load",
+    "train": "freerun.api.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'freerun' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

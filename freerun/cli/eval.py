@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freerun.cli.arguments import Parser, split_overrides
-from freerun.cli.train import check_data_files
 from freerun.config.load import key_types, load_recipe, make_recipe
 from freerun.config.recipe import Recipe
 from freerun.config.shipped import shipped_recipes
 from freerun.errors import CheckpointError, ConfigError, FreerunError, ModelError
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
+from freerun.session.input_files import check_data_files
 
 if TYPE_CHECKING:
     from freerun.controller.checkpoint import Checkpoint

@@ -72,10 +72,10 @@ def _list_runs(study: Study) -> int:
 
 
 def _run(study: Study) -> int:
-    from freerun.cli.train import check_files
     from freerun.reports.study_report import write_json
     from freerun.reports.study_runner import StudyRunner
     from freerun.reports.study_state import find_failures, finished_records
+    from freerun.session.input_files import check_files
 
     check_files(study.recipe)
     try:

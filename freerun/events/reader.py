@@ -129,8 +129,8 @@ _decode_counts = msgspec.json.Decoder(dict[int, int])
 class RunReader:
     """One connection to a store; close it, or use it in a `with`. Not to be shared between threads."""
 
-    def __init__(self, path: Path) -> None:
-        self.file = store_file(path)
+    def __init__(self, path: str | Path) -> None:
+        self.file = store_file(Path(path))
         if not self.file.is_file():
             raise StoreError(f"no run at {path}: {self.file} does not exist")
         try:

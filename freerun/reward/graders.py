@@ -122,6 +122,9 @@ def _format_grader(pattern: str) -> GraderFunction:
     return lambda prompt, completion, answer: compiled.fullmatch(completion.strip()) is not None
 
 
+CALLERS_MODULE = "__main__"
+"""Of a reward function that only the program that calls `freerun.train` has."""
+
 _BY_NAME: dict[str, Callable[[RewardConfig], GraderFunction]] = {
     "number": lambda config: grade_number,
     "exact": lambda config: grade_exact,
@@ -138,7 +141,13 @@ def check_graders(config: RewardConfig) -> None:
     for _, name in config.parts:
         match name:
             case _ if ":" in name:
-                split_name(name, setting=SETTING)
+                module, _ = split_name(name, setting=SETTING)
+                if module == CALLERS_MODULE:
+                    raise ConfigError(
+                        f'config: reward.grader = "{name}" is a function of the program that started the run; '
+                        "continue it there, with freerun.train(..., reward=FUNCTION, resume=True), or name "
+                        "another with --reward.grader"
+                    )
             case "regex":
                 _compiled_with_group("pattern", config.pattern)
             case "format":

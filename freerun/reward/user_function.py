@@ -23,7 +23,7 @@ SETTING = "reward.grader"
 def import_function(name: str) -> Callable[[str, str, str], Any]:
     """A grader that calls the function, with prompt, completion and answer by keyword."""
     _, function = import_named(name, setting=SETTING)
-    _check_call(name, function)
+    check_call(name, function)
 
     def grade(prompt: str, completion: str, answer: str) -> Any:
         verdict = function(prompt=prompt, completion=completion, answer=answer)
@@ -38,7 +38,8 @@ def _event_loop() -> asyncio.Runner:
     return asyncio.Runner()
 
 
-def _check_call(name: str, function: Callable[..., Any]) -> None:
+def check_call(name: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with what a grader gets."""
     try:
         inspect.signature(function).bind(prompt="", completion="", answer="")
     except TypeError as error:

@@ -9,21 +9,15 @@ the clock and kills.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
 
-from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
-from freerun.reward.graders import GraderFunction, make_graders
-from freerun.reward.messages import Begin, Graded, Job, Jobs, Ready, Refused, ToWorker
-from freerun.reward.verdict import to_reward
-from freerun.types import Grade, GradeFailed
-
-NUM_TRACEBACK_LINES = 12
-MAX_REASON_CHARACTERS = 2000
+from freerun.reward.graders import make_graders
+from freerun.reward.judge import judge, sendable
+from freerun.reward.messages import Begin, Graded, Jobs, Ready, Refused, ToWorker
 
 
 def serve(parent: Parent[ToWorker]) -> None:
@@ -35,7 +29,7 @@ def serve(parent: Parent[ToWorker]) -> None:
         graders = make_graders(begin.config)
     except ConfigError as error:
         traceback.print_exc()
-        parent.send(Refused(_sendable(str(error))))
+        parent.send(Refused(sendable(str(error))))
         parent.finish()
         return
     parent.send(Ready())
@@ -43,34 +37,13 @@ def serve(parent: Parent[ToWorker]) -> None:
         message = _next_message(parent)
         assert isinstance(message, Jobs)
         for job in message.jobs:
-            parent.send_now(Graded(job.number, _grade(graders[job.grader], job, begin.config)))
+            parent.send_now(Graded(job.number, judge(graders[job.grader], job, begin.config)))
 
 
 def _next_message(parent: Parent[ToWorker]) -> ToWorker:
     while (message := parent.receive(timeout_seconds=3600)) is None:
         pass  # an idle hour; the death of the parent ends the process by itself
     return message
-
-
-def _grade(grader: GraderFunction, job: Job, config: RewardConfig) -> Grade:
-    pid = os.getpid()
-    try:
-        return to_reward(grader(job.prompt, job.completion, job.answer), job.grader, config)
-    except BaseException:  # noqa: BLE001 - the edge of user code: a failure is data
-        return GradeFailed(f"{job.grader} failed:\n{_sendable(_end_of_traceback())}")
-    finally:
-        if os.getpid() != pid:
-            os._exit(0)
-
-
-def _end_of_traceback() -> str:
-    lines = traceback.format_exc().strip().splitlines()
-    return "\n".join(lines[-NUM_TRACEBACK_LINES:])
-
-
-def _sendable(reason: str) -> str:
-    # The message is the user's: of any length, and not necessarily Unicode that can be encoded.
-    return reason[-MAX_REASON_CHARACTERS:].encode(errors="replace").decode()
 
 
 def main() -> None:

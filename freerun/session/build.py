@@ -30,6 +30,7 @@ from freerun.processes.local import LocalLauncher
 from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.protocols import Workflow
 from freerun.reward.answers import check_answers
+from freerun.reward.function_grader import FunctionGrader, RewardFunction
 from freerun.reward.pool import GraderPool
 from freerun.rollout.single_turn import SingleTurn
 from freerun.session.core_lending import CoreLending
@@ -39,6 +40,8 @@ from freerun.weights.buffers import create_buffers
 from freerun.workers.messages import FromRollout, FromTrainer, StartEngine
 from freerun.workers.rollout_pool import RolloutPool
 from freerun.workers.trainer_client import TrainerClient
+
+RunGrader = GraderPool | FunctionGrader
 
 
 def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None = None) -> PromptStream:
@@ -158,7 +161,13 @@ def make_grader(
     recipe: Recipe,
     launcher: Launcher,
     on_death: Callable[[str, str, bool], None] = lambda worker, reason, is_restarted: None,
-) -> GraderPool:
+    *,
+    function: RewardFunction | None = None,
+) -> RunGrader:
+    """Grader processes, or threads of this one for a function that only it has."""
+    if function is not None:
+        max_completion_tokens = recipe.sampling.max_completion_tokens
+        return FunctionGrader(function, recipe.reward, max_completion_tokens=max_completion_tokens)
     return GraderPool(
         recipe.reward,
         max_completion_tokens=recipe.sampling.max_completion_tokens,

@@ -3,6 +3,7 @@
 runs/<name>/
     lock            held by the process that runs it
     config.toml     the resolved recipe
+    data.jsonl      the rows that a program passed to freerun.train
     store.sqlite    everything that happened
     checkpoints/    whole states of the run
     logs/           what each process printed
@@ -30,6 +31,7 @@ from freerun.model.companions import copy_companions
 from freerun.session.run_lock import LOCK_FILE, locked
 
 CONFIG_FILE = "config.toml"
+DATA_FILE = "data.jsonl"
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,21 @@ def write_config(run: RunDirectory, recipe: Recipe) -> None:
         replace_file(run.config, dump_toml(recipe).encode())
     except OSError as error:
         raise ConfigError(f'config: "{run.config}" cannot be written ({error.strerror or error})') from error
+
+
+def keep_rows(run: RunDirectory, rows: bytes, *, resume: bool) -> None:
+    """Write the rows of a new run; a resumed run must be given those that it was started with."""
+    path = run.path / DATA_FILE
+    try:
+        if not resume:
+            replace_file(path, rows)
+        elif path.read_bytes() != rows:
+            raise ConfigError(
+                f'config: the rows of data differ from those in "{path}"; a run is resumed with the data it was '
+                "started with: pass the same, or none"
+            )
+    except OSError as error:
+        raise ConfigError(f'config: "{path}" cannot be used ({error.strerror or error})') from error
 
 
 def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:

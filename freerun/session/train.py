@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Awaitable, Coroutine
 from io import FileIO
 from pathlib import Path
@@ -41,8 +42,9 @@ from freerun.model.adapter_directory import model_config
 from freerun.model.directory_check import check_directory
 from freerun.model.projections import check_rank
 from freerun.processes.log_file import open_log
-from freerun.reward.pool import GraderPool
+from freerun.session.attachments import Attachments, Listeners
 from freerun.session.build import (
+    RunGrader,
     check_backends,
     check_model,
     check_prompts,
@@ -57,7 +59,7 @@ from freerun.session.build import (
     make_workflows,
 )
 from freerun.session.core_lending import CoreLending
-from freerun.session.run_directory import RunDirectory, open_run, write_config
+from freerun.session.run_directory import RunDirectory, keep_rows, open_run, write_config
 from freerun.session.warm_start import warm_start
 from freerun.terminal.summary import describe
 from freerun.terminal.view import LoggedView, View, make_view
@@ -76,6 +78,12 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run_training(recipe: Recipe, *, resume: bool) -> int:
     """Train by the recipe and return the exit code; the summary says where the model is."""
+    return EXIT_CODES[train_to_end(recipe, resume=resume).outcome]
+
+
+def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None = None) -> RunFinished:
+    """Train by the recipe, with what the caller attaches, and return how it ended."""
+    attached = attached or Attachments()
     check_backends(recipe)
     base = Path(recipe.model.path)
     if not resume:  # before there is a run
@@ -88,16 +96,22 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
     ):
         if resume and (checkpoint is None or recipe.lora.is_on):  # else the checkpoint holds all weights
             check_directory(base)
+        if attached.rows is not None:
+            keep_rows(run, attached.rows, resume=resume)
         view = LoggedView(make_view(console), log)
         if resume:
             if checkpoint is not None:
                 store.rewind(checkpoint.state.version, seconds=checkpoint.state.seconds)
             else:
                 store.rewind(0)
+
+        async def run_session() -> RunFinished:
+            return await Session(recipe, run, checkpoint, store, view, attached).run()
+
         with view:
-            outcome = asyncio.run(_run_session(recipe, run, checkpoint, store, view))
+            finished = asyncio.run(run_session())
         view.say(describe(view.state, num_bytes=run.num_bytes(), shows_failures=view.shows_failures))
-    return EXIT_CODES[outcome]
+    return finished
 
 
 def _open_log(path: Path) -> FileIO:
@@ -107,29 +121,31 @@ def _open_log(path: Path) -> FileIO:
         raise ConfigError(f"{path}: the log cannot be opened ({error.strerror or error}); move it away") from error
 
 
-async def _run_session(
-    recipe: Recipe, run: RunDirectory, checkpoint: Checkpoint | None, store: Store, view: View
-) -> Outcome:
-    return await Session(recipe, run, checkpoint, store, view).run()
-
-
 class Session:
     """The lifetime of a run's processes, and everything that happens to it as events."""
 
     def __init__(
-        self, recipe: Recipe, run: RunDirectory, checkpoint: Checkpoint | None, store: Store, view: View
+        self,
+        recipe: Recipe,
+        run: RunDirectory,
+        checkpoint: Checkpoint | None,
+        store: Store,
+        view: View,
+        attached: Attachments | None = None,
     ) -> None:
         self._recipe = recipe
         self._run = run
         self._checkpoint = checkpoint
         self._store = store
         self._view = view
+        self._attached = attached or Attachments()
+        self._listeners = Listeners(self._attached.listeners, report=view.say)
         self._version = checkpoint.state.version if checkpoint else 0
         self._saved_model = str(checkpoint.model_directory) if checkpoint else ""
         self._unsaved = ""
         """Why a checkpoint could not be written, if one could not."""
         self._controller: Controller | None = None
-        self._grader: GraderPool | None = None
+        self._grader: RunGrader | None = None
         self._lending: CoreLending | None = None
         self._is_stopping = False
         self._doing: dict[str, str] = {}
@@ -137,11 +153,9 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._start_time = self._loop.time() - (checkpoint.state.seconds if checkpoint else 0.0)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunFinished:
         """Run to the end; failures a user can act on are reported as the outcome, ours are raised."""
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
-                self._loop.add_signal_handler(number, self._on_signal)
+        self._listen_for_stops()
         outcome: Outcome = "failed"
         reason = "an internal error; the traceback follows"
         self._emit_start()
@@ -155,8 +169,16 @@ class Session:
         except FreerunError as error:
             reason = self._explain(error)
         finally:
-            self._emit_end(outcome, reason)
-        return outcome
+            finished = self._emit_end(outcome, reason)
+        return finished
+
+    def _listen_for_stops(self) -> None:
+        self._attached.stop.connect(lambda: self._loop.call_soon_threadsafe(self._on_signal))
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals belong to the main thread
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
+                self._loop.add_signal_handler(number, self._on_signal)
 
     async def _run_stages(self) -> None:
         recipe, logs = self._recipe, self._run.logs
@@ -171,7 +193,9 @@ class Session:
         gate, buffer = make_gate_and_buffer(recipe, self._checkpoint)
         workflow, evaluation_workflow = make_workflows(recipe, tokenizer)
         launcher = make_launcher(recipe, logs, has_weights=True)
-        grader = self._grader = make_grader(recipe, launcher, self._on_worker_death)
+        grader = self._grader = make_grader(
+            recipe, launcher, self._on_worker_death, function=self._attached.reward
+        )
         pool = make_rollout_pool(
             recipe,
             launcher,
@@ -208,7 +232,7 @@ class Session:
             await asyncio.gather(trainer.close(), pool.close(), grader.close())
             await launcher.close()
 
-    async def _start_workers(self, trainer: TrainerClient, pool: RolloutPool, grader: GraderPool) -> None:
+    async def _start_workers(self, trainer: TrainerClient, pool: RolloutPool, grader: RunGrader) -> None:
         self._act("controller", "starting the workers")
         base, saved = Path(self._recipe.model.path), self._checkpoint.model_directory if self._checkpoint else None
         has_adapter = self._recipe.lora.is_on
@@ -306,6 +330,7 @@ class Session:
                 )
         self._store(event)
         self._view(event)
+        self._listeners(event)
 
     def _emit_start(self) -> None:
         self._emit(
@@ -319,16 +344,16 @@ class Session:
             )
         )
 
-    def _emit_end(self, outcome: Outcome, reason: str) -> None:
-        self._emit(
-            RunFinished(
-                seconds=self._seconds(),
-                outcome=outcome,
-                reason=reason,
-                version=self._controller.version if self._controller else self._version,
-                model_directory=self._saved_model,
-            )
+    def _emit_end(self, outcome: Outcome, reason: str) -> RunFinished:
+        finished = RunFinished(
+            seconds=self._seconds(),
+            outcome=outcome,
+            reason=reason,
+            version=self._controller.version if self._controller else self._version,
+            model_directory=self._saved_model,
         )
+        self._emit(finished)
+        return finished
 
     def _act(self, worker: str, doing: str) -> None:
         if self._doing.get(worker) != doing:

@@ -104,7 +104,8 @@ def make_run(directory: Path, steps: tuple[str, ...]) -> Path:
 
 def test_help_imports_neither_torch_nor_transformers() -> None:
     code = (
-        "import sys; from freerun.cli.main import main; main(['--help'])\n"
+        "import sys, freerun; freerun.FreerunError; freerun.load_recipe\n"
+        "from freerun.cli.main import main; main(['--help'])\n"
         "try: main(['train', '--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'numpy', 'rich'} & set(sys.modules)\n"

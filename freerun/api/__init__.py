@@ -1,0 +1,1 @@
+"""What `import freerun` offers to a program; docs/library.md."""

@@ -1,0 +1,176 @@
+"""`freerun.train`: a whole training, called by a program or a notebook.
+
+It does what `freerun train` does and returns how it ended. Where an event loop runs already, as in a notebook, the
+session gets a thread with a loop of its own, which lives as long as the session's processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from freerun.api.reward import CALLERS_PLACE, importable_name
+from freerun.api.rows import encode_rows, with_rows
+from freerun.config.load import load_recipe
+from freerun.config.recipe import Recipe
+from freerun.errors import ConfigError
+from freerun.events.events import Listener
+from freerun.events.reader import RunReader
+from freerun.model.hub import with_local_model
+from freerun.reward.function_grader import check_function
+from freerun.reward.user_function import check_call
+from freerun.session.attachments import Attachments, StopSwitch
+from freerun.session.input_files import check_files, check_model_files, names_a_run
+from freerun.session.run_directory import recipe_of_run, recipe_to_resume
+from freerun.session.train import STOP_SIGNALS, Outcome, train_to_end
+
+T = TypeVar("T")
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a training ended."""
+
+    outcome: Outcome
+    reason: str
+    """Why it failed or was interrupted at once; else empty."""
+    version: int
+    """Steps trained."""
+    model_directory: Path | None
+    """The newest model, as `transformers` loads it; None if none was saved."""
+    run_directory: Path
+    accuracy: float | None
+    """Of the last held-out evaluation; None if there was none."""
+
+    def reader(self) -> RunReader:
+        """Everything that was recorded; close it, or use it in a `with`."""
+        return RunReader(self.run_directory)
+
+
+def train(
+    recipe: Recipe | str | Path,
+    *,
+    reward: Callable[..., Any] | None = None,
+    data: Rows | None = None,
+    listeners: Sequence[Listener] = (),
+    resume: bool = False,
+) -> Result:
+    """Train by a recipe, or by the path or name of one, and return how that ended.
+
+    `reward` replaces the recipe's grader, `data` its data. Every event is passed to each of the listeners. With
+    `resume` the run of this name is continued; `recipe` may then be its directory. What is wrong with the
+    arguments raises a `FreerunError`; a training that fails is a `Result`.
+    """
+    rows = None if data is None else encode_rows(data)
+    resolved = _resolve(recipe, resume=resume, has_rows=rows is not None)
+    attached = Attachments(rows=rows, listeners=_checked_listeners(listeners))
+    if reward is not None:
+        name = importable_name(reward)
+        grader = name or CALLERS_PLACE.format(_identifier(reward))
+        resolved = dataclasses.replace(resolved, reward=dataclasses.replace(resolved.reward, grader=grader))
+        if name:
+            check_call(name, reward)
+        else:
+            check_function(grader, reward)
+            attached = dataclasses.replace(attached, reward=reward)
+    if not resume and rows is None:
+        check_files(resolved)
+    elif not resume:
+        check_model_files(resolved)
+    local = with_local_model(resolved)
+    finished = _run(lambda: train_to_end(local, resume=resume, attached=attached), attached.stop)
+    directory = Path(local.run.directory) / local.run.name
+    with RunReader(directory) as reader:
+        evals = reader.evals()
+    return Result(
+        outcome=finished.outcome,
+        reason=finished.reason,
+        version=finished.version,
+        model_directory=Path(finished.model_directory) if finished.model_directory else None,
+        run_directory=directory,
+        accuracy=evals[-1].accuracy if evals else None,
+    )
+
+
+def _resolve(recipe: Recipe | str | Path, *, resume: bool, has_rows: bool) -> Recipe:
+    """The recipe that is meant; a run that is resumed by a path or name has its own."""
+    if isinstance(recipe, Recipe):
+        return with_rows(recipe) if has_rows else recipe
+    if not isinstance(recipe, str | Path):
+        raise ConfigError(f"recipe is {_a(recipe)}; pass a Recipe, a path or the name of a shipped recipe")
+    path, overrides = Path(recipe), list[str]()
+    if names_a_run(path):
+        path, overrides = recipe_of_run(path, [], resume=resume)
+    loaded = load_recipe(path, overrides)
+    if resume:
+        return recipe_to_resume(loaded, overrides)
+    return with_rows(loaded) if has_rows else loaded
+
+
+def _checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+    if not isinstance(listeners, list | tuple):
+        raise ConfigError(f"listeners is {_a(listeners)}; pass a list of functions that take an event")
+    for listener in listeners:
+        if not callable(listener):
+            raise ConfigError(f"a listener is {_a(listener)}; pass functions that take an event")
+    return tuple(listeners)
+
+
+def _identifier(function: Callable[..., Any]) -> str:
+    """The function's name as far as it has one."""
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return name if name.isidentifier() else "function"
+
+
+def _a(value: object) -> str:
+    return f"of type {type(value).__name__}"
+
+
+def _run(work: Callable[[], T], stop: StopSwitch) -> T:
+    """Do work that needs an event loop, in this thread if it has none that runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with _same_signals_afterwards():
+            return work()
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, name="freerun session")
+    thread.start()
+    while thread.is_alive():
+        try:
+            concurrent.futures.wait([done])
+            thread.join()
+        except KeyboardInterrupt:
+            stop.press()
+    return done.result()
+
+
+@contextlib.contextmanager
+def _same_signals_afterwards() -> Iterator[None]:
+    """The session handles signals while it runs; the caller's own handlers are put back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
