@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from freerun.api.engine import TextEngine as Engine
     from freerun.api.train import Result, train
     from freerun.config.load import load_recipe
     from freerun.config.recipe import Recipe
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from freerun.events.reader import RunReader
 
 __version__ = "0.1.0"
-__all__ = ["FreerunError", "Recipe", "Result", "RunReader", "load_recipe", "train"]
+__all__ = ["Engine", "FreerunError", "Recipe", "Result", "RunReader", "load_recipe", "train"]
 
 _HOMES = {
+    "Engine": "freerun.api.engine:TextEngine",
     "FreerunError": "freerun.errors",
     "Recipe": "freerun.config.recipe",
     "Result": "freerun.api.train",
@@ -32,7 +34,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'freerun' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    module, _, own_name = _HOMES[name].partition(":")
+    value = globals()[name] = getattr(importlib.import_module(module), own_name or name)
     return value
 
 
