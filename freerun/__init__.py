@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from freerun.api.engine import TextEngine as Engine
+    from freerun.api.evaluate import EvaluationResult, evaluate
     from freerun.api.train import Result, train
     from freerun.config.load import load_recipe
     from freerun.config.recipe import Recipe
@@ -18,14 +19,26 @@ if TYPE_CHECKING:
     from freerun.events.reader import RunReader
 
 __version__ = "0.1.0"
-__all__ = ["Engine", "FreerunError", "Recipe", "Result", "RunReader", "load_recipe", "train"]
+__all__ = [
+    "Engine",
+    "EvaluationResult",
+    "FreerunError",
+    "Recipe",
+    "Result",
+    "RunReader",
+    "evaluate",
+    "load_recipe",
+    "train",
+]
 
 _HOMES = {
     "Engine": "freerun.api.engine:TextEngine",
+    "EvaluationResult": "freerun.api.evaluate",
     "FreerunError": "freerun.errors",
     "Recipe": "freerun.config.recipe",
     "Result": "freerun.api.train",
     "RunReader": "freerun.events.reader",
+    "evaluate": "freerun.api.evaluate",
     "load_recipe": "freerun.config.load",
     "train": "freerun.api.train",
 }

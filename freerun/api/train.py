@@ -1,22 +1,17 @@
 """`freerun.train`: a whole training, called by a program or a notebook.
 
-It does what `freerun train` does and returns how it ended. Where an event loop runs already, as in a notebook, the
-session gets a thread with a loop of its own, which lives as long as the session's processes.
+It does what `freerun train` does and returns how it ended.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
 import dataclasses
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from freerun.api.anywhere import run_anywhere
 from freerun.api.reward import CALLERS_PLACE, importable_name
 from freerun.api.rows import encode_rows, with_rows
 from freerun.config.load import load_recipe
@@ -27,12 +22,11 @@ from freerun.events.reader import RunReader
 from freerun.model.hub import with_local_model
 from freerun.reward.function_grader import check_function
 from freerun.reward.user_function import check_call
-from freerun.session.attachments import Attachments, StopSwitch
+from freerun.session.attachments import Attachments
 from freerun.session.input_files import check_files, check_model_files, names_a_run
 from freerun.session.run_directory import recipe_of_run, recipe_to_resume
-from freerun.session.train import STOP_SIGNALS, Outcome, train_to_end
+from freerun.session.train import Outcome, train_to_end
 
-T = TypeVar("T")
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -87,7 +81,7 @@ def train(
     elif not resume:
         check_model_files(resolved)
     local = with_local_model(resolved)
-    finished = _run(lambda: train_to_end(local, resume=resume, attached=attached), attached.stop)
+    finished = run_anywhere(lambda: train_to_end(local, resume=resume, attached=attached), attached.stop)
     directory = Path(local.run.directory) / local.run.name
     with RunReader(directory) as reader:
         evals = reader.evals()
@@ -133,44 +127,3 @@ def _identifier(function: Callable[..., Any]) -> str:
 
 def _a(value: object) -> str:
     return f"of type {type(value).__name__}"
-
-
-def _run(work: Callable[[], T], stop: StopSwitch) -> T:
-    """Do work that needs an event loop, in this thread if it has none that runs."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        with _same_signals_afterwards():
-            return work()
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    thread = threading.Thread(target=run, name="freerun session")
-    thread.start()
-    while thread.is_alive():
-        try:
-            concurrent.futures.wait([done])
-            thread.join()
-        except KeyboardInterrupt:
-            stop.press()
-    return done.result()
-
-
-@contextlib.contextmanager
-def _same_signals_afterwards() -> Iterator[None]:
-    """The session handles signals while it runs; the caller's own handlers are put back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)

@@ -82,12 +82,12 @@ def _merge(arguments: Sequence[str]) -> int:
     )
     args = parser.parse_args(arguments)
 
-    from freerun.cli.eval import find_model
     from freerun.model.adapter import merge_adapter
     from freerun.model.adapter_directory import base_of, is_adapter
     from freerun.model.checkpoint import load_model, save_model
     from freerun.model.hub import local_directory
     from freerun.model.new_directory import new_directory, require_vacant
+    from freerun.session.evaluation_job import find_model
 
     adapter = args.source if is_adapter(args.source) else find_model(args.source)[0]
     if not is_adapter(adapter):

@@ -32,11 +32,11 @@ class Report:
         self._directory = directory
         self._job: EvalJob = read_job(directory)
         with RunReader(directory) as reader:
-            self._eval: EvalRow = reader.evals()[-1]
-            self._problems: list[ProblemResult] = reader.eval_problems(self._eval.version)
-            self._completions: list[EvalCompletionRow] = reader.eval_completions(self._eval.version)
-        self._ks = tuple(ks) or default_ks(self._eval.num_samples)
-        check_ks(self._ks, self._eval.num_samples)
+            self.row: EvalRow = reader.evals()[-1]
+            self._problems: list[ProblemResult] = reader.eval_problems(self.row.version)
+            self._completions: list[EvalCompletionRow] = reader.eval_completions(self.row.version)
+        self.ks = tuple(ks) or default_ks(self.row.num_samples)
+        check_ks(self.ks, self.row.num_samples)
 
     @property
     def is_empty(self) -> bool:
@@ -45,14 +45,14 @@ class Report:
 
     def describe(self) -> str:
         """The table of estimates, what failed, and how to see more."""
-        job, result = self._job, self._eval
+        job, result = self._job, self.row
         version = f" (version {result.version})" if result.version else ""
         facts = [
             ("model", f"{job.model}{version}"),
             ("problems", f"{result.num_prompts} of the {job.num_available} {job.split} ones of {job.task}"),
             ("sampling", f"{_times(result.num_samples, 'sample')} each, {job.sampling_words}"),
             *self._estimates(),
-            ("reward", "" if self.is_empty else f"{self._mean_reward():.3g} on average"),
+            ("reward", "" if self.is_empty else f"{self.mean_reward():.3g} on average"),
             ("length", "" if self.is_empty else f"{result.mean_length:.1f} tokens on average"),
             ("failed", self._failed()),
             ("wrong", self._wrong()),
@@ -71,8 +71,8 @@ class Report:
 
     def as_json(self) -> str:
         """Everything but the completions, which the store has."""
-        job, result = self._job, self._eval
-        passes = {str(k): self._pass_at(k)._asdict() for k in self._ks}
+        job, result = self._job, self.row
+        passes = {str(k): self.pass_at(k)._asdict() for k in self.ks}
         body = {
             "model": job.model,
             "version": result.version,
@@ -85,26 +85,28 @@ class Report:
             "num_samples": result.num_samples,
             "num_failed": result.num_failed,
             "pass_at": passes,
-            "mean_reward": self._mean_reward(),
+            "mean_reward": self.mean_reward(),
             "mean_length": result.mean_length,
             "directory": str(self._directory),
             "problems": msgspec.to_builtins(self._problems),
         }
         return json.dumps(_without_nan(body), indent=2)
 
-    def _pass_at(self, k: int) -> Estimate:
+    def pass_at(self, k: int) -> Estimate:
+        """The chance that one of k samples is right, with its interval."""
         counts = [(p.num_samples, p.num_correct) for p in self._problems if p.num_samples]
         return estimate_pass_at_k(counts, k)
 
     def _estimates(self) -> Iterator[tuple[str, str]]:
         if self.is_empty:
             return
-        for k in self._ks:
-            value, low, high = self._pass_at(k)
-            also = f"   (the same as mean@{self._eval.num_samples})" if k == 1 < self._eval.num_samples else ""
+        for k in self.ks:
+            value, low, high = self.pass_at(k)
+            also = f"   (the same as mean@{self.row.num_samples})" if k == 1 < self.row.num_samples else ""
             yield f"pass@{k}", f"{percent(value)}  95 % interval [{percent(low)}, {percent(high)}]{also}"
 
-    def _mean_reward(self) -> float:
+    def mean_reward(self) -> float:
+        """Over the problems that could be graded; nan if there are none."""
         rewards = [problem.mean_reward for problem in self._problems if problem.num_samples]
         return sum(rewards) / len(rewards) if rewards else math.nan
 

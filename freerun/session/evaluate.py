@@ -24,6 +24,7 @@ from freerun.events.store import Store
 from freerun.model.directory_check import check_directory
 from freerun.protocols import Generator
 from freerun.reward.answers import check_answers
+from freerun.session.attachments import StopSwitch
 from freerun.session.build import (
     check_backends,
     check_model,
@@ -48,13 +49,20 @@ class Greedy:
         return await self._generator.generate(msgspec.structs.replace(request, sampling=sampling))
 
 
-def run_eval(job: EvalJob, directory: Path) -> None:
+def run_eval(job: EvalJob, directory: Path, *, stop: StopSwitch | None = None) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`, or nothing if it fails."""
     began = time.monotonic()
+
+    async def evaluate_job() -> tuple[Evaluation, int]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        if stop is not None and task is not None:
+            stop.connect(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await _evaluate(job, directory / "logs")
+
     check_backends(job.recipe, trains=False)
     check_directory(Path(job.model))
     with results_directory(directory):
-        result, num_available = asyncio.run(_evaluate(job, directory / "logs"))
+        result, num_available = asyncio.run(evaluate_job())
         seconds = time.monotonic() - began
         with Store(directory) as store:
             num_samples = job.recipe.eval.num_samples

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from freerun.cli.eval import find_recipe
 from freerun.cli.main import main
 from freerun.config.load import load_recipe
 from freerun.config.shipped import recipe_file, shipped_recipes, summary_of
 from freerun.data.mixture import parts_of
 from freerun.errors import ConfigError
 from freerun.model.tiny import make_tiny
+from freerun.session.evaluation_job import find_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 MAX_WIDTH = 140

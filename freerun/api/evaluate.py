@@ -1,0 +1,75 @@
+"""`freerun.evaluate`: what `freerun eval` measures, as values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from freerun.api.anywhere import run_anywhere
+from freerun.config.recipe import Recipe
+from freerun.evaluation.job import Split
+from freerun.evaluation.report import Report
+from freerun.events.pass_at_k import Estimate
+from freerun.events.reader import RunReader
+from freerun.session.attachments import StopSwitch
+from freerun.session.evaluate import run_eval
+from freerun.session.evaluation_job import make_job, new_directory
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Estimates over the prompts, each with its 95 % interval."""
+
+    accuracy: Estimate
+    """pass@1: `value`, `low` and `high`; all nan if nothing could be graded."""
+    pass_at: dict[int, Estimate]
+    """The chance that one of k samples is right, by k."""
+    mean_reward: float
+    num_prompts: int
+    num_samples: int
+    num_failed: int
+    """Prompts that could not be graded."""
+    directory: Path
+    """Where all of it is recorded; `freerun eval DIRECTORY` shows it."""
+
+    def reader(self) -> RunReader:
+        """Every prompt and completion; close it, or use it in a `with`."""
+        return RunReader(self.directory)
+
+
+def evaluate(
+    model_or_run: str | Path,
+    task: Recipe | str | Path = "",
+    *,
+    version: int | None = None,
+    ks: Sequence[int] = (),
+    split: Split = "held-out",
+    greedy: bool = False,
+    output: str | Path | None = None,
+) -> EvaluationResult:
+    """Measure a model directory, or the newest checkpoint of a run or that of `version`.
+
+    `task` is a recipe, the path or name of one, a built-in task or a data file; a run has its own. Results are
+    kept in `output`, by default in a new directory below the run or below `evals`.
+    """
+    target = Path(model_or_run)
+    what = task if isinstance(task, Recipe) else str(task)
+    job = make_job(target, what, [], version=version, ks=ks, split=split, is_greedy=greedy)
+    directory = Path(output) if output is not None else new_directory(target, job)
+    stop = StopSwitch()
+    try:
+        run_anywhere(lambda: run_eval(job, directory, stop=stop), stop)
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
+    report = Report(directory, ks)
+    return EvaluationResult(
+        accuracy=report.pass_at(1),
+        pass_at={k: report.pass_at(k) for k in report.ks},
+        mean_reward=report.mean_reward(),
+        num_prompts=report.row.num_prompts,
+        num_samples=report.row.num_samples,
+        num_failed=report.row.num_failed,
+        directory=directory,
+    )

@@ -1,0 +1,139 @@
+"""What an evaluation is asked to do: the model that a path means, and the prompts that a task means."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from freerun.config.load import key_types, load_recipe, make_recipe
+from freerun.config.recipe import Recipe
+from freerun.config.shipped import shipped_recipes
+from freerun.errors import CheckpointError, ConfigError, ModelError
+from freerun.model.adapter_directory import is_adapter
+from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
+from freerun.session.input_files import check_data_files
+
+if TYPE_CHECKING:
+    from freerun.controller.checkpoint import Checkpoint
+    from freerun.evaluation.job import EvalJob, Split
+
+
+def make_job(
+    target: Path,
+    task: str | Recipe,
+    overrides: Sequence[str],
+    *,
+    version: int | None,
+    ks: Sequence[int],
+    split: Split,
+    is_greedy: bool,
+) -> EvalJob:
+    """Everything that decides the evaluation, checked before anything starts."""
+    from freerun.evaluation.job import EvalJob
+    from freerun.evaluation.report import check_ks
+
+    model, version = find_model(target, version)
+    own_recipe = target / "config.toml"
+    if isinstance(task, Recipe):
+        recipe, task = task, ""
+    else:
+        recipe = find_recipe(task, own_recipe if own_recipe.is_file() else None, overrides)
+    if is_greedy:  # all samples would be the same
+        recipe = dataclasses.replace(recipe, eval=dataclasses.replace(recipe.eval, num_samples=1))
+    check_data_files(recipe)
+    check_ks(ks, recipe.eval.num_samples)
+    rows = recipe.data.path or recipe.run.name  # a mixture has no path of its own
+    name = task or (rows if recipe.data.reads_rows else recipe.data.task)
+    return EvalJob(recipe, str(model), version, Path(name).name, split, is_greedy)
+
+
+def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
+    """The model directory itself, or that of a run's checkpoint: the newest, or the one of `version`."""
+    target = Path(local_directory(str(target)))
+    if (target / "config.json").is_file() or is_adapter(target):
+        if version is not None:
+            raise CheckpointError(f'"{target}" is a model, not a run: it has no version {version}')
+        _verify_own_checkpoint(target)
+        return target, 0
+    if is_hub_name(str(target)):
+        raise ModelError(f'"{target}" is no directory here, and {how_to_fetch(str(target))}')
+    if not (target / "config.toml").is_file():
+        raise ModelError(
+            f'"{target}" is neither a model directory (no config.json) nor a run (no config.toml); '
+            "name one, such as models/smollm2 or runs/times-tables"
+        )
+    from freerun.controller.checkpoint import read_checkpoint
+
+    checkpoints = target / "checkpoints"
+    if version is None:
+        checkpoint = _newest_whole(target, checkpoints)
+    elif (checkpoints / f"step-{version}").is_dir():
+        checkpoint = read_checkpoint(checkpoints / f"step-{version}")
+    else:
+        kept = ", ".join(sorted(path.name for path in checkpoints.glob("step-*"))) or "none"
+        raise CheckpointError(f'the run "{target}" has no checkpoint of version {version}; it keeps {kept}')
+    return checkpoint.model_directory, checkpoint.state.version
+
+
+def _newest_whole(run: Path, checkpoints: Path) -> Checkpoint:
+    """The run's newest whole checkpoint; says so if newer ones are damaged."""
+    from freerun.controller.checkpoint import find_checkpoint
+
+    found = find_checkpoint(checkpoints)
+    if found.checkpoint is None:
+        raise CheckpointError(f'the run "{run}" has no checkpoint yet (no checkpoints/step-*)')
+    for damage in found.damage:
+        print(f"freerun: {damage}; using {found.checkpoint.directory.name} instead", file=sys.stderr)
+    return found.checkpoint
+
+
+def _verify_own_checkpoint(model: Path) -> None:
+    """The model of a checkpoint has a manifest above it: refuse files that do not match it."""
+    from freerun.controller.manifest import MANIFEST_FILE, verify
+
+    checkpoint = model.resolve().parent
+    if model.resolve().name == "model" and (checkpoint / MANIFEST_FILE).exists():
+        verify(checkpoint)
+
+
+def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) -> Recipe:
+    """The recipe that TASK names, or the run's own (without one: the defaults) with the data that TASK names."""
+    if _is_recipe(task):
+        return load_recipe(Path(task), overrides)
+    if not task and own_recipe is None:
+        raise ConfigError("a model directory is no run: say what to evaluate it on with --task TASK")
+    data = [*_data_overrides(task), *overrides]
+    if own_recipe is None:
+        return make_recipe(Path(task).stem, data)
+    # What the run says of its own data means nothing for other data; only how long a prompt may be stays true.
+    of_own_data = [key for key in key_types() if key.startswith("data.") and key != "data.max_prompt_tokens"]
+    return load_recipe(own_recipe, data, without=of_own_data if task else ())
+
+
+def _is_recipe(task: str) -> bool:
+    """Whether TASK is a recipe; a name that a shipped recipe shares with a built-in task is the task."""
+    from freerun.data.tasks import is_built_in
+
+    return task.endswith(".toml") or (
+        task in shipped_recipes() and not is_built_in(task) and not Path(task).is_file()
+    )
+
+
+def _data_overrides(task: str) -> list[str]:
+    if not task:
+        return []
+    if Path(task).is_file():
+        return ["--data.task", "file", "--data.path", task, "--data.held_out_path", task]
+    return ["--data.task", task]
+
+
+def new_directory(target: Path, job: EvalJob) -> Path:
+    """A name that says what and when: below the run, or below evals/ for a model directory."""
+    is_run = (target / "config.toml").is_file()
+    subject = f"step-{job.version}" if is_run else target.resolve().name
+    name = f"{subject}-{Path(job.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return (target / "evals" if is_run else Path("evals")) / name
