@@ -32,7 +32,7 @@ def run_anywhere(work: Callable[[], T], stop: StopSwitch) -> T:
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the edge of a thread: raised in the other
             done.set_exception(error)
 
     thread = threading.Thread(target=run, name="freerun session")

@@ -58,7 +58,7 @@ class Listeners:
         for listener in self._listeners.copy():
             try:
                 listener(event)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the edge of user code: it must not end the run
                 self._listeners.remove(listener)
                 name = getattr(listener, "__qualname__", type(listener).__name__)
                 reason = printable(f"{type(error).__name__}: {error}")
