@@ -3,7 +3,7 @@
     python -m bench.code_grader               # all 591, about 10 seconds
     FREERUN_DATA=DIR python -m bench.code_grader
 
-One execution is everything between the completion's text and the verdict: finding the program, two forks,
+One execution is everything between the completion's text and the verdict: finding the program, three forks,
 both jails, the program, its tests, and clearing up. Exits with 1 if fewer than 590 pass.
 """
 
