@@ -1,5 +1,6 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
+#   make test-all                     the slow tests too, and those with real Ray and vLLM
 #   make backends                     .venv-backends: freerun with Ray and vLLM
 #   make lock                         write the versions of .venv to requirements-dev.lock
 #   make bench ARGS="euclid peak"      measure these claims; all of them without ARGS
@@ -12,7 +13,7 @@ TORCH := torch==2.13.0
 # The tested versions of .venv. .venv-backends is not held to them.
 LOCK := requirements-dev.lock
 
-.PHONY: demo test check lock backends test-backends bench clean
+.PHONY: demo test test-slow test-all check lock backends test-backends bench clean
 
 $(VENV)/.installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -29,7 +30,12 @@ demo: $(VENV)/.installed models/smollm2/model.safetensors
 	$(BIN)/freerun train recipes/times-tables.toml --run.name demo-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(VENV)/.installed
+	$(BIN)/pytest -m slow
+
+test-all: test test-slow test-backends
 
 $(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
 	$(PYTHON) -m venv $(BACKENDS)

@@ -1,1 +1,1 @@
-"""What is measured, and how: one file for each claim, `python -m bench` for all of them."""
+"""Benchmarks: one file per claim; `python -m bench` runs all of them."""

@@ -1,18 +1,17 @@
-"""Measure the claims and write the table.
+"""Measure the claims, then write the table and the chart.
 
-    python -m bench                       # all of them: more than an hour; peers are installed on the way
-    python -m bench loads training        # some
-    python -m bench --table               # only the table, from the results that are there
+    python -m bench                       # all claims: more than an hour; installs the peers it needs
+    python -m bench loads training        # some claims
+    python -m bench --table               # only the table and the chart, from the recorded results
 
-Give the machine nothing else to do meanwhile. Each claim leaves docs/results/speed/<claim>.json; the table is
-docs/results/speed.md.
+Leave the machine idle otherwise. Each claim writes docs/results/speed/<claim>.json. The table is
+docs/results/speed.md, the chart docs/figures/speed-{light,dark}.svg.
 """
-
-from __future__ import annotations
 
 import argparse
 import importlib
 
+from bench.chart import write_chart
 from bench.harness import show
 from bench.table import write_table
 
@@ -28,6 +27,7 @@ CLAIMS = (
     "trl",
     "euclid",
     "smollm2",
+    "lending",
     "scaling",
 )
 """Modules of this package, each with a `measure(turns)`."""
@@ -45,6 +45,7 @@ def main() -> None:
         show(f"== {name}")
         importlib.import_module(f"bench.{name}").measure(args.turns)
     write_table()
+    write_chart()
 
 
 if __name__ == "__main__":

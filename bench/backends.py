@@ -3,11 +3,9 @@
     .venv-backends/bin/python -m bench.backends                     # all of them, about 25 minutes
     .venv-backends/bin/python -m bench.backends --only vllm ray     # some
 
-Held-out accuracy, largest staleness and interrupts are read from the runs' own stores. It is no measurement of
+Held-out accuracy, maximum staleness and interrupts are read from the stores of the runs. This does not measure
 speed: two ranks and an engine share two cores here, and vLLM takes half a minute or more to start.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

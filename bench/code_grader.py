@@ -1,13 +1,11 @@
-"""The canonical solutions of HumanEval and MBPP through the code grader: how many pass, and what one costs.
+"""The canonical solutions of HumanEval and MBPP in the code grader: how many pass, and the cost of one execution.
 
     python -m bench.code_grader               # all 591, about 10 seconds
     FREERUN_DATA=DIR python -m bench.code_grader
 
-One execution is everything between the completion's text and the verdict: finding the program, three forks,
-both jails, the program, its tests, and clearing up. Exits with 1 if fewer than 590 pass.
+One execution is everything between the completion's text and the verdict: finding the program, three forks, both
+sandboxes, the program, its tests, and cleaning up. Exits with 1 if fewer than 590 pass.
 """
-
-from __future__ import annotations
 
 import os
 import statistics
@@ -17,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from code_problems import canonical_problems, data_directory
+from code_tasks import canonical_tasks, data_directory
 
 from freerun.reward.code import judge, prove
 from freerun.sandbox.sandbox import Sandbox
@@ -32,18 +30,18 @@ def main() -> None:
     sandbox = Sandbox()
     prove(sandbox)
     milliseconds = []
-    problems = canonical_problems(directory)
+    prompts = canonical_tasks(directory)
     num_passed = 0
-    for problem in problems:
+    for prompt in prompts:
         start = time.perf_counter()
-        verdict = judge(sandbox, problem.prompt, problem.completion, problem.answer)
+        verdict = judge(sandbox, prompt.prompt, prompt.completion, prompt.answer)
         milliseconds.append(1000 * (time.perf_counter() - start))
         num_passed += verdict.passed
         if not verdict.passed:
-            print(f"{problem.key}: {verdict.reason}")
+            print(f"{prompt.key}: {verdict.reason}")
     sandbox.close()
     percentiles = statistics.quantiles(milliseconds, n=20)
-    print(f"{num_passed} of {len(problems)} pass, as uid {os.getuid()}, load {os.getloadavg()[0]:.1f}")
+    print(f"{num_passed} of {len(prompts)} pass, as uid {os.getuid()}, load {os.getloadavg()[0]:.1f}")
     print(f"one execution: median {statistics.median(milliseconds):.1f} ms, 95 % under {percentiles[-1]:.1f} ms")
     sys.exit(num_passed < MIN_PASSED)
 

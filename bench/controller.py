@@ -1,11 +1,9 @@
-"""What the controller can drive, and what it costs.
+"""How much the controller can drive, and what it costs.
 
-Two figures, each for itself: trajectories per second of a run whose workers answer at once, so that nothing but
-the controller's process can be the limit; and the CPU time of that process in real runs, between their first and
-their last step.
+Two independent figures: trajectories per second of a run whose workers answer immediately, which leaves the
+controller's process as the only limit; and the CPU time of that process in real runs, between the first and the
+last step.
 """
-
-from __future__ import annotations
 
 import re
 import statistics
@@ -25,12 +23,11 @@ from freerun.events.reader import RunReader
 
 SIMULATED_STEPS = 60
 FIRST_STEPS = 5
-"""Left out: the workers come up, the buffer fills."""
+"""Not measured: the workers start, the buffer fills."""
 NUM_GRADERS = 4
-"""A grader process judges one completion after another, so one alone waits for messages more than it grades."""
+"""A grader process grades one completion at a time; a single one would mostly wait for messages."""
 REAL_RUNS = {EUCLID: 200, ROOT / "recipes/times-tables.toml": 4}
-"""Recipes and how many steps of them: of the short ones so many that the first evaluation, which runs beside them,
-weighs little."""
+"""Recipes and steps: enough steps of the short recipe to make the concurrent first evaluation negligible."""
 QUIET = ["--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
 BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engine.num_slots", "128"]
 
@@ -68,9 +65,9 @@ def measure(turns: int) -> None:
                 lower_is_better=True,
                 settings={"recipe": str(recipe.relative_to(ROOT)), "steps": REAL_RUNS[recipe]},
                 note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core. "
-                f"{statistics.median(cost.num_per_second for cost in of_turns):.3g} trajectories a second passed, "
-                f"{statistics.median(cost.milliseconds for cost in of_turns):.2g} ms for each. A trajectory "
-                "costs about as much whatever the model.",
+                f"{statistics.median(cost.num_per_second for cost in of_turns):.3g} trajectories per second, "
+                f"{statistics.median(cost.milliseconds for cost in of_turns):.2g} ms each. The cost of a "
+                "trajectory hardly depends on the model.",
             )
             for recipe, of_turns in costs.items()
         ),
@@ -94,16 +91,16 @@ def _rate(scratch: Path, turn: int) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of the controller's process in a run."""
+    """The controller's process in one run."""
 
     percent: float
     """Of one core."""
     num_per_second: float
-    """Trajectories that were trained on."""
+    """Trajectories trained on."""
 
     @property
     def milliseconds(self) -> float:
-        """For each of them."""
+        """CPU milliseconds per trajectory."""
         return 10 * self.percent / self.num_per_second
 
 

@@ -1,11 +1,9 @@
-"""Whole runs against each other: how long the same number of trajectories takes, and whether they teach as much.
+"""Whole runs compared: how long the same number of trajectories takes, and whether the models learn equally well.
 
-A side is a way to use the same two cores. Every side trains the same number of steps on the same prompts, from the
-same model; its figure is trained trajectories per second, from the moment the first weights are in an engine to
-the end of the last step. Filling the pipeline is part of it.
+A side is one way to use the same two cores. Every side trains the same number of steps on the same prompts from
+the same model. Its figure is trained trajectories per second, from the moment the first weights are in an engine
+to the end of the last step. Filling the pipeline is included.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -31,23 +29,23 @@ ASYNCHRONOUS: dict[str, Overrides] = {
     "one engine and one trainer, each on its core": ("--train.num_threads", "1"),
     "two engines, which lend their cores": ("--engine.num_workers", "2"),
 }
-"""Ways to use the cores; each side of a comparison is measured with its fastest."""
+"""Ways to use the cores; each side of a comparison uses its fastest."""
 
 BOTH_CORES: dict[str, Overrides] = {
     "two engines, which lend their cores": ("--engine.num_workers", "2"),
     "one engine and one trainer of two threads": ("--engine.num_threads", "2", "--train.num_threads", "2"),
     "two engines, two trainer ranks": ("--engine.num_workers", "2", "--train.num_ranks", "2"),
 }
-"""Ways in which generation and training each have both cores, as suits those that take turns."""
+"""Ways that give both cores to generation and training alternately, for synchronous runs."""
 
 SYNCHRONOUS = ASYNCHRONOUS | BOTH_CORES
 TRIAL_SHARE = 0.4
-"""Of a run's steps, in the runs that find the fastest way."""
+"""Share of a run's steps in the trial runs that find the fastest way."""
 
 
 @dataclass
 class Figures:
-    """What one side's runs have shown, one entry for each."""
+    """The figures of one side, one entry per run."""
 
     trajectories_per_second: list[float] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
@@ -79,7 +77,7 @@ class EndToEnd:
         return speed
 
     def fastest(self, ways: Mapping[str, Overrides], *always: str) -> tuple[str, dict[str, float]]:
-        """The way that took least time in one run each, and what each reached."""
+        """The fastest way in one run each, and the speed of all."""
         tried = {}
         num_steps = ("--train.num_steps", str(math.ceil(TRIAL_SHARE * self._num_steps)))
         for name, overrides in ways.items():
@@ -88,7 +86,7 @@ class EndToEnd:
         return max(tried, key=lambda name: tried[name]), tried
 
     def in_turns(self, sides: Mapping[str, Overrides], *, turns: int) -> dict[str, Figures]:
-        """Every side once a turn, with the turn's seed; who begins changes."""
+        """Every side once per turn, with the turn's seed, in alternating order."""
         figures = {side: Figures() for side in sides}
         for turn in range(turns):
             order = list(sides) if turn % 2 == 0 else list(sides)[::-1]
@@ -99,7 +97,7 @@ class EndToEnd:
 
 
 def describe(reader: RunReader) -> dict[str, Any]:
-    """Speed, and who was busy for how much of the time."""
+    """Speed, and the busy share of each process."""
     steps = reader.steps()
     state = RunState()
     for event in reader.events():
@@ -120,7 +118,7 @@ def describe(reader: RunReader) -> dict[str, Any]:
 
 
 def held_out_accuracy(run: Path, *overrides: str) -> float:
-    """Of the model that a run ended with."""
+    """Held-out accuracy of a run's final model."""
     command = [sys.executable, "-m", "freerun.cli.main", "eval", str(run), "--json", "--k", "1", *overrides]
     shown = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
     return float(json.loads(shown)["pass_at"]["1"]["value"])

@@ -1,13 +1,11 @@
-"""The environments of our peers, made when they are not there: each pins what the others want otherwise.
+"""The environments of the systems we compare with, created on demand: their requirements contradict each other.
 
-torch comes first in each, and is held while the rest is installed: a peer that asks for a newer one must not bring
-another torch, with CUDA, into a comparison of the same kernels on the same cores.
+torch is installed first in each and held while the rest is installed. Otherwise a system that asks for a newer one
+would bring another torch, with CUDA, into a comparison of the same kernels on the same cores.
 
 AReaL asks for an older torch than ours, and for CUDA builds, inference servers and agent frameworks that its
-training engine does not import. So it is installed alone, beside what that engine imports.
+training engine does not import. So it is installed without dependencies, next to what that engine imports.
 """
-
-from __future__ import annotations
 
 import subprocess
 import sys
@@ -79,7 +77,7 @@ def areal() -> Path:
 
 
 def _environment(name: str, *installs: Sequence[str]) -> Path:
-    """Its Python; it is made from nothing unless an earlier run has finished it."""
+    """Its Python; created from scratch unless an earlier run completed it."""
     directory = ROOT / name
     python, marker = directory / "bin/python", directory / ".installed"
     if not marker.exists():

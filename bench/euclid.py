@@ -1,11 +1,9 @@
 """End to end where decoding is latency-bound: Euclid to 199, a tiny model, derivations with a long tail.
 
-Asynchronous (at most 4 versions of staleness) against our own synchronous loop at its best, and against one step
-of overlap with whole batches. The models that the runs end with are evaluated on the same held-out problems, and
-the table says what came of it.
+Asynchronous (at most 4 versions of staleness) vs. our best synchronous configuration, and vs. one step of overlap
+with whole batches. The resulting models are evaluated on the same held-out prompts, and the table reports the
+accuracies.
 """
-
-from __future__ import annotations
 
 import math
 import statistics
@@ -50,7 +48,7 @@ def measure(turns: int) -> None:
         f"{side} {percent(statistics.mean(values))} ± {percent(_standard_error(values))}"
         for side, values in accuracies.items()
     )
-    note += ". Busy, of the time: " + ", ".join(f"{side} {_busy(figures[side])}" for side in figures)
+    note += ". Busy share: " + ", ".join(f"{side} {_busy(figures[side])}" for side in figures)
     speeds = {side: figures[side].trajectories_per_second for side in figures}
 
     def result(side: str, peer: str, *, at_least: float, aim: float, note: str = "") -> Result:
@@ -83,13 +81,13 @@ def _accuracies(figures: Figures) -> list[float]:
 
 
 def _busy(figures: Figures) -> str:
-    """Of each engine and of the trainer."""
+    """Busy share of each engine and of the trainer."""
     engines = statistics.mean(share for run in figures.details for share in run["engines_busy"].values())
     trainer = statistics.mean(run["trainer_busy"] for run in figures.details)
     return f"engine {engines:.0%} and trainer {trainer:.0%}"
 
 
 def _standard_error(accuracies: list[float]) -> float:
-    """Of the mean, by the number of problems alone: runs of other seeds may differ by more."""
+    """Standard error of the mean over prompts; the variation between seeds may be larger."""
     mean = statistics.mean(accuracies)
     return math.sqrt(mean * (1 - mean) / (NUM_HELD_OUT * len(accuracies)))

@@ -1,10 +1,8 @@
-"""Tokens generated per second, SmolLM2 in fp32 on both cores, groups of 8: what the comparisons have in common.
+"""Tokens generated per second, SmolLM2 in fp32 on both cores, groups of 8: the common part of the comparisons.
 
-Lengths are forced, so all sides produce the same number of tokens. Each side counts in the setting that is its
-fastest on this work: those that come close in a trial on completions a quarter as long all take part in the turns.
+Lengths are forced, so all sides produce the same number of tokens. Each side is measured in its fastest setting:
+the settings that come close to the best in a trial, on completions a quarter as long, all take part.
 """
-
-from __future__ import annotations
 
 import os
 import random
@@ -21,13 +19,13 @@ from bench.models import smollm2
 PROMPT_TOKENS, GROUP_SIZE = 60, 8
 MAX_SEQUENCES = 64
 CLOSE = 0.8
-"""Of the fastest in the trial: what is slower than that is left out."""
+"""Relative to the fastest setting in the trial; slower ones are left out."""
 VOCABULARY = range(1_000, 49_000)
 """Ordinary tokens, none of them special."""
 
 Groups = list[dict[str, Any]]
 Setting = Callable[[Groups, int], dict[str, Any]]
-"""One way to ask one side: groups and a seed in, figures out."""
+"""One setting of one side: groups and a seed in, figures out."""
 
 
 def groups_of(lengths: list[int], seed: int = 0) -> Groups:
@@ -53,7 +51,7 @@ def our_settings(sides: ExitStack) -> dict[str, Setting]:
 
 
 def together(sides: list[Side], **options: int) -> Setting:
-    """Deal the groups among processes; the last one to finish ends the measurement."""
+    """Distribute the groups over processes; the last one to finish ends the measurement."""
 
     def ask(groups: Groups, seed: int) -> dict[str, Any]:
         shares = [groups[index :: len(sides)] for index in range(len(sides))]
@@ -76,7 +74,7 @@ def compare(
     *,
     limit: str,
 ) -> Result:
-    """Both sides in turns; `limit` says what keeps ours from being faster."""
+    """Both sides alternately; `limit` says what limits our speed."""
     show(f"{claim}, against {peer}")
     ours_tried, theirs_tried = try_out(ours, groups), try_out(theirs, groups)
     our_names, their_names = close_to_fastest(ours_tried), close_to_fastest(theirs_tried)
@@ -116,7 +114,7 @@ def close_to_fastest(tried: dict[str, float]) -> list[str]:
 
 
 def fastest(turns: dict[str, list[float]]) -> str:
-    """The setting with the highest median of its turns."""
+    """The setting with the highest median."""
     return max(turns, key=lambda name: statistics.median(turns[name]))
 
 
@@ -125,7 +123,7 @@ def shortened(groups: Groups, factor: int) -> Groups:
 
 
 def speed(setting: Setting, groups: Groups, seed: int) -> float:
-    """Tokens per second; raises if the side did other work than it was asked to."""
+    """Tokens per second; raises if the side did not do the requested work."""
     figures = setting(groups, seed)
     expected = sum(sum(group["lengths"]) for group in groups)
     if figures["tokens"] != expected:

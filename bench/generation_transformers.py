@@ -1,6 +1,4 @@
-"""Generation against transformers, lengths with a long tail: padded, `generate` runs a batch to its longest."""
-
-from __future__ import annotations
+"""Generation vs. transformers, long-tailed lengths: padded, `generate` runs a batch to its longest completion."""
 
 import os
 import random
@@ -15,8 +13,8 @@ MAX_LENGTH = 256
 MAX_SLOW_TURNS = 2
 """Of continuous batching, which takes minutes."""
 LIMIT = (
-    "Towards the end only the longest completions are left, and a step of few rows takes as long as reading the "
-    "weights: 0.54 GB for each of up to 256 tokens, on every side."
+    "At the end only the longest completions are left, and a step with few rows takes as long as reading the "
+    "weights, on every side: 0.54 GB per token."
 )
 
 
@@ -51,7 +49,7 @@ def long_tailed_lengths(seed: int = 0) -> list[int]:
 
 
 def transformers_settings(peers: ExitStack) -> tuple[dict[str, Setting], dict[str, Setting]]:
-    """Padded batches, and continuous batching with short pages: each page a sequence touches is read whole."""
+    """Padded batches, and continuous batching with short pages: a page is always read as a whole."""
 
     def start(*cores: int) -> Side:
         return peers.enter_context(Side("generate.py", str(smollm2()), python=trl(), cores=cores))

@@ -1,6 +1,4 @@
-"""Generation against vLLM's CPU build: completions of 128 tokens each, 32 and 64 at a time."""
-
-from __future__ import annotations
+"""Generation vs. vLLM's CPU build: completions of 128 tokens, 32 and 64 at a time."""
 
 import os
 from contextlib import ExitStack
@@ -12,8 +10,8 @@ from bench.models import smollm2
 
 NEW_TOKENS = 128
 LIMIT = (
-    "Most of a step of ours is matrix products, which run near the processor's peak "
-    "([decision 16](../decisions/0016-engine-speed.md)); vLLM has the same ones to do."
+    "Most of our step is matrix products near the processor's peak "
+    "([decision 16](../decisions/0016-engine-speed.md)); vLLM needs the same ones."
 )
 
 

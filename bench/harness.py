@@ -1,10 +1,10 @@
-"""How a claim is measured: two sides, the same work, in turns, in one run; the figure is the ratio and its spread.
+"""How a claim is measured: two sides do the same work alternately in one process run; the figure is the ratio.
 
     claim.py ─► Side (a process in its own environment) ─┐
              ─► Side                                     ├─► in_turns ─► Result ─► docs/results/speed/<claim>.json
                                                          ┘
-A turn is one measurement of each side, one right after the other, and gives one ratio: a slow spell of the machine
-hits both. What is reported is the median ratio and the range over the turns.
+A turn is one measurement of each side, back to back, and gives one ratio: a slow phase of the machine affects
+both. Reported are the median ratio and the range over the turns.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOAD_BEFORE = os.getloadavg()[0]
-"""Of the machine, while nothing is measured yet."""
+"""Load average before the measurement."""
 RESULTS = ROOT / "docs/results/speed"
 SIDES = Path(__file__).parent / "sides"
 
 
 class Side:
-    """One side of a comparison: a process that waits to be asked."""
+    """One side of a comparison: a process that works on request."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Side:
         self._read()
 
     def ask(self, **work: Any) -> dict[str, Any]:
-        """Have it work, and wait for its figures."""
+        """Send work and wait for the figures."""
         assert self._process.stdin is not None
         print(json.dumps(work), file=self._process.stdin, flush=True)
         return self._read()
@@ -86,7 +86,7 @@ class Result:
     unit: str
     ours: list[float]
     theirs: list[float]
-    """Of each turn; empty where the claim is not a ratio: then `ours` is the figure itself."""
+    """One per turn. Empty if the claim is not a ratio; `ours` is then the figure itself."""
     lower_is_better: bool = False
     """Memory, time lost: the figure must be at most `at_least`."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Result:
 
 
 def in_turns(*sides: Callable[[], float], turns: int, warms_up: bool = True) -> tuple[list[float], ...]:
-    """Measure every side once in each turn, after one turn that warms them up; every other turn runs backwards."""
+    """Measure every side once per turn, after a warm-up turn; every other turn reverses the order."""
     figures: tuple[list[float], ...] = tuple([] for _ in sides)
     for turn in range(-1 if warms_up else 0, turns):
         order = range(len(sides)) if turn % 2 == 0 else range(len(sides))[::-1]
@@ -118,7 +118,7 @@ def in_turns(*sides: Callable[[], float], turns: int, warms_up: bool = True) -> 
 
 
 def record(name: str, *results: Result) -> None:
-    """Keep the results of one claim file, with where and of what they were measured."""
+    """Write the results of one claim, with the machine and the commit."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     rows = [
         {
@@ -139,7 +139,7 @@ def record(name: str, *results: Result) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What a figure was measured on."""
+    """The machine and the commit of a measurement."""
     with open("/proc/cpuinfo") as cpuinfo:
         models = [line.split(":")[1].strip() for line in cpuinfo if line.startswith("model name")]
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]

@@ -1,12 +1,9 @@
-"""Interruptible generation against waiting: new weights at once, or when all running sequences are finished.
+"""Interruptible generation vs. draining: new weights immediately, or when all running sequences have finished.
 
-Both sides are the same run, from the same warm-started model, with as many steps; what differs is
-`engine.kv_on_load`, and that the side that waits has as many slots as suit it: fewer are sooner finished. The
-long-tailed derivations of Euclid's algorithm are what is waited for (AReaL reports 12 to 17 % more tokens a
-second).
+Both sides are the same run from the same warm-started model with the same number of steps. They differ in
+`engine.kv_on_load`, and the draining side uses its best number of slots: fewer finish sooner. The long-tailed
+derivations of Euclid's algorithm are what it waits for (AReaL reports 12 to 17 % more tokens per second).
 """
-
-from __future__ import annotations
 
 import tempfile
 from pathlib import Path
@@ -18,7 +15,7 @@ from bench.runs import EUCLID, euclid_start
 NUM_STEPS = 60
 INTERRUPTIBLE, WAITING = "recompute", "drain"
 SLOTS = {f"{count} slots": ("--engine.num_slots", str(count)) for count in (120, 72, 48, 24)}
-"""Five batches, as many as may be on the way, down to one."""
+"""From five batches, the most that may be in flight, down to one."""
 
 
 def measure(turns: int) -> None:

@@ -1,11 +1,9 @@
-"""What a load of new weights costs an engine beyond recomputing its cache: time in which it generates nothing.
+"""What a load of new weights costs an engine apart from recomputing its cache: time without generation.
 
 SmolLM2 decodes 32 sequences on one thread, and a new version arrives in shared memory every five seconds. The
-figure is the share of the time that decoding stands still: for the checksum, the swap and the packing. The cache
-is kept; computing it again is what the interrupt itself costs. Writing the weights is the trainer's work.
+figure is the share of time in which decoding is paused for checksum, swap and packing. The cache is kept:
+recomputing it is the cost of the interrupt itself. Writing the weights is the trainer's work.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from freerun.model.checkpoint import empty_model, load_model
 from freerun.types import Request, Sampling
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 
 SECONDS_BETWEEN_LOADS = 5.0
 LOADS_PER_TURN = 3
@@ -34,7 +32,7 @@ def measure(turns: int) -> None:
     directory = smollm2()
     trained = load_model(directory)
     state = {name: parameter.detach() for name, parameter in trained.named_parameters()}
-    shared = SharedWeights(create_buffers("bench"), WeightLayout(trained))
+    shared = SharedMemoryChannel(create_buffers("bench"), WeightLayout(trained))
     engine = make_engine(directory)
     versions = iter(range(1_000_000))
     publish_and_load(engine, shared, state, next(versions))
@@ -57,7 +55,7 @@ def measure(turns: int) -> None:
                 "seconds_between_loads": SECONDS_BETWEEN_LOADS,
                 "loads_per_turn": LOADS_PER_TURN,
             },
-            note="Most of it is packing 0.54 GB of weights, without which each step would take longer "
+            note="Mostly packing 0.54 GB of weights, without which each step would take longer "
             "([decision 16](../decisions/0016-engine-speed.md)).",
         ),
     )
@@ -70,7 +68,7 @@ def make_engine(directory: Path) -> Engine:
 
 
 class NoText:
-    """Nobody reads the completions."""
+    """The completions are not read."""
 
     def decode(self, token_ids: np.ndarray) -> str:
         return ""
@@ -80,7 +78,7 @@ class NoText:
 
 
 def endless_requests() -> Iterator[Request]:
-    """More work than will be done: the slots are full at every load."""
+    """More work than will be done, to keep all slots full at every load."""
     prompts = np.random.default_rng(0).integers(3, 49_000, size=(1000, 60)).astype(np.int32)
     for ordinal, prompt in enumerate(prompts):
         yield Request(
@@ -93,7 +91,7 @@ def endless_requests() -> Iterator[Request]:
 
 
 def lost_percent(
-    engine: Engine, shared: SharedWeights, state: dict[str, torch.Tensor], versions: Iterator[int]
+    engine: Engine, shared: SharedMemoryChannel, state: dict[str, torch.Tensor], versions: Iterator[int]
 ) -> float:
     """Of the time of a few loads and of the generation between them."""
     generating_seconds = lost_seconds = 0.0
@@ -107,10 +105,11 @@ def lost_percent(
     return 100 * lost_seconds / (generating_seconds + lost_seconds)
 
 
-def publish_and_load(engine: Engine, shared: SharedWeights, state: dict[str, torch.Tensor], version: int) -> float:
+def publish_and_load(
+    engine: Engine, shared: SharedMemoryChannel, state: dict[str, torch.Tensor], version: int
+) -> float:
     """Seconds that the engine spent on the load."""
-    shared.write(version, state)
-    published = shared.checksum(version)
+    published = shared.publish(version, state)()
     begin = time.perf_counter()
-    engine.load(version, shared.fetch(version, published))
+    engine.load(version, shared.fetch(published))
     return time.perf_counter() - begin

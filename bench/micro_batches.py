@@ -1,12 +1,10 @@
-"""Micro-batches packed to a capacity (AReaL, Algorithm 1) against a fixed count of them, on the same trainer.
+"""Micro-batches packed to a capacity (AReaL, Algorithm 1) vs. a fixed number of them, on the same trainer.
 
-Both sides have the same memory: no micro-batch exceeds the capacity. Sequences are dealt in order into as many
-micro-batches as the count says, of equally many each. A count is set before a run begins, so it is the smallest
-that fits every one of `NUM_BATCHES` batches of the same distribution. The smallest count for the measured batch
-alone is measured as well, and told in the note. Neighbours share their prompt on all sides, and count it once.
+Both sides have the same memory: no micro-batch exceeds the capacity. The fixed number deals sequences in order
+into micro-batches of equal count. It is set before a run begins, so it is the smallest that fits each of
+`NUM_BATCHES` batches of the same distribution. The smallest number for the measured batch alone is also measured
+and given in the note. Neighbours share their prompt on all sides and count it once.
 """
-
-from __future__ import annotations
 
 import json
 import statistics
@@ -24,7 +22,7 @@ NUM_GROUPS = {"SmolLM2-135M": 4, "tiny": 16}
 GROUP_SIZE = 8
 NUM_THREADS = 2
 CAPACITY = 1024
-"""Tokens of a micro-batch; less than twice the longest trajectory."""
+"""Tokens per micro-batch; less than twice the longest trajectory."""
 NUM_BATCHES = 100
 """Of a short run."""
 
@@ -76,13 +74,13 @@ def _measure(name: str, directory: Path, turns: int) -> Result:
             "count_of_each_batch": counts,
             "tokens_per_second_with_the_count_of_the_batch": fitted,
         },
-        note=f"Against {count_of_batch}, the fewest for the very batch that was measured, which no run knows "
-        f"beforehand: {against_fitted:.2f}x.",
+        note=f"vs. {count_of_batch} micro-batches, the smallest number for the measured batch itself, which a run "
+        f"cannot know in advance: {against_fitted:.2f}x.",
     )
 
 
 def fixed_count(groups: list[dict[str, Any]], capacity: int) -> int:
-    """The fewest micro-batches of equally many sequences, in order, of which none exceeds the capacity."""
+    """The smallest number of equal micro-batches, in order, none of which exceeds the capacity."""
     sequences = [
         (np.array(group["prompt"]), np.array(completion))
         for group in groups

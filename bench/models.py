@@ -1,6 +1,4 @@
-"""The models that claims are measured on, made where they are not there."""
-
-from __future__ import annotations
+"""The models that claims are measured on, created on demand."""
 
 import subprocess
 import sys

@@ -1,16 +1,14 @@
-"""How much of the machine's float32 matrix products training and decoding of SmolLM2 reach.
+"""The share of the machine's float32 peak that training and decoding of SmolLM2 reach.
 
-Operations that the algorithm needs, however they are computed:
+Operations that the algorithm needs, independent of the implementation:
 
     training     6 x weights of the layers      per token read (a prompt once per group), forward and backward
                  6 x weights of the head        per completion token
-                 12 x layers x heads x size     per query and key that see each other
+                 12 x layers x heads x size     per query and key that attend to each other
     decoding     2 x weights                    per token of a prompt (once per group) and of a completion
 
-The peak is the best of several products of 2048 x 2048 matrices on as many threads, measured next to it.
+The peak is the best of several products of 2048 x 2048 matrices on as many threads, measured alongside.
 """
-
-from __future__ import annotations
 
 import json
 import statistics
@@ -54,7 +52,7 @@ def _decoding(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
     groups = [{"prompt": group["prompt"], "lengths": [NEW_TOKENS] * GROUP_SIZE} for group in prompts]
     weights = layer_weights(shape) + head_weights(shape)
     figures = {}
-    # One process of two threads, or two of one thread each: whichever decodes faster here.
+    # One process of two threads, or two of one thread each: the faster one.
     for num_processes in (1, 2):
         num_threads = NUM_THREADS // num_processes
         with Side("engine.py", str(smollm2()), str(num_processes), str(NUM_SEQUENCES // num_processes)) as engine:

@@ -1,6 +1,4 @@
-"""Runs of freerun as a user starts them, and what their stores say of them."""
-
-from __future__ import annotations
+"""Runs of freerun as a user starts them, and their results from the store."""
 
 import shutil
 import subprocess
@@ -16,7 +14,7 @@ EUCLID = ROOT / "bench/recipes/euclid-199.toml"
 
 
 def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
-    """Train by the recipe in a process of its own; returns when the run has ended well."""
+    """Train by the recipe in a separate process; returns when the run has succeeded."""
     command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe)]
     command += ["--run.directory", str(runs), "--run.name", name, *overrides]
     print("$ freerun " + " ".join(command[3:]), flush=True)
@@ -32,4 +30,4 @@ def euclid_start() -> list[str]:
             quiet = ("--train.num_steps", "0", "--eval.num_prompts", "1")
             train(EUCLID, Path(scratch), "warm", "--model.path", str(tiny()), *quiet).close()
             shutil.copytree(Path(scratch, "warm/checkpoints/step-0/model"), directory)
-    return ["--model.path", str(directory), "--warm_start.num_steps", "0"]
+    return ["--model.path", str(directory), "--sft.num_steps", "0"]

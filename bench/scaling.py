@@ -1,11 +1,9 @@
-"""How cost grows: tokens per second of engine and trainer against batch size, length, processes and model size.
+"""How cost grows: tokens per second of engine and trainer by batch size, length, processes and model size.
 
-Not a claim but a map: docs/results/scaling.md has the tables, scaling.svg the curves. Each point is measured once,
-on one thread (two engines: two processes of one thread, each on its own core), after a small piece of work that
-warms the side up. Points that would take minutes are left out.
+A map, not a claim: docs/results/scaling.md has the tables, scaling.svg the curves. Each point is measured once,
+on one thread (two engines: two processes of one thread, each on its own core), after a short warm-up. Points that
+would take minutes are left out.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -22,23 +20,23 @@ from bench.models import smollm2
 from freerun.reports.drawing import COLOURS, MARKERS, STYLE
 
 NUM_SHARED = 64
-"""Sequences that one engine has, or two share."""
+"""Sequences of one engine, or shared by two."""
 PROMPT_TOKENS = 8
 MICRO_BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and how much of it can be measured in a minute."""
+    """A model, and how much can be measured with it in a minute."""
 
     name: str
     directory: Path
     new_tokens: int
-    """Of a sequence, where the batch size is what varies."""
+    """Tokens per sequence when the batch size varies."""
     lengths: tuple[int, ...]
-    """Of the sequences that the engine generates."""
+    """Lengths of the sequences that the engine generates."""
     train_tokens: int
-    """In a training step, where the length is what varies."""
+    """Tokens per training step when the length varies."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Point:
     stage: str
     """engine or trainer."""
     varied: str
-    """What the table is about: sequences, tokens or engines."""
+    """The varied quantity: sequences, tokens or engines."""
     value: int
     model: str
     tokens_per_second: float
@@ -206,9 +204,9 @@ def _rounded(speed: float) -> str:
 
 PAGE = """# How cost grows
 
-Tokens per second of the engine and of the trainer, float32, one thread for each process, measured once each by
-`python -m bench scaling`; [speed/scaling.json](speed/scaling.json) names the machine. What would take minutes
-is left empty. The models of 0.6M and 10M parameters have a vocabulary of 16, SmolLM2 one of 49,152.
+Tokens per second of engine and trainer, float32, one thread per process, measured once by `python -m bench
+scaling` on the machine in [speed/scaling.json](speed/scaling.json). Points that would take minutes are empty. The
+models of 0.6M and 10M parameters have a vocabulary of 16, SmolLM2 one of 49,152.
 
 ![tokens per second by batch size and by length](scaling.svg)
 

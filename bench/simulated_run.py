@@ -1,11 +1,9 @@
-"""`freerun train` with workers that answer at once: the controller, its store and its sockets are real.
+"""`freerun train` with workers that answer immediately: the controller, its store and its sockets are real.
 
     python -m bench.simulated_run recipes/euclid.toml --train.num_steps 100 --run.directory /tmp/runs
 
-The controller has a core to itself, and the workers share another.
+The controller has one core to itself; the workers share another.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import os
@@ -27,6 +25,7 @@ class SimulatingLauncher:
 
     def __init__(self, launcher: LocalLauncher) -> None:
         self._launcher = launcher
+        self.weights = launcher.weights
 
     async def launch(self, job: WorkerJob, receives: Any) -> Child[Any]:
         return await self._launcher.launch(dataclasses.replace(job, module="bench.sides.simulated"), receives)
@@ -35,7 +34,7 @@ class SimulatingLauncher:
         await self._launcher.close()
 
 
-def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
+def make_launcher(recipe: Recipe, logs: Path, *, publishes: bool) -> Launcher:
     controllers, *others = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {controllers})
     graders = [f"grader-{index}" for index in range(recipe.reward.num_workers)]

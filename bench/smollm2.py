@@ -1,16 +1,14 @@
-"""End to end where computing is the limit: SmolLM2-135M on two cores, lengths with a long tail to 256 tokens.
+"""End to end where compute is the limit: SmolLM2-135M on two cores, long-tailed lengths to 256 tokens.
 
-Asynchronous (at most 4 versions of staleness) against our own synchronous loop at its best, both in their steady
-state (`sides/rl.py`); with one engine of one thread a core would stand still while it generates, so that is not
-tried. Neither side can do less work for a token, so what is won is what stands still: the tail of each batch, and
-the core that waits.
+Asynchronous (at most 4 versions of staleness) vs. our best synchronous configuration, both in their steady state
+(`sides/rl.py`). Synchronous with one engine of one thread is not tried: a core would idle while it generates. The
+work per token is the same on both sides, so the gain is idle time: the tail of each batch, and the core that
+waits.
 
-The figure is trained completion tokens per second, as against TRL: of an asynchronous run the first steps, which
-are not measured, get the completions that were short, so that its measured ones are longer than the synchronous
-run's. What the same runs come to in trajectories is in the note.
+The figure is trained completion tokens per second, as in the comparison with TRL. The first steps of an
+asynchronous run, which are not measured, get the short completions, so its measured ones are longer than the
+synchronous run's. The note has the ratio in trajectories.
 """
-
-from __future__ import annotations
 
 import statistics
 from contextlib import ExitStack
@@ -76,7 +74,7 @@ def measure(turns: int) -> None:
 
 
 def describe(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
-    """Who was busy, how long completions were, and the ratio of trajectories."""
+    """Busy shares, completion lengths, and the ratio in trajectories."""
 
     def mean_length(runs: list[dict[str, Any]]) -> float:
         return statistics.mean(float(length) for run in runs for length in run["lengths"])

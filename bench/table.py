@@ -1,6 +1,4 @@
-"""The table of all claims, from the results that are there."""
-
-from __future__ import annotations
+"""The table of all claims, from the recorded results."""
 
 import json
 from typing import Any
@@ -9,12 +7,11 @@ from bench.harness import RESULTS, show
 
 HEADER = """# Speed
 
-Each ratio was measured side by side, in turns, on the same work and the same cores, by the command in its row;
-what has no other side was measured as often. The figure is the median, the range is over the turns.
-`python -m bench` measures everything again and rewrites this page from the files in [speed/](speed/), which have
-each single figure, the settings and the machine.
+Both sides of a ratio were measured alternately, on the same work and the same cores, by the command in the row.
+Figures are the median (range, n repetitions). `python -m bench` measures it all again. `python -m bench --table`
+rewrites this page and the chart from [speed/](speed/): every single measurement, the settings and the machine.
 
-| claim | against | measured | at least | aim | | command |
+| claim | vs. | measured | target | stretch | | command |
 |---|---|---|---|---|---|---|
 """
 
@@ -41,7 +38,8 @@ def _row(result: dict[str, Any], command: str, mark: str) -> str:
         return f"{value:#.3g}{result['unit']}" if value < 100 else f"{value:,.0f}{result['unit']}"
 
     low, high = result["range"]
-    measured = f"**{figure(result['median'])}** ({figure(low)} to {figure(high)}){mark}"
+    repetitions = f"n = {len(result['ours'])}"
+    measured = f"**{figure(result['median'])}** ({figure(low)} to {figure(high)}, {repetitions}){mark}"
     bound = "at most " if result["lower_is_better"] else ""
     aim = figure(result["aim"]) if result["aim"] else ""
     cells = [

@@ -1,11 +1,9 @@
-"""Training tokens per second on long-tailed lengths, against padded Hugging Face training and AReaL's FSDPEngine.
+"""Training tokens per second on long-tailed lengths vs. padded Hugging Face training and AReaL's FSDPEngine.
 
-Forward, backward, clipping and AdamW of the same loss on the same trajectories; the gradient norms must agree. The
-tokens of a batch are those of its prompts and completions as each trajectory has them, for all sides; that ours
-computes a prompt once for its group is part of what is measured.
+Forward, backward, clipping and AdamW of the same loss on the same trajectories; the gradient norms must agree.
+For all sides, the tokens of a batch are those of the prompts and completions of all trajectories. That freerun
+computes a prompt once per group is part of what is measured.
 """
-
-from __future__ import annotations
 
 import json
 from pathlib import Path
@@ -23,11 +21,11 @@ GROUP_SIZE = 8
 NUM_THREADS = 2
 MICRO_BATCH_TOKENS = 2048
 PADDED_SETTINGS = [(1, False), *((size, is_sorted) for size in (2, 4, 8, 16, 32) for is_sorted in (False, True))]
-"""Sequences in a padded micro-batch, and whether like lengths are put together; it is measured with its best."""
+"""Sequences per padded micro-batch, and whether they are sorted by length; measured with its best setting."""
 
 AREAL_NOTE = (
-    "One sequence per micro-batch: AReaL's packed micro-batches are not right on a CPU as it ships, because with "
-    "SDPA sequences that are packed together attend to each other."
+    "One sequence per micro-batch: on a CPU, AReaL's packed micro-batches are wrong, because with SDPA the packed "
+    "sequences attend to each other."
 )
 
 
@@ -68,7 +66,7 @@ def _against_padded(name: str, groups: Groups, ours: Side, padded: Side, turns: 
 
 
 def _positions_note(groups: Groups, size: int, is_sorted: bool) -> str:
-    """What the ratio would be if a position took equally long on both sides."""
+    """The ratio if a position took the same time on both sides."""
     completions = [len(completion) for group in groups for completion in group["completions"]]
     lengths = sorted(completions) if is_sorted else completions
     batches = [lengths[begin : begin + size] for begin in range(0, len(lengths), size)]
@@ -76,8 +74,8 @@ def _positions_note(groups: Groups, size: int, is_sorted: bool) -> str:
     # The last token of a completion is predicted and predicts nothing.
     ours = sum(PROMPT_TOKENS + sum(len(c) - 1 for c in group["completions"]) for group in groups)
     return (
-        f"It computes {padded:,} positions, {padded / ours:.2f}x those of ours, which has no padding and each "
-        "group's prompt once: where a position takes equally long on both sides, that is the limit."
+        f"It computes {padded:,} positions, {padded / ours:.2f}x ours (no padding, each group's prompt once). "
+        "If a position took equally long on both sides, this would be the ratio."
     )
 
 
@@ -123,7 +121,7 @@ def _tokens_per_second(
     our_figures, their_figures = in_turns(
         lambda: ask(ours, our_work), lambda: ask(theirs, their_work), turns=turns
     )
-    # The sides train with a learning rate that moves no bit of a weight, however many steps each has made.
+    # The learning rate is too small to change any bit of a weight, so the number of steps does not matter.
     if abs(norms[ours] - norms[theirs]) > 1e-3 * norms[theirs]:
         raise SystemExit(
             f"gradient norms differ: {norms[ours]} against {norms[theirs]}; this is not the same work"

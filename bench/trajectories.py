@@ -1,10 +1,8 @@
 """Trajectories to train on: groups of one prompt each, completions of long-tailed lengths, as plain JSON.
 
-Token ids are random, the work depends on lengths alone. All sides get the same ones, with the advantages that
-freerun computes from the rewards, and must come to the same gradient norm.
+Token ids are random, since the work depends only on lengths. All sides get the same trajectories, with the
+advantages that freerun computes from the rewards, and must reach the same gradient norm.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Any
@@ -15,11 +13,11 @@ from freerun.trainer.advantage import normalise
 
 PROMPT_TOKENS = 60
 MEDIAN_TOKENS, DEVIATION, MAX_TOKENS = 64, 1.0, 512
-"""Completions are log-normal and cut off at the limit, as those of a policy that reasons: mean 101, p90 230."""
+"""Completion lengths are log-normal and cut at the limit, as with a reasoning policy: mean 101, p90 230."""
 
 
 def make_groups(*, num_groups: int, group_size: int, vocab_size: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Lengths depend on the number of trajectories and the seed only, whatever the groups."""
+    """Lengths depend only on the number of trajectories and the seed, not on the groups."""
     rng = np.random.default_rng(seed)
     num_trajectories = num_groups * group_size
     lengths = np.clip(rng.lognormal(math.log(MEDIAN_TOKENS), DEVIATION, num_trajectories), 4, MAX_TOKENS).astype(
@@ -44,5 +42,5 @@ def make_groups(*, num_groups: int, group_size: int, vocab_size: int, seed: int 
 
 
 def num_tokens(groups: list[dict[str, Any]]) -> int:
-    """Prompt and completion tokens, as each trajectory has them."""
+    """Prompt and completion tokens over all trajectories."""
     return sum(len(group["prompt"]) + len(ids) for group in groups for ids in group["completions"])

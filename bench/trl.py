@@ -1,12 +1,10 @@
-"""A whole RL step on SmolLM2, 8 prompts x 4 completions, against TRL: trained completion tokens/s, and memory.
+"""A whole RL step on SmolLM2, 8 prompts x 4 completions, vs. TRL: trained completion tokens/s, and memory.
 
-Ours is `freerun train` with its defaults, asynchronous, measured in its steady state (`sides/rl.py`); theirs is
-GRPOTrainer, generating and training in turns on both cores (`sides/grpo_trainer.py`). Same prompts, reward and
-batch, one update a step. Completions end where the model ends them, or at 64 tokens, or at 256, to which their
-lengths have a long tail. A token is one that the policy sampled and the step trained on; padding does not count.
+Our side is `freerun train` with its defaults, asynchronous, in its steady state (`sides/rl.py`). Theirs is
+GRPOTrainer, which alternates generation and training on both cores (`sides/grpo_trainer.py`). Same prompts,
+reward and batch, one update per step. Completions end with the end token or at 64 (or 256) tokens; their lengths
+have a long tail. Only tokens that the policy sampled and the step trained on count; padding does not.
 """
-
-from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
@@ -24,17 +22,17 @@ RECIPE = str(ROOT / "bench/recipes/instructions.toml")
 PROMPTS_PER_STEP, GROUP_SIZE = 8, 4
 PEER = "TRL 1.16.0 GRPOTrainer"
 MEMORY_NOTE = (
-    "Weights, gradients and moments are 2.2 GB on both sides. To generate while it trains, ours has besides a "
-    "pair of buffers for published weights (1.1 GB) and the engine's packed copy (0.5 GB): 3.8 GB before any "
-    "cache or activation, which ours has at the same time and TRL one after the other."
+    "Weights, gradients and moments are 2.2 GB on both sides. To generate while training, freerun also has "
+    "two buffers for published weights (1.1 GB) and the engine's packed copy (0.5 GB): 3.8 GB before caches and "
+    "activations, which exist at the same time in freerun and alternately in TRL."
 )
 MICRO_BATCHES = (4, 8, 16)
-"""Completions that TRL computes at once; for each work it is measured with the fastest."""
+"""Completions that TRL computes at once; each workload uses the fastest."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One comparison; the steps are those of one turn."""
+    """One comparison; steps are per turn."""
 
     max_tokens: int
     our_steps: int
@@ -54,14 +52,14 @@ TAILED = Work(max_tokens=256, our_steps=5, max_turns=2, at_least=3.0, aim=5.0)
 
 @dataclass
 class Turns:
-    """What the turns of one side have shown beside their speed."""
+    """Figures of one side apart from its speed, one entry per turn."""
 
     lengths: list[int] = field(default_factory=list)
     peaks: list[float] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, figures: dict[str, Any]) -> float:
-        """Keep them, and return the speed."""
+        """Record the figures and return the speed."""
         self.lengths += figures.pop("lengths")
         self.peaks.append(figures.pop("peak_bytes"))
         self.figures.append(figures)
@@ -153,7 +151,7 @@ def their_side(work: Work, micro_batch: int) -> Side:
 
 
 def training_prompts() -> list[str]:
-    """What our run is asked, as the model reads it."""
+    """The prompts of our run, as the model reads them."""
     tokenizer = Tokenizer.load(smollm2())
     return [prompt.text for prompt in make_source(load_recipe(Path(RECIPE), []), tokenizer).training()]
 

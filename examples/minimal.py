@@ -2,19 +2,17 @@
 
     python examples/minimal.py        # learns to count from one digit to another, in about a minute on one core
 
-The algorithm is the one that `freerun` runs on many processes (AReaL, arXiv 2505.24298). Here everything happens
-in one loop, and time is counted in ticks: a tick samples one token for every running sequence, and a training step
-takes TRAIN_TICKS of them. So the run is asynchronous and still the same every time.
+This is the algorithm that `freerun` distributes over processes (AReaL, arXiv 2505.24298). Here everything runs in
+one loop, and time is counted in ticks: one tick samples one token for every running sequence, and a training step
+takes TRAIN_TICKS ticks. The run is asynchronous and still deterministic.
 
     prompt ─► gate ─► engine ─► reward ─► buffer ─► trainer ─► version + 1 ─┐
                ▲       ▲                                                    │
                └───────┴────── weights swapped in between two ticks ◄───────┘
 
-Left out: processes, checkpoints, packing, evaluation, and a KV cache. Every tick reads each sequence whole, under
-the newest weights: that is what `engine.kv_on_load = "recompute"` computes.
+Left out: processes, checkpoints, packing, evaluation and a KV cache. Every tick processes each sequence from its
+start with the newest weights, which is what `engine.kv_on_load = "recompute"` computes.
 """
-
-from __future__ import annotations
 
 import copy
 import random
@@ -39,7 +37,7 @@ ALPHABET = "012345-:."
 VOCABULARY, STOP = len(ALPHABET), ALPHABET.index(".")
 
 
-# ---- the task: "2-5:" is answered by "2345." -----------------------------------------------------
+# ---- the task: the answer to "2-5:" is "2345." -----------------------------------------------------
 
 
 def make_prompt(rng: random.Random) -> str:
@@ -85,7 +83,7 @@ class Policy(nn.Module):
 
 @dataclass(eq=False)
 class Sample:
-    """One completion under way: every token with the version and the logprob it was drawn with."""
+    """A running completion: every token with its version and behaviour logprob."""
 
     prompt: str
     ids: list[int] = field(default_factory=list)
@@ -107,7 +105,7 @@ class Sample:
 
 @dataclass(eq=False)
 class Group:
-    """The samples of one prompt, and the version under which the first token could have been drawn."""
+    """The samples of one prompt, and the engine's version when they started."""
 
     start_version: int
     samples: list[Sample]
@@ -118,7 +116,7 @@ class Group:
 
 
 class Engine:
-    """Continuous batching: a finished sequence leaves its slot, a waiting one takes it, between two ticks."""
+    """Continuous batching: between two ticks, waiting sequences take the slots of finished ones."""
 
     def __init__(self, policy: Policy) -> None:
         self.version = 0
@@ -128,7 +126,7 @@ class Engine:
         self._running: list[Sample] = []
 
     def load(self, policy: Policy, version: int) -> None:
-        """Swap the weights under the running sequences; they continue with their next token."""
+        """Swap the weights; running sequences continue with their next token."""
         self._policy.load_state_dict(policy.state_dict())
         self.version = version
         self.num_interrupts += sum(bool(sample.ids) for sample in self._running)
@@ -155,18 +153,18 @@ class Engine:
 
 
 def padded(samples: list[Sample]) -> tuple[Tensor, Tensor]:
-    """All sequences in one tensor, and the position of each one's last token, from its length."""
+    """All sequences in one tensor, and the position of each last token (from lengths, not from padding)."""
     rows = [torch.tensor(sample.all_ids) for sample in samples]
     return nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) - 1 for row in rows])
 
 
 def gate_capacity(num_started: int, version: int) -> int:
-    """Groups that may start now: of those started, BATCH_GROUPS are consumed by each version (Eq. 3)."""
+    """Groups that may start now; each version consumes BATCH_GROUPS of those started (Eq. 3)."""
     return (version + MAX_STALENESS + 1) * BATCH_GROUPS - num_started
 
 
 def take_batch(groups: list[Group], version: int) -> list[Group] | None:
-    """The oldest finished groups; None while too few are, or one still runs that would be too old next time."""
+    """The oldest finished groups; None while too few are done or a running one would be too old next time."""
     must_go = [group for group in groups if group.start_version <= version - MAX_STALENESS]
     finished = [group for group in groups if group.is_done]
     if len(finished) < BATCH_GROUPS or not all(group.is_done for group in must_go):
@@ -202,8 +200,8 @@ def train(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Group]) 
         ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)).flatten().tolist()
     )
     with torch.no_grad():
-        # The proximal policy is the trainer's at the start of the step. The clip is centred on it, however stale
-        # the policy that sampled.
+        # The proximal policy is the trainer's at the start of the step. The clip is centred on it, no matter how
+        # stale the sampling policy is.
         proximal = completion_logprobs(policy, samples).split([len(sample.ids) for sample in samples])
     order = torch.randperm(len(samples)).tolist()
     for part in (order[::2], order[1::2]):
@@ -222,7 +220,7 @@ def train(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Group]) 
 
 
 def decoupled_ppo_loss(*, current: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor) -> Tensor:
-    """Equation 5: clip the ratio to the proximal policy, correct for the policy that sampled outside the clip."""
+    """Equation 5: clip the ratio to the proximal policy; correct for the sampling policy outside the clip."""
     ratio = torch.exp(current - proximal)
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
     weight = torch.exp(proximal - behaviour)
@@ -236,7 +234,7 @@ def decoupled_ppo_loss(*, current: Tensor, proximal: Tensor, behaviour: Tensor, 
 class Result:
     rewards: list[float] = field(default_factory=list)
     staleness: list[int] = field(default_factory=list)
-    """Of every trajectory trained on: the trainer's version minus the oldest version among its tokens."""
+    """Per trained trajectory: the trainer's version minus the oldest version among its tokens."""
     num_interrupts: int = 0
 
 
@@ -248,9 +246,9 @@ def run(num_steps: int, *, seed: int = 0) -> Result:
     engine, result = Engine(policy), Result()
     groups: list[Group] = []
     version = num_started = tick = 0
-    done_at: int | None = None  # when the training step under way will be over
+    done_at: int | None = None  # tick at which the current training step ends
     while version < num_steps:
-        # Rollouts: start what the gate and the slots allow, then sample one token each. Never waits for training.
+        # Rollouts: start what gate and slots allow, then sample one token each. This never waits for training.
         while not engine.waiting and gate_capacity(num_started, engine.version) > 0:
             prompt = make_prompt(rng)
             group = Group(engine.version, [Sample(prompt) for _ in range(GROUP_SIZE)])
@@ -260,7 +258,7 @@ def run(num_steps: int, *, seed: int = 0) -> Result:
         engine.tick()
         tick += 1
 
-        # Training: when idle, take the next batch; its weights are published when the step is over.
+        # Training: when idle, take the next batch; publish its weights when the step is over.
         if done_at == tick:
             version, done_at = version + 1, None
             engine.load(policy, version)
@@ -278,8 +276,8 @@ def main() -> None:
         rewards = result.rewards[start : start + 40]
         print(f"steps {start + 1:3}-{start + 40:3}   mean reward {sum(rewards) / len(rewards):.2f}")
     mean = sum(result.staleness) / len(result.staleness)
-    print(f"staleness: mean {mean:.2f}, largest {max(result.staleness)} of {MAX_STALENESS} allowed")
-    print(f"weights were swapped {result.num_interrupts:,} times into a sequence that was being sampled")
+    print(f"staleness: mean {mean:.2f}, max {max(result.staleness)} (bound {MAX_STALENESS})")
+    print(f"interrupts: weights were swapped {result.num_interrupts:,} times under a running sequence")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """freerun: fully asynchronous reinforcement learning for language models.
 
-The names in `__all__` are the library (docs/library.md). Each is imported when it is first used: `import freerun`
-alone imports neither torch nor numpy.
+The names in `__all__` are the public API (docs/library.md). Each is imported on first use: `import freerun` alone
+imports neither torch nor numpy.
 """
 
 from __future__ import annotations

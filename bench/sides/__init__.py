@@ -1,1 +1,1 @@
-"""The sides of a comparison: scripts that run in an environment of their own and work when they are asked."""
+"""The sides of a comparison: scripts that run in separate environments and work on request."""

@@ -2,11 +2,9 @@
 
     areal_engine.py MODEL        MODEL: a Hugging Face directory
 
-One sequence per micro-batch because with SDPA, the attention it has on a CPU, sequences that it packs together
-attend to each other.
+One sequence per micro-batch: with SDPA, its attention on a CPU, sequences that are packed together attend to each
+other.
 """
-
-from __future__ import annotations
 
 import logging
 import os
@@ -61,12 +59,12 @@ def make_engine(directory: str) -> FSDPEngine:
 
 
 def _without_mask(_: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """AReaL gives None for each kind of attention, by name; the Llama of transformers wants None itself."""
+    """AReaL passes None per kind of attention, by name; transformers' Llama expects a plain None."""
     return arguments, named | {"attention_mask": None}
 
 
 def as_input(prompt: list[int], completion: list[int], advantage: float, behaviour: float) -> dict[str, Any]:
-    """One sequence; AReaL's logprobs stand at the position before their token."""
+    """One sequence; AReaL stores a logprob at the position before its token."""
     num_tokens = len(prompt) + len(completion)
     is_trained = torch.zeros(1, num_tokens, dtype=torch.bool)
     is_trained[0, len(prompt) - 1 : -1] = True
@@ -80,7 +78,7 @@ def as_input(prompt: list[int], completion: list[int], advantage: float, behavio
 
 
 def mean_loss(logprobs: torch.Tensor, _entropy: torch.Tensor, batch: dict[str, Any], **_: Any) -> torch.Tensor:
-    """Over the trained tokens of a micro-batch; the engine weighs it by their number."""
+    """Mean over the trained tokens of a micro-batch; the engine weighs it by their number."""
     is_trained: torch.Tensor = batch["loss_mask"]
     gains = torch.exp(logprobs - batch["behaviour"]) * batch["advantages"]
     return -torch.where(is_trained, gains, 0.0).sum() / is_trained.sum()

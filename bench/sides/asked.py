@@ -1,7 +1,7 @@
 """A side's end of its pipe: work as a line of JSON in, figures as a line of JSON out. Standard library only.
 
-A side is a script that any environment can run: it sets itself up once, then works when it is asked, and sleeps
-while the other side has the machine.
+A side is a script that any environment can run. It sets itself up once, then works on request and sleeps while the
+other side is measured.
 
     from asked import answer                   # a script's own directory is on its path
 
@@ -11,8 +11,6 @@ while the other side has the machine.
 
     answer(work)
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -26,7 +24,7 @@ os.dup2(2, 1)
 
 
 def answer(work: Callable[..., dict[str, Any]]) -> None:
-    """Say that the side is ready, then do the work of each line until there are no more."""
+    """Report that the side is ready, then do the work of each line until the input ends."""
     print("{}", file=_answers)
     for line in sys.stdin:
         print(json.dumps(work(**json.loads(line))), file=_answers)

@@ -1,13 +1,11 @@
-"""The embedded engine: generates for groups of prompts, in one process or in two that have a core each.
+"""The embedded engine: generates for groups of prompts, in one process or in two with a core each.
 
     python engine.py MODEL_DIRECTORY NUM_PROCESSES NUM_SLOTS
 
-The processes read one copy of the weights in shared memory, as rollout workers do. With two, each is pinned to a
-core of its own with one thread, has NUM_SLOTS slots and takes every other group. A group is a prompt and the
-lengths of its completions, which nothing but these ends, so the number of tokens is known before.
+The processes read one copy of the weights in shared memory, as rollout workers do. With two, each is pinned to one
+core with one thread, has NUM_SLOTS slots and takes every other group. A group is a prompt and the lengths of its
+completions. Only the length ends a completion, so the number of tokens is known in advance.
 """
-
-from __future__ import annotations
 
 import multiprocessing
 import os
@@ -23,19 +21,19 @@ MAX_SEQUENCE_TOKENS = 2048
 
 
 def write_weights(directory: Path, buffer: int) -> None:
-    """In a process of its own, so that reading the files counts for nobody's memory."""
+    """In a separate process: reading the files must not count as memory of the engine."""
     from freerun.model.checkpoint import load_model
     from freerun.weights.layout import WeightLayout
-    from freerun.weights.shared import SharedWeights
+    from freerun.weights.shared import SharedMemoryChannel
 
     model = load_model(directory)
-    SharedWeights([buffer], WeightLayout(model)).write(0, dict(model.named_parameters()))
+    SharedMemoryChannel([buffer], WeightLayout(model)).write(0, dict(model.named_parameters()))
 
 
 def serve(
     pipe: Connection, inherited: list[Connection], directory: Path, buffer: int, num_slots: int, core: int | None
 ) -> None:
-    """One engine: set it up, then generate for what comes through the pipe, until its other end is gone."""
+    """One engine: set it up, then serve requests from the pipe until it closes."""
     for other_end in inherited:
         other_end.close()
     if core is not None:
@@ -46,11 +44,12 @@ def serve(
     from freerun.engine.engine import Engine
     from freerun.engine.sequence import Sequence
     from freerun.model.checkpoint import empty_model
+    from freerun.types import Publication
     from freerun.weights.layout import WeightLayout
-    from freerun.weights.shared import SharedWeights
+    from freerun.weights.shared import SharedMemoryChannel
 
     class EndingEngine(Engine):
-        """Ends each sample at a length of its own, as a policy would."""
+        """Ends each sample at its own length, as a policy would."""
 
         lengths: dict[int, list[int]]
         """Of the samples of each request."""
@@ -65,8 +64,8 @@ def serve(
             return True
 
     model = empty_model(directory)
-    shared = SharedWeights([buffer], WeightLayout(model))
-    weights = shared.fetch(0, shared.checksum(0))
+    shared = SharedMemoryChannel([buffer], WeightLayout(model))
+    weights = shared.fetch(Publication(version=0, checksum=shared.checksum(0)))
     config = EngineConfig(num_slots=num_slots, cache_tokens=num_slots * MAX_SEQUENCE_TOKENS)
     engine = EndingEngine(
         model.to_empty(device="cpu"), config, text=NoText(), max_sequence_tokens=MAX_SEQUENCE_TOKENS, seed=0
@@ -88,7 +87,7 @@ def serve(
 
 
 class NoText:
-    """Nobody reads the completions."""
+    """The completions are not read."""
 
     def decode(self, token_ids: object) -> str:
         return ""
@@ -101,7 +100,7 @@ class Engines:
     """The engine processes, asked as one side."""
 
     def __init__(self, directory: Path, num_processes: int, num_slots: int) -> None:
-        # Forked before torch is imported here, which it never is: a fork after it would inherit dead threads.
+        # This process never imports torch: a fork after that would inherit dead threads.
         context = multiprocessing.get_context("fork")
         self._buffer = os.memfd_create("weights")
         writer = context.Process(target=write_weights, args=(directory, self._buffer))

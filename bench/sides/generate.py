@@ -2,10 +2,8 @@
 
     generate.py MODEL
 
-Padded, a batch runs until its longest completion is done. Only the tokens that were asked for are counted.
+Padded, a batch runs until its longest completion is done. Only the requested tokens are counted.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -18,7 +16,7 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 
 Prompts = list[list[int]]
 NO_END = -1
-"""A token that is never sampled: nothing but its length ends a completion."""
+"""A token that is never sampled: only the length ends a completion."""
 
 
 class Transformers:
@@ -54,7 +52,7 @@ class Transformers:
         assert output.shape[1] == longest + num_tokens
 
     def _continuous(self, prompts: Prompts, lengths: list[int], page_tokens: int, seed: int) -> float:
-        """Seconds from the first request to the last result; making and ending the manager is not counted."""
+        """Seconds from the first request to the last result, without starting and stopping the manager."""
         longest = max(len(prompt) + length for prompt, length in zip(prompts, lengths, strict=True))
         config = ContinuousBatchingConfig(
             page_size=page_tokens,

@@ -1,12 +1,11 @@
-"""TRL's GRPOTrainer on the CPU: trains as many steps as it is asked to, and waits in between.
+"""TRL's GRPOTrainer on the CPU: trains the requested number of steps and waits in between.
 
     grpo_trainer.py MODEL MAX_COMPLETION_TOKENS PROMPTS_PER_STEP GROUP_SIZE MICRO_BATCH PROMPT ...
 
-One generation, in one padded batch, serves one optimizer step; MICRO_BATCH completions are trained on at once, and
-gradients accumulated over the step. Gradient checkpointing, TRL's default, is off: it trades speed for memory.
+One generation, in one padded batch, serves one optimizer step. MICRO_BATCH completions are trained on at once,
+with gradient accumulation over the step. Gradient checkpointing, TRL's default, is off: it trades speed for
+memory.
 """
-
-from __future__ import annotations
 
 import os
 import queue
@@ -30,7 +29,7 @@ MAX_STEPS = 10_000
 
 
 class Pace(TrainerCallback):
-    """Lets the trainer take the steps that were asked for, one request after the other."""
+    """Lets the trainer take the requested steps, one request after the other."""
 
     def __init__(self) -> None:
         self._requests: queue.Queue[int] = queue.Queue()
@@ -98,7 +97,7 @@ def make_trainer(pace: Pace, scratch: str) -> GRPOTrainer:
 
 
 def _serve(pace: Pace) -> None:
-    """Until nobody asks any more; the main thread would wait for the next step for ever."""
+    """Until the input ends; the main thread would otherwise wait forever for the next step."""
     answer(pace.work)
     os._exit(0)
 

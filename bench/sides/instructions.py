@@ -1,12 +1,9 @@
-"""What both sides of the RL comparison are asked and rewarded for. Standard library only.
+"""The prompts and the reward for both sides of the RL comparison. Standard library only.
 
-SmolLM2-135M answers these instructions, worded by its chat template, in lengths with a long tail: many of some 30
-tokens, some beyond 256. Two steps of 8 prompts see each of them once, so lengths differ little from turn to turn.
-The reward is a different number for nearly every completion: no group is without a gradient, so nobody may skip
-its work.
+With its chat template, SmolLM2-135M answers these instructions in long-tailed lengths: many of about 30 tokens,
+some beyond 256. Two steps of 8 prompts see each of them once, so lengths vary little between measurements. The
+reward differs for nearly every completion: every group has a gradient, so neither side can skip work.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
@@ -20,7 +17,7 @@ WORDINGS = (
 )
 
 
-def problems() -> Iterator[dict[str, str]]:
+def prompts() -> Iterator[dict[str, str]]:
     """Rows for `data.task`: 16 to train on, and one that a run can hold out."""
     for wording, topic in product(WORDINGS, TOPICS):
         yield {"question": wording.format(topic), "answer": "any"}

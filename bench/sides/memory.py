@@ -1,7 +1,7 @@
-"""The most memory that a process and all it has started have at one time. Standard library only.
+"""The peak memory of a process and all its descendants. Standard library only.
 
-Proportional set size: a page that several processes have mapped, such as weights in shared memory, counts once
-altogether. It is sampled, so a peak that is shorter than the interval may be missed.
+Proportional set size: a page mapped by several processes, such as weights in shared memory, counts once in total.
+It is sampled, so a peak shorter than the interval may be missed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The usual way to train: a Hugging Face model on padded micro-batches of equally many sequences.
+"""The usual way to train: a Hugging Face model on padded micro-batches with the same number of sequences.
 
     padded.py MODEL        MODEL: a Hugging Face directory
 
 Right padding, attention masks from lengths, logits of completion positions only (`logits_to_keep`, as TRL does),
 `F.cross_entropy` for the logprobs, gradients clipped by norm, fused AdamW, float32.
 """
-
-from __future__ import annotations
 
 import sys
 import time

@@ -1,13 +1,11 @@
-"""A run of `freerun train`, as a user starts it: what it trains in the steady state, read from its store.
+"""A run of `freerun train`, as a user starts it: its throughput in the steady state, read from its store.
 
     rl.py RECIPE [OVERRIDE ...]
 
-Each request is a run of its own. The first steps are not measured: the engine starts with nothing in the buffer.
-When the asked number of steps after them is done the run is stopped, while it still generates: its last steps, for
-which nothing is left to generate, are not measured either.
+Each request is a separate run. The first steps are not measured: the engine starts with an empty buffer. After the
+requested number of further steps the run is stopped while it still generates. Its last steps, with nothing left to
+generate, are therefore not measured either.
 """
-
-from __future__ import annotations
 
 import signal
 import subprocess
@@ -50,7 +48,7 @@ def _wait_for_version(run: Path, version: int, process: subprocess.Popen[bytes])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """At once: the second signal keeps it from finishing its step and saving."""
+    """Immediately: the second signal keeps it from finishing its step and saving."""
     process.send_signal(signal.SIGINT)
     time.sleep(POLL_SECONDS)
     process.send_signal(signal.SIGINT)

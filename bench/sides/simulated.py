@@ -1,9 +1,7 @@
-"""A worker that answers every message at once and computes nothing: rollout, trainer or grader, as it is asked.
+"""A worker that answers every message immediately and computes nothing: rollout, trainer or grader.
 
-`bench/simulated_run.py` starts it in the place of the real ones, so that only the controller's work is left.
+`bench/simulated_run.py` starts it instead of the real ones, which leaves only the controller's work.
 """
-
-from __future__ import annotations
 
 import itertools
 from pathlib import Path
@@ -39,7 +37,7 @@ Asked = ToRollout | ToTrainer | grading.ToWorker
 
 
 class SimulatedWorker:
-    """Tokens of the version loaded last, steps that make the next version, every other completion right."""
+    """Tokens of the last loaded version, steps that produce the next version, every other completion correct."""
 
     def __init__(self, parent: Parent[Asked]) -> None:
         self._parent = parent

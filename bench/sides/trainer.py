@@ -1,9 +1,7 @@
-"""Our side of training: `PolicyTrainer` on one model, a step per question.
+"""Our side of training: `PolicyTrainer` on one model, one step per request.
 
 trainer.py MODEL        MODEL: a Hugging Face directory
 """
-
-from __future__ import annotations
 
 import sys
 import time

@@ -2,12 +2,10 @@
 
     vllm_offline.py MODEL NUM_SEQUENCES
 
-Its prefix cache stays on, since the samples of a group share their prompt, but is emptied before each measurement:
-what is measured is the work of new prompts. The engine core runs in this process: one of its own would poll for
-work while the other side has the machine. It computes on all cores that this process may use.
+Its prefix cache is on, since the samples of a group share their prompt, but is emptied before each measurement:
+only the work for new prompts counts. The engine core runs in this process; a separate one would poll for work
+while the other side is measured. It uses all cores that this process may use.
 """
-
-from __future__ import annotations
 
 import os
 import sys

@@ -1,10 +1,8 @@
 """Work that needs an event loop, wherever it is called.
 
-Where a loop runs already, as in a notebook, the work gets a thread with a loop of its own: processes die with the
+Where a loop runs already, as in a notebook, the work gets a thread with its own loop: processes die with the
 thread that started them (`processes/worker_process.py`), and this one lives as long as they do.
 """
-
-from __future__ import annotations
 
 import asyncio
 import concurrent.futures
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from freerun.session.attachments import StopSwitch
-from freerun.session.train import STOP_SIGNALS
+from freerun.session.lifetime import STOP_SIGNALS
 
 T = TypeVar("T")
 

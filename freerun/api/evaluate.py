@@ -1,7 +1,5 @@
 """`freerun.evaluate`: what `freerun eval` measures, as values."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from pathlib import Path
 from freerun.api.anywhere import run_anywhere
 from freerun.config.recipe import Recipe
 from freerun.evaluation.job import Split
-from freerun.evaluation.report import Report
+from freerun.evaluation.report import EvalReport
 from freerun.events.pass_at_k import Estimate
 from freerun.events.reader import RunReader
 from freerun.session.attachments import StopSwitch
@@ -63,7 +61,7 @@ def evaluate(
         run_anywhere(lambda: run_eval(job, directory, stop=stop), stop)
     except asyncio.CancelledError as error:
         raise KeyboardInterrupt from error
-    report = Report(directory, ks)
+    report = EvalReport(directory, ks)
     return EvaluationResult(
         accuracy=report.pass_at(1),
         pass_at={k: report.pass_at(k) for k in report.ks},

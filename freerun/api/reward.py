@@ -1,7 +1,5 @@
 """Where a reward function can run: in grader processes if they can import it, else only here."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

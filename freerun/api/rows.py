@@ -1,7 +1,5 @@
 """Rows of data that a program has in memory: kept in the run directory, where the task "file" reads them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,6 +35,6 @@ def with_rows(recipe: Recipe) -> Recipe:
     path = Path(recipe.run.directory) / recipe.run.name / DATA_FILE
     held_out = recipe.data.held_out_path if recipe.data.task == "file" else ""
     data = dataclasses.replace(
-        recipe.data, task="file", path=str(path), held_out_path=held_out, settings=(), mixture=(), weights=()
+        recipe.data, task="file", path=str(path), held_out_path=held_out, settings=(), mixture={}, weights=()
     )
     return dataclasses.replace(recipe, data=data)

@@ -1,9 +1,7 @@
-"""`freerun.train`: a whole training, called by a program or a notebook.
+"""`freerun.train`: a whole run, called by a program or a notebook.
 
 It does what `freerun train` does and returns how it ended.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +15,13 @@ from freerun.api.rows import encode_rows, with_rows
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError
-from freerun.events.events import Listener
+from freerun.events.events import Listener, RunOutcome
 from freerun.events.reader import RunReader
 from freerun.model.hub import with_local_model
-from freerun.reward.function_grader import check_function
-from freerun.reward.user_function import check_call
+from freerun.reward.user_function import check_call, check_function
 from freerun.session.attachments import Attachments
-from freerun.session.input_files import check_files, check_model_files, names_a_run
-from freerun.session.run_directory import recipe_of_run, recipe_to_resume
-from freerun.session.train import Outcome, train_to_end
+from freerun.session.run_directory import names_a_run, recipe_of_run, recipe_to_resume
+from freerun.session.train import train_to_end
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -34,7 +30,7 @@ Rows = Sequence[Mapping[str, Any]]
 class Result:
     """How a training ended."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     reason: str
     """Why it failed or was interrupted at once; else empty."""
     version: int
@@ -62,7 +58,7 @@ def train(
 
     `reward` replaces the recipe's grader, `data` its data. Every event is passed to each of the listeners. With
     `resume` the run of this name is continued; `recipe` may then be its directory. What is wrong with the
-    arguments raises a `FreerunError`; a training that fails is a `Result`.
+    arguments raises a `FreerunError`; a run that fails is a `Result`.
     """
     rows = None if data is None else encode_rows(data)
     resolved = _resolve(recipe, resume=resume, has_rows=rows is not None)
@@ -76,10 +72,6 @@ def train(
         else:
             check_function(grader, reward)
             attached = dataclasses.replace(attached, reward=reward)
-    if not resume and rows is None:
-        check_files(resolved)
-    elif not resume:
-        check_model_files(resolved)
     local = with_local_model(resolved)
     finished = run_anywhere(lambda: train_to_end(local, resume=resume, attached=attached), attached.stop)
     directory = Path(local.run.directory) / local.run.name

@@ -1,1 +1,1 @@
-"""Heavy optional implementations of the seams: vLLM and Ray."""
+"""Implementations of the seams: generator backends (`backend.py`), and workers on a Ray cluster."""

@@ -1,1 +1,1 @@
-"""Gate, groups and buffer: staleness is bounded here."""
+"""Gate and buffer: the bound on staleness."""

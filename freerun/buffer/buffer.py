@@ -1,57 +1,57 @@
-"""The buffer: groups wait here until a batch takes them, oldest first, never too old, never twice.
+"""The buffer: holds finished groups until a batch takes them: oldest first, never too stale, never twice.
 
     start ──► running ──► add ──► ready ──► take ──► Batch.groups      (trained)
                  │         ├─► filtered        └───► Batch.discarded   (dropped or requeued)
                  └► fail   └─► dropped or requeued
 
-It decides and counts; the controller waits, and gives capacity back to the gate for all that is not trained.
+It decides and counts. The controller does the waiting, and returns to the gate the capacity of every group that
+is not trained on.
 
-**The bound.** Every group of the batch for version v has v - oldest_version <= eta (`max_staleness`). `take`
-raises rather than break it, under every policy.
+**The bound.** Every group in the batch for version v has v - oldest_version <= eta (`max_staleness`). `take`
+checks this under every policy and raises if it does not hold.
 
-**Why `wait` never has to throw anything away.** The age of a group is the oldest version its tokens can have:
+**Why `wait` never discards anything.** The age of a group is the oldest version its tokens can have:
 `start_version` while it runs (the gate's version g when it started; every engine had confirmed g), and
-`oldest_version >= start_version` once it is finished. With G groups per batch, stand all live groups (running
-and ready) in line by age. The line is in time for the next batch, v, if each group is trained young enough
-when the line is taken from its head, G at a time:
+`oldest_version >= start_version` once it is finished. With G groups per batch, put all live groups (running
+and ready) in a line, oldest first. The line is in time for the next batch, v, if taking G at a time from its
+head trains each group within the bound:
 
     v + i // G - age_i <= eta    for the i-th in line, from 0                                            (1)
 
-or equally: for every a, at most (a + eta + 1 - v) G live groups have age <= a. Everything keeps it so:
+Equivalently, for every a, at most (a + eta + 1 - v) G live groups have age <= a. Every operation preserves (1):
 
-- A start. The gate (Eq. 3, on trajectories consumed + live) leaves at most (g + eta + 1) G groups, of which
+- A start. The gate (Eq. 3, on trajectories consumed + live) allows at most (g + eta + 1) G groups, of which
   v G are consumed: at most (g + eta + 1 - v) G live. That is (1) for all a >= g; smaller a do not change.
-  g may lag behind v, but not by more than eta, or the count leaves no room to start anything.
-- A finish. The group's age stays or rises: fewer groups of age <= a. A failure or a filter removes one.
-- A batch. `take` takes the G oldest that are ready, and only if the running groups by themselves are in time
-  for v + 1: this is all the waiting there is. Of the line that is left, look at the groups of age <= a. If a
-  ready one is among them, all G taken were of age <= a too, and G fewer is what v + 1 asks for. If none is,
-  they are all running, and were looked at.
+  g may lag behind v, but by at most eta; otherwise the gate has no capacity.
+- A finish. The group's age stays the same or rises, so no count grows. A failure or a filter removes a group.
+- A batch. `take` takes the G oldest ready groups, and only if the running groups by themselves are in time for
+  v + 1. This is the only wait. Among the remaining groups of age <= a there are two cases. If one of them is
+  ready, all G groups taken had age <= a too, which is the reduction that v + 1 needs. If none is ready, they are
+  all running, and were checked.
 
-The wait ends when enough of the groups it names have finished or failed; it never names none. Nor can the run
-stand still: with nothing running and fewer than G ready, the gate's (g + eta + 1 - v) G are not used up once
-g >= v - eta, so something may start.
+The wait is always for at least one running group, and ends when enough of them have finished or failed. The run
+cannot deadlock either: with nothing running and fewer than G ready, the gate's (g + eta + 1 - v) G are not used
+up once g >= v - eta, so a group may start.
 
-It is not enough to wait for running groups that would be too old at v + 1 (those with v - age = eta). Take
+Waiting only for running groups that would be too old at v + 1 (those with v - age = eta) is not enough. Take
 G = 1, eta = 2; a, b, c start at version 0. c overtakes, then d, started at 1, overtakes; now a and b must
-both go into the one batch for version 2. The line shows it a step earlier: d stays until a or b is done.
+both go into the one batch for version 2. The line shows this one step earlier: d waits until a or b is done.
 
-**`drop` and `requeue`** wait for nothing. Ready groups grow too old only when a batch is taken, so `take`
-discards them then and names them in the batch; `add` discards those that finish too late. They make progress:
-while v stands, whatever starts has g >= v - eta and is young enough for the batch, so between two batches at
-most the groups live at the first are discarded. But a long answer may be overtaken every time.
+**`drop` and `requeue`** never wait. A ready group becomes too old only when a batch is taken, so `take` discards
+it then and lists it in the batch; `add` discards groups that finish too late. Progress is guaranteed: while v
+stays, every group that starts has g >= v - eta and is fresh enough for the batch, so between two batches at most
+the groups live at the first are discarded. But a long completion may be overtaken every time.
 
-**Once.** An ordinal is running, ready, to restart, or done (in the ledger); nothing leaves the ledger.
+**Exactly once.** An ordinal is running, ready, to restart, or done (in the ledger). Nothing leaves the ledger.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from typing import NamedTuple
 
-from freerun.buffer.groups import Ages, Batch, BufferState, Counts, Ledger, Outcome, Policy, has_zero_variance
+from freerun.buffer.groups import Ages, Batch, BufferState, Counts, Ledger, has_zero_variance
+from freerun.config.recipe import Policy
 from freerun.errors import CheckpointError
-from freerun.types import Group
+from freerun.types import Group, GroupOutcome
 
 MAX_NAMED_ROLLOUTS = 6
 
@@ -65,7 +65,7 @@ class _Ready(NamedTuple):
 
 
 class TrajectoryBuffer:
-    """Holds finished groups and knows the running ones; forms the batches."""
+    """Holds finished groups, tracks running ones, forms batches."""
 
     def __init__(
         self, *, groups_per_batch: int, max_staleness: int, policy: Policy, filter_zero_variance: bool
@@ -90,12 +90,12 @@ class TrajectoryBuffer:
 
     @property
     def version(self) -> int:
-        """Version of the trainer that the next batch is for: the number of batches taken."""
+        """The trainer version that the next batch is for: the number of batches taken."""
         return self._version
 
     @property
     def to_restart(self) -> tuple[int, ...]:
-        """Ordinals to start before any new prompt: requeued ones, and those that ran at the checkpoint."""
+        """Ordinals to start before any new prompt: requeued, or running at the checkpoint."""
         return tuple(sorted(self._to_restart))
 
     @property
@@ -113,13 +113,13 @@ class TrajectoryBuffer:
         self._running_ages.add(start_version)
 
     def pass_over(self, ordinal: int) -> None:
-        """Settle an ordinal that is not to be started, so that the ledger has no hole."""
+        """Mark an ordinal that will never start as done, to keep the ledger contiguous."""
         if ordinal in self._running or ordinal in self._ready or ordinal in self._to_restart:
             raise ValueError(f"buffer: group {ordinal} was started before; it cannot be passed over")
         self._settle(ordinal, "passed_over")
 
-    def add(self, group: Group) -> Outcome:
-        """Accept a finished group; any outcome but `buffered` is to be given back to the gate."""
+    def add(self, group: Group) -> GroupOutcome:
+        """Accept a finished group. Unless it is `buffered`, the caller returns its capacity to the gate."""
         start_version = self._finish(group.ordinal)
         oldest_version = group.oldest_version
         if not start_version == group.start_version <= oldest_version:
@@ -137,12 +137,12 @@ class TrajectoryBuffer:
         return "buffered"
 
     def fail(self, ordinal: int) -> None:
-        """Give up a running group; to be given back to the gate."""
+        """Give up a running group. The caller returns its capacity to the gate."""
         self._finish(ordinal)
         self._settle(ordinal, "failed")
 
     def take(self, version: int) -> Batch | None:
-        """The batch for the trainer at `version`, or None while it has to wait; each version takes once."""
+        """The batch for the trainer at `version`, or None while it must wait; one batch per version."""
         if version != self._version:
             raise ValueError(
                 f"buffer: asked for the batch of version {version}, the next is that of {self._version}"
@@ -158,7 +158,7 @@ class TrajectoryBuffer:
         return Batch(version=version, groups=tuple(r.group for r in chosen), discarded=self._expire())
 
     def waiting_for(self) -> str:
-        """What keeps `take` from forming the next batch, for people."""
+        """Why `take` cannot form the next batch yet, as text for people."""
         if len(self._ready) < self._groups_per_batch:
             return f"{len(self._ready)} of {self._groups_per_batch} groups, {self._describe_oldest_running()}"
         late = self._first_late_running()
@@ -167,7 +167,7 @@ class TrajectoryBuffer:
         return _describe({o: v for o, v in self._running.items() if v <= late})
 
     def snapshot(self) -> BufferState:
-        """All there is to save, to be taken when the trainer's weights are those of `version`."""
+        """The state to save; take it when the trainer's weights are those of `version`."""
         return BufferState(
             version=self._version,
             ready=tuple(r.group for r in sorted(self._ready.values())),
@@ -177,10 +177,10 @@ class TrajectoryBuffer:
         )
 
     def restore(self, state: BufferState) -> None:
-        """Become the buffer that was saved, with nothing running: the controller starts `to_restart` again.
+        """Restore a saved buffer with nothing running; the controller starts `to_restart` again.
 
-        A resumed run may have another configuration: where fewer versions are allowed than before, `drop` and
-        `requeue` discard what is too old now, and `wait`, which discards nothing, refuses.
+        The resumed run may have a smaller `max_staleness`. `drop` and `requeue` then discard what is too old;
+        `wait`, which discards nothing, refuses.
         """
         self._version = state.version
         self._running = {}
@@ -198,15 +198,15 @@ class TrajectoryBuffer:
             )
 
     def _first_late(self, ages: Ages, version: int) -> int | None:
-        """Age of the first in line that would be too old if the line is taken from batch `version` on: (1)."""
-        # Of groups of one age the last in line is the one that would be.
+        """Age of the first group in line that violates (1) if batches are taken from `version` on."""
+        # Among groups of the same age, the last in line is the first to violate it.
         for age, place in ages.in_line():
             if version + place // self._groups_per_batch - age > self._max_staleness:
                 return age
         return None
 
     def _first_late_running(self) -> int | None:
-        """Age up to which running groups have to be waited for, if any have, before a batch is taken."""
+        """Age up to which running groups must finish before a batch is taken, or None."""
         if self._policy != "wait":
             return None
         return self._first_late(self._running_ages, self._version + 1)
@@ -215,7 +215,7 @@ class TrajectoryBuffer:
         return self._version - oldest_version > self._max_staleness
 
     def _require_room(self, start_version: int) -> None:
-        # The gate never admits such a start. One that slipped past it would make `take` wait for ever.
+        # The gate never admits such a start. If one got past it, `take` would wait forever.
         live = self._running_ages + self._ready_ages
         live.add(start_version)
         if self._first_late(live, self._version) is not None:
@@ -234,7 +234,7 @@ class TrajectoryBuffer:
                 )
 
     def _finish(self, ordinal: int) -> int:
-        """Take a group off the running ones; returns its start version."""
+        """Remove a group from the running ones; returns its start version."""
         if ordinal not in self._running:
             raise ValueError(f"buffer: group {ordinal} is not running; start it first, finish it once")
         start_version = self._running.pop(ordinal)
@@ -248,8 +248,8 @@ class TrajectoryBuffer:
         self._totals[fate] += 1
         self._done.add(ordinal)
 
-    def _discard(self, ordinal: int) -> Outcome:
-        """Throw a group away for its age, for good or to be generated again."""
+    def _discard(self, ordinal: int) -> GroupOutcome:
+        """Discard a group that is too old, for good or to be generated again."""
         if self._policy == "requeue":
             self._totals["requeued"] += 1
             self._to_restart.add(ordinal)
@@ -258,7 +258,7 @@ class TrajectoryBuffer:
         return "dropped"
 
     def _expire(self) -> tuple[int, ...]:
-        """Discard the ready groups that are too old for the next batch, and so for every later one."""
+        """Discard the ready groups that are too old for the next batch and thus for every later one."""
         if self._policy == "wait":
             return ()
         expired = sorted(o for o, ready in self._ready.items() if self._is_too_old(ready.oldest_version))

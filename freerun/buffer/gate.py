@@ -4,24 +4,22 @@ The trainer consumes `batch_size` trajectories per version. If they finish in th
 n-th one started is consumed at version (n - 1) // batch_size; admitting it only while that is at most
 version + max_staleness bounds its age before a token is generated (AReaL, arXiv 2505.24298, Eq. 3).
 
-Two things keep the count honest where the paper's system drifts:
+Two rules keep the count exact, where AReaL's drifts:
 
-- `version` is what *all* engines have confirmed, not what the trainer has reached. It may lag, never lead,
-  so it is a lower bound on the version of every token sampled from now on.
-- Only trajectories that are consumed or may still be consumed count. What failed, was filtered, dropped or
-  requeued is given back; otherwise the filter would eat the capacity until nothing may start. Hence
-  started = consumed + buffered + running, always, and after a resume = consumed + buffered: what was running
-  at the checkpoint starts again, and is counted again then.
+- `version` is the version that *all* engines have confirmed, not the trainer's. It may lag but never leads, so
+  it is a lower bound on the version of every token sampled from now on.
+- Only trajectories that were consumed or may still be consumed count. Those that failed or were filtered,
+  dropped or requeued are given back; otherwise filtering would use up the capacity. So always
+  started = consumed + buffered + running, and after a resume = consumed + buffered: what was running at the
+  checkpoint is counted when it starts again.
 
-A slow rollout that others overtake can still arrive too old: `TrajectoryBuffer` holds the guarantee, this
-gate only saves the work. It knows numbers, neither groups nor ordinals.
+A slow rollout that others overtake can still arrive too old. `TrajectoryBuffer` guarantees the bound; this gate
+only avoids wasted work. It counts trajectories and knows nothing of groups or ordinals.
 """
-
-from __future__ import annotations
 
 
 class StalenessGate:
-    """Counts trajectories started; answers how many more may start now."""
+    """Counts started trajectories; says how many more may start now."""
 
     def __init__(self, *, batch_size: int, max_staleness: int, version: int = 0, num_buffered: int = 0) -> None:
         """A run that resumes passes its version and the trajectories its buffer still holds."""
@@ -45,12 +43,12 @@ class StalenessGate:
         if not 0 <= num_trajectories <= self.capacity:
             raise ValueError(
                 f"gate: cannot start {num_trajectories} trajectories, the capacity is {self.capacity} at "
-                f"version {self.version}; wait for the next version or for trajectories given back"
+                f"version {self.version}; wait for the next version or until capacity is given back"
             )
         self.started += num_trajectories
 
     def give_back(self, num_trajectories: int) -> None:
-        """Uncount trajectories that were started and will not be consumed."""
+        """Return the capacity of started trajectories that will not be consumed."""
         if not 0 <= num_trajectories <= self.started:
             raise ValueError(
                 f"gate: cannot give back {num_trajectories} trajectories, {self.started} were started"

@@ -1,36 +1,31 @@
-"""What the buffer says about groups: the batch it forms, what it counts, what it saves, which are done, how old.
+"""The buffer's records: batch, counts, saved state, the ledger of finished ordinals, ages.
 
-Records only; `buffer.py` decides. The ledger makes "trained exactly once" checkable at a bounded cost:
-prompts start in the order of their ordinals, so all but the youngest are done, and one mark stands for them.
+Records only; `buffer.py` decides. The ledger checks "trained exactly once" in bounded memory: prompts start in
+the order of their ordinals, so all but the newest are done, and one mark covers them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 import msgspec
 
 from freerun.types import Group
 
-Policy = Literal["wait", "drop", "requeue"]
-Outcome = Literal["buffered", "filtered", "dropped", "requeued"]
-"""What became of a finished group. All but `buffered` are to be given back to the gate."""
-
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The groups of one training step, oldest first, and what had to go because of it."""
+    """The groups of one training step, oldest first, and those it makes too old."""
 
     version: int
     """The trainer's version at the start of the step; the step makes version + 1."""
     groups: tuple[Group, ...]
     discarded: tuple[int, ...]
-    """Ordinals of ready groups this step makes too old: to be given back to the gate. Empty under `wait`."""
+    """Ordinals of ready groups that this step makes too old; return them to the gate. Empty under `wait`."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups now running and ready, and what became of all others."""
+    """Groups running and ready now, and what became of all others."""
 
     running: int = 0
     ready: int = 0
@@ -40,9 +35,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     dropped: int = 0
     requeued: int = 0
-    """Times a group was thrown away to be generated again."""
+    """How often a group was discarded to be generated again."""
     passed_over: int = 0
-    """Ordinals of the stream that were never started, because their problem rests."""
+    """Ordinals that were never started because the curriculum rests their prompt."""
 
 
 class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +46,7 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BufferState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """All that a checkpoint keeps of the buffer; belongs to the trainer's weights of the same version."""
+    """The buffer's part of a checkpoint; belongs to the trainer's weights of the same version."""
 
     version: int
     ready: tuple[Group, ...]
@@ -84,7 +79,7 @@ class Ledger:
 
 
 class Ages:
-    """How many groups there are of each age; ages are versions, so there are few however many groups there are."""
+    """The number of groups of each age. Ages are versions, so there are few, even with many groups."""
 
     def __init__(self, ages: Iterable[int] = ()) -> None:
         self._counts = Counter(ages)
@@ -106,7 +101,7 @@ class Ages:
         return self._counts.total()
 
     def in_line(self) -> Iterator[tuple[int, int]]:
-        """Each age, oldest first, with the place in line, from 0, of the last group of that age."""
+        """Each age, oldest first, with the place in line (from 0) of its last group."""
         place = -1
         for age in sorted(self._counts):
             place += self._counts[age]
@@ -114,5 +109,5 @@ class Ages:
 
 
 def has_zero_variance(group: Group) -> bool:
-    """Whether all rewards are equal, so that no trajectory is better than its siblings."""
+    """Whether all rewards are equal: no trajectory is better than its siblings."""
     return len({trajectory.reward.value for trajectory in group.trajectories}) == 1

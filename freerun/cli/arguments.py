@@ -1,6 +1,4 @@
-"""What the verbs share: arguments that fail in one line, and overrides told apart from a verb's own options."""
-
-from __future__ import annotations
+"""The arguments of every verb: its own options, and keys of a recipe as `--section.key value`."""
 
 import argparse
 import difflib
@@ -12,11 +10,15 @@ from freerun.errors import FreerunError
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are reported like all others, and whose texts keep their line breaks."""
+    """An argument parser that reports errors as one line and keeps the line breaks of its texts."""
 
-    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+    section = ""
+    """Of a key that is written without one, with its dot."""
+
+    def __init__(self, prog: str, description: str, epilog: str = "", *, usage: str = "") -> None:
         super().__init__(
             prog=prog,
+            usage=f"{prog} {usage}" if usage else None,
             description=description,
             epilog=epilog,
             allow_abbrev=False,
@@ -31,11 +33,18 @@ class Parser(argparse.ArgumentParser):
             raise FreerunError(f'{self.prog} takes no {kind} "{unknown[0]}"; {self._remedy(unknown[0])}')
         return args
 
+    def parse_with_keys(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The verb's own options, and the `--section.key value` overrides for `load_recipe`."""
+        own, overrides = split_overrides(arguments)
+        return self.parse_own(own), overrides
+
     def _remedy(self, option: str) -> str:
         name = option.partition("=")[0]
         near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.8) or [
-            f"--{key}" for key in nearest_keys(name.removeprefix("--"))
+            f"--{key}" for key in nearest_keys(self.section + name.removeprefix("--"))
         ]
+        if near and near[0] == name:  # a section without its key
+            return f'write "{name}.KEY value"; "freerun train --help" lists the keys'
         return f'did you mean "{near[0]}"?' if near else f'"{self.prog} --help" explains its arguments'
 
     def error(self, message: str) -> NoReturn:

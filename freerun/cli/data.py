@@ -1,6 +1,4 @@
-"""`freerun data`: fetches the public data sets that recipes name, or lists them."""
-
-from __future__ import annotations
+"""`freerun data`: fetches the public data sets that recipes use, or lists them."""
 
 import difflib
 from collections.abc import Sequence
@@ -18,7 +16,14 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    names: list[str] = _parser().parse_args(arguments).names
+    parser = Parser(
+        "freerun data",
+        "Fetch public data sets to data/NAME, where recipes look for them.",
+        EPILOG,
+        usage="[NAME ...]",
+    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(PUBLIC_SETS)}; none lists them")
+    names: list[str] = parser.parse_own(arguments).names
     if not names:
         print(_listing())
         return 0
@@ -37,7 +42,7 @@ def _fetch(name: str) -> None:
     print(f"{name}: {chosen.content}; from {chosen.source}, licence {chosen.licence}")
     for file in chosen.files:
         if has_file(file, directory):
-            print(f"  {directory / file.name} is there already")
+            print(f"  {directory / file.name} is already there")
         else:
             print(f"  {fetch(file, directory)}")
 
@@ -49,10 +54,3 @@ def _listing() -> str:
         where = f"in {DIRECTORY / name}" if is_here else f"not here; fetch it with: freerun data {name}"
         lines.append(f"{name:<10}{one.content}\n{'':<10}{one.source}; {one.licence}; {where}")
     return "\n".join(lines)
-
-
-def _parser() -> Parser:
-    parser = Parser("freerun data", "Fetch public data sets to data/NAME, where recipes look for them.", EPILOG)
-    parser.usage = "freerun data [NAME ...]"
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(PUBLIC_SETS)}; none lists them")
-    return parser

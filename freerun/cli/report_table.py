@@ -1,10 +1,8 @@
-"""A table on a terminal or in a pipe. Names and values come from files, so none of them may act on the terminal.
+"""A table on a terminal or in a pipe. Names and values come from files: escape sequences in them are removed.
 
-The first column is a name that is typed again, so it is never broken: a pipe gets lines as long as they are, and
-on a terminal that is too narrow each name has a line above its numbers.
+The first column is a name that people copy, so it is never broken. A pipe gets lines of any length; on a narrow
+terminal each name gets a line above its numbers.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +15,7 @@ from freerun.terminal.wording import printable
 
 Cell = str | Text
 UNLIMITED = 100_000
-"""Columns; more than any line has."""
+"""Columns, more than any line has."""
 
 
 def print_table(
@@ -27,7 +25,7 @@ def print_table(
     *,
     console: Console | None = None,
 ) -> None:
-    """Print the rows, the first column as text and the others as numbers, and what must be known about them."""
+    """Print the rows, the first column aligned left and the others right, and the notes below."""
     console, rows = console or Console(), list(rows)
     table = as_table(header, rows)
     width = _width_of(table)
@@ -44,7 +42,7 @@ def print_table(
 
 
 def as_table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, num_names: int = 1) -> Table:
-    """Cells are texts, never markup: a run may be called "[red]"."""
+    """A table of plain text, never markup: a run may be called "[red]"."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, heading in enumerate(header):
         table.add_column(Text(heading), justify="left" if index < num_names else "right", no_wrap=True)
@@ -63,7 +61,7 @@ def _width_of(table: Table) -> int:
 
 
 def _lines(table: Table) -> list[Text]:
-    """The table as the lines it is printed in, styles included."""
+    """The printed lines of the table, with their styles."""
     console = Console(width=_width_of(table))
     return [
         Text.assemble(*((segment.text, segment.style or "") for segment in line))

@@ -1,4 +1,4 @@
-"""`freerun runs`: the runs of a directory, the most recently written first, as a table or as JSON."""
+"""`freerun runs`: the runs in a directory, newest first, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ if TYPE_CHECKING:
     from freerun.cli.report_table import Cell
     from freerun.events.reader import RunSummary
 
-HEADER = ("name", "state", "step", "reward", "held-out", "updated")
+EPILOG = """\
+Newest first. A crashed run is one whose process died; "freerun train runs/NAME --resume" continues it.
+
+examples:
+  freerun runs
+  freerun runs studies/euclid/runs
+  freerun runs --json
+"""
+RUN_COLUMNS = ("name", "state", "step", "reward", "held-out", "updated")
 STATE_STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "crashed": "red"}
 
 
 def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     directory = args.directory or Path(RunConfig().directory)
-    # The default is not there before the first run; one that was named must be.
+    # The default directory is missing before the first run; a named one must exist.
     if not directory.is_dir() and (args.directory or directory.exists()):
-        raise FreerunError(f'"{directory}" is not a directory; name the one that holds the runs')
+        raise FreerunError(f'"{directory}" is not a directory; name one that holds runs')
 
     from freerun.events.reader import list_runs
 
@@ -42,12 +50,12 @@ def run(arguments: Sequence[str]) -> int:
 
     from freerun.cli.report_table import print_table
 
-    print_table(HEADER, table_rows(summaries, now=time.time()))
+    print_table(RUN_COLUMNS, table_rows(summaries, now=time.time()))
     return 0
 
 
 def table_rows(summaries: Sequence[RunSummary], *, now: float) -> list[list[Cell]]:
-    """The cells under `HEADER`, one line per run."""
+    """The cells under `RUN_COLUMNS`, one line per run."""
     from rich.text import Text
 
     from freerun.events.accuracy import UNKNOWN, percent
@@ -56,13 +64,19 @@ def table_rows(summaries: Sequence[RunSummary], *, now: float) -> list[list[Cell
         [
             summary.name,
             Text(summary.state, style=STATE_STYLES.get(summary.state, "")),
-            f"{summary.version}/{summary.num_steps}",
+            _progress(summary),
             UNKNOWN if summary.reward is None else f"{summary.reward:.2f}",
             UNKNOWN if summary.accuracy is None else percent(summary.accuracy),
             ago(now - summary.updated),
         ]
         for summary in summaries
     ]
+
+
+def _progress(summary: RunSummary) -> str:
+    if summary.sft_step is not None:
+        return f"SFT {summary.sft_step}/{summary.num_sft_steps}"
+    return f"{summary.version}/{summary.num_steps}"
 
 
 def ago(seconds: float) -> str:
@@ -74,7 +88,8 @@ def ago(seconds: float) -> str:
 
 
 def _parser() -> Parser:
-    parser = Parser("freerun runs", "List the runs of a directory.")
+    parser = Parser("freerun runs", "List the runs in a directory.", EPILOG)
+    parser.usage = "freerun runs [DIR] [--json]"
     parser.add_argument("directory", metavar="DIR", type=Path, nargs="?", help=f"default: {RunConfig().directory}")
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
     return parser

@@ -1,11 +1,8 @@
-"""What happens when nobody reads our output: a pipe that was closed (`| head -1`), a disk that is full.
+"""Output that cannot be written: a closed pipe (`| head -1`), or a full disk.
 
-A run outlives its reader: its store has everything, so it continues in silence and ends with its own status. A
-command whose output is the whole point ends: quietly when its reader has seen enough, with an error when the
-output cannot be written. Errors have nowhere else to go, so stderr never ends anything.
+A run continues silently and ends with its own status: its store has everything. Any other command ends: quietly if
+the pipe was closed, with an error otherwise. A failure of stderr is always ignored.
 """
-
-from __future__ import annotations
 
 import contextlib
 import io
@@ -31,7 +28,7 @@ class OutputStream:
         self._is_needed = is_needed
         self._is_gone = False
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a character that the terminal lacks is no reason to end
+            stream.reconfigure(errors="replace")  # the terminal may lack a character
 
     def write(self, text: str) -> int:
         if not self._is_gone:
@@ -59,7 +56,7 @@ class OutputStream:
                 raise FreerunError(f"cannot write the output: {error.strerror}") from error
 
     def _leave(self) -> None:
-        """Write no more; what is still buffered goes nowhere, or Python would complain when it exits."""
+        """Stop writing; send what is still buffered to /dev/null, or Python would complain on exit."""
         self._is_gone = True
         with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())
@@ -67,7 +64,7 @@ class OutputStream:
 
 @contextlib.contextmanager
 def standard_streams(*, is_output_needed: bool) -> Iterator[None]:
-    """Write to stdout and stderr only as long as that works, until left."""
+    """Within this context, stdout and stderr are written to only while that works."""
     _occupy_standard_descriptors()
     before = sys.stdout, sys.stderr
     # Either is None if it was closed before we started (`>&-`), and then print does nothing.
@@ -85,7 +82,7 @@ def standard_streams(*, is_output_needed: bool) -> Iterator[None]:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Or a file that is opened later gets the number of a closed stream, and what is meant for that one."""
+    """Otherwise a file opened later could get the number of a closed stream, and its output."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < NUM_STANDARD:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

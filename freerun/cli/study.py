@@ -1,59 +1,41 @@
-"""`freerun study`: all runs of a study from one command, which may be stopped and given again."""
+"""`freerun study`: a recipe over a grid of settings and seeds, in one command that can be stopped and repeated."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from freerun.cli.arguments import Parser, split_overrides
+from freerun.cli.arguments import Parser
 from freerun.errors import FreerunError
 
 if TYPE_CHECKING:
     from freerun.reports.study import Study
-    from freerun.reports.study_runner import Progress
 
-ETAS = ("0", "1", "2", "4", "8", "16", "inf")
-OBJECTIVES = ("naive", "decoupled")
-DESCRIPTION = """\
-What staleness costs and wins: train by one recipe under several bounds (the paper's eta) and objectives,
-with several seeds each, and write a table and a figure with confidence intervals.
-"""
 EPILOG = """\
-The same command continues a study that was stopped: finished runs are not repeated, the one that was cut
-short is resumed. A larger --seeds or more values of --eta add runs. If the recipe has a warm start it is done
-once, and every run starts from its model.
+Every combination of the values is run with every seed, seed by seed. The same command continues a study that was
+stopped: finished runs are kept, an interrupted one is resumed. More values or seeds add runs. If the recipe has a
+warm start it is done once and shared.
 
 examples:
-  freerun study staleness euclid --eta 0 4 inf --seeds 3 --dry-run
-  freerun study staleness euclid --seeds 5 --out studies/euclid --train.num_steps 60
-  freerun study staleness euclid --seeds 5 --out studies/euclid --train.num_steps 60 --report
+  freerun study euclid --over buffer.max_staleness=0,4 --seeds 3 --dry-run
+  freerun study euclid --over buffer.max_staleness=0,1,4 --over train.lr=1e-5,2e-5 --seeds 3
+  freerun study euclid --over objective.preset=areal,grpo,dapo --seeds 5 --out studies/presets --train.num_steps 60
+  freerun study euclid --seeds 5
+  freerun study euclid --seeds 5 --report
 """
 
 
 def run(arguments: Sequence[str]) -> int:
-    kind, *rest = arguments or ["--help"]
-    if kind in ("-h", "--help"):
-        print(f"usage: freerun study staleness RECIPE [...]\n\n{DESCRIPTION}\n{EPILOG}", end="")
-        return 0
-    if kind != "staleness":
-        raise FreerunError(f'unknown study "{kind}"; there is one: staleness')
-    return _staleness(rest)
-
-
-def _staleness(arguments: Sequence[str]) -> int:
-    own, overrides = split_overrides(arguments)
-    args = _parser().parse_args(own)
+    args, overrides = _parser().parse_with_keys(arguments)
 
     from freerun.reports.drawing import require_matplotlib
-    from freerun.reports.study import plan_staleness
+    from freerun.reports.study import plan_study
 
-    directory = args.out or Path("studies") / f"staleness-{args.recipe.stem}"
-    study = plan_staleness(
-        args.recipe, overrides, etas=args.eta, objectives=args.objective, num_seeds=args.seeds, directory=directory
-    )
+    study = plan_study(args.recipe, overrides, over=args.over, num_seeds=args.seeds, directory=args.out)
     if args.dry_run:
         return _list_runs(study)
     require_matplotlib()
@@ -61,124 +43,74 @@ def _staleness(arguments: Sequence[str]) -> int:
 
 
 def _list_runs(study: Study) -> int:
+    from freerun.reports.study import state_of
     from freerun.reports.study_runner import train_arguments
-    from freerun.reports.study_state import state_of
 
     for run in study.all_runs:
         state = state_of(run)
-        arguments = train_arguments(study, run, is_resumed=state == "to resume")
-        print(f"{state:<10} freerun {shlex.join(arguments)}")
+        print(f"{state:<10} freerun {shlex.join(train_arguments(run, is_resumed=state == 'to resume'))}")
     return 0
 
 
 def _run(study: Study) -> int:
-    from freerun.reports.study_report import write_json
-    from freerun.reports.study_runner import StudyRunner
-    from freerun.reports.study_state import find_failures, finished_records
-    from freerun.session.input_files import check_files
+    from rich.console import Console
+    from rich.text import Text
 
-    check_files(study.recipe)
+    from freerun.reports.study_runner import StudyRunner
+
     try:
         study.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FreerunError(
             f'"{study.directory}" cannot be made ({error.strerror or error}); name another with --out DIR'
         ) from error
-    with _Screen() as screen:
+    console = Console(highlight=False)
+    with console.status("") if console.is_terminal else contextlib.nullcontext() as status:
 
-        def on_progress(progress: Progress) -> None:
-            screen(progress)
-            if progress.happening in ("finished", "failed"):
-                write_json(study, finished_records(study.runs), find_failures(study), _command())
+        def tell(line: str, lasts: bool) -> None:
+            if lasts:
+                console.print(Text(line), soft_wrap=True)
+            if status:
+                status.update(Text(line))
 
-        runner = StudyRunner(study, on_progress)
+        runner = StudyRunner(study, tell)
         runner.run()
     code = _report(study, runner.failures)
     return 130 if runner.is_stopped else code
 
 
 def _report(study: Study, failures: dict[str, str]) -> int:
-    """Write the files, print the table; 1 if runs failed, now or when they were last tried."""
+    """Write the files and print the table; 1 if a run failed, now or when it was last tried."""
     from freerun.cli.report_table import print_table
-    from freerun.reports.study_report import HEADER, SHORT_COLUMNS, summarise_conditions, table_rows, write_report
-    from freerun.reports.study_state import find_failures, finished_records
-    from freerun.reports.tables import brief
+    from freerun.reports.compare import TERMINAL_COLUMNS, table_rows
+    from freerun.reports.groups import summarise
+    from freerun.reports.study import find_failures, finished_groups
+    from freerun.reports.study_report import FILES, write_report
+    from freerun.terminal.wording import brief
 
-    records, failures = finished_records(study.runs), find_failures(study) | failures
-    write_report(study, records, failures, _command())
+    groups, failures = finished_groups(study), find_failures(study) | failures
+    write_report(study, groups, failures, ["freerun", *sys.argv[1:]])
     notes = [f"{name} failed: {brief(why)}" for name, why in failures.items()]
-    missing = len(study.runs) - len(records)
+    missing = len(study.runs) - sum(len(group.records) for group in groups)
     notes += [f"{missing} of {len(study.runs)} runs are not finished"] if missing else []
-    rows = [HEADER, *table_rows(summarise_conditions(study, records))]
-    header, *shown = [[row[column] for column in SHORT_COLUMNS] for row in rows]
-    print_table(header, shown, notes)
-    print(f"wrote study.png, study.csv, study.json and table.md to {study.directory}")
+    print_table(TERMINAL_COLUMNS, table_rows(summarise(groups), TERMINAL_COLUMNS), notes)
+    print(f"wrote {', '.join(FILES)} to {study.directory}")
     return 1 if failures else 0
 
 
-def _command() -> list[str]:
-    return ["freerun", *sys.argv[1:]]
-
-
-class _Screen:
-    """Progress as lines, and on a terminal one more line that moves."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(highlight=False)
-        self._status = self._console.status("") if self._console.is_terminal else None
-
-    def __enter__(self) -> _Screen:
-        if self._status:
-            self._status.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._status:
-            self._status.stop()
-
-    def __call__(self, progress: Progress) -> None:
-        from rich.text import Text
-
-        line = Text(_describe(progress))
-        if progress.happening != "running":
-            self._console.print(line, soft_wrap=True)
-        if self._status:
-            self._status.update(line)
-
-
-def _describe(progress: Progress) -> str:
-    from freerun.terminal.wording import duration, printable
-
-    left = f", about {duration(progress.left_seconds)} left" if progress.left_seconds else ""
-    detail = f": {printable(progress.detail)}" if progress.detail else ""
-    return (
-        f"[{progress.place}/{progress.num_runs}] {printable(progress.run.name)} {progress.happening}{detail}"
-        f"  ({duration(progress.seconds)} so far{left})"
-    )
-
-
 def _parser() -> Parser:
-    parser = Parser("freerun study staleness", DESCRIPTION, EPILOG)
+    parser = Parser("freerun study", "Run a recipe over settings and seeds, and report with intervals.", EPILOG)
     parser.usage = (
-        "freerun study staleness RECIPE [--eta N ...] [--objective NAME ...] [--seeds N] [--out DIR]\n"
-        "                               [--dry-run | --report] [--section.key value ...]"
+        "freerun study RECIPE [--over KEY=VALUE,VALUE ...] [--seeds N] [--out DIR] [--dry-run | --report]\n"
+        "                     [--section.key value ...]"
     )
-    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="TOML file, or name of a shipped recipe")
-    parser.add_argument(
-        "--eta", nargs="+", metavar="N", default=ETAS, help=f"bounds, or inf for none; default: {' '.join(ETAS)}"
-    )
-    parser.add_argument(
-        "--objective",
-        nargs="+",
-        metavar="NAME",
-        default=OBJECTIVES,
-        help=f"naive, decoupled, or a preset of objective.preset; default: {' '.join(OBJECTIVES)}",
-    )
-    parser.add_argument("--seeds", type=int, metavar="N", default=5, help="seeds 0 to N - 1; default: %(default)s")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="default: studies/staleness-<recipe's name>")
+    add = parser.add_argument
+    add("recipe", metavar="RECIPE", type=Path, help="TOML file, or name of a shipped recipe")
+    add("--over", action="append", default=[], metavar="KEY=VALUE,VALUE",
+        help="a key to study and its values; repeat it for a grid")  # fmt: skip
+    add("--seeds", type=int, metavar="N", default=3, help="seeds 0 to N - 1; default: %(default)s")
+    add("--out", metavar="DIR", type=Path, help="default: studies/RECIPE-KEYS")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--dry-run", action="store_true", help="list the runs and their commands; run nothing")
-    only.add_argument("--report", action="store_true", help="write table and figure from what is finished")
+    only.add_argument("--report", action="store_true", help="run nothing; report what is finished")
     return parser

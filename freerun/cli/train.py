@@ -1,14 +1,12 @@
-"""`freerun train`: a recipe and its overrides in, a run directory out; `--dry-run` shows what would be run."""
-
-from __future__ import annotations
+"""`freerun train`: trains by a recipe and overrides into a run directory; `--dry-run` shows the plan."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from freerun.cli.arguments import Parser, split_overrides
+from freerun.cli.arguments import Parser
 from freerun.config.load import TEXT_KEYS, dump_toml, load_recipe
+from freerun.config.recipe import Recipe
 from freerun.model.hub import with_local_model
-from freerun.session.input_files import check_files, names_a_run
 
 EPILOG = """\
 examples:
@@ -18,40 +16,42 @@ examples:
   freerun train times-tables --resume
   freerun train runs/times-tables --resume
 
-configuration, as [section] and key = value in the recipe, or as --section.key value here. Here, elements of
-an array are separated by commas, or written as in TOML, or the key is repeated; \\n is a line break,
-\\t a tab and \\\\ a backslash in
-{texts}.
+Every key below is written as key = value under its [section] in the recipe, or as --section.key value here.
+An array is written with commas (a,b), as in TOML (["a", "b"]), or by repeating the key. In
+{texts},
+\\n is a line break, \\t a tab and \\\\ a backslash.
 
 {keys}
 """
 
 
 def run(arguments: Sequence[str]) -> int:
-    own, overrides = split_overrides(arguments)
-    args = _parser(with_keys="-h" in own or "--help" in own).parse_own(own)
-    if names_a_run(args.recipe):
-        from freerun.session.run_directory import recipe_of_run
+    args, overrides = _parser(with_keys=not {"-h", "--help"}.isdisjoint(arguments)).parse_with_keys(arguments)
+    from freerun.session.run_directory import names_a_run, recipe_of_run
 
+    if names_a_run(args.recipe):
         args.recipe, overrides = recipe_of_run(args.recipe, overrides, resume=args.resume)
     recipe = load_recipe(args.recipe, overrides)
-    if args.resume:
+    return start_run(recipe, overrides, resume=args.resume, dry_run=args.dry_run)
+
+
+def start_run(recipe: Recipe, overrides: Sequence[str], *, resume: bool, dry_run: bool) -> int:
+    """Run the recipe, resume its run, or only print the plan; returns the exit code."""
+    if resume:
         from freerun.session.run_directory import recipe_to_resume
 
         recipe = recipe_to_resume(recipe, overrides)
-    else:
-        check_files(recipe)
     recipe = with_local_model(recipe)
-    if args.dry_run:
+    if dry_run:
         from freerun.session.plan import describe_plan
 
-        plan = describe_plan(recipe)
+        plan = describe_plan(recipe, resume=resume)
         print(dump_toml(recipe), plan, sep="\n")
         return 0
 
     from freerun.session.train import run_training
 
-    return run_training(recipe, resume=args.resume)
+    return run_training(recipe, resume=resume)
 
 
 def _parser(*, with_keys: bool) -> Parser:
@@ -60,8 +60,8 @@ def _parser(*, with_keys: bool) -> Parser:
         from freerun.config.help import describe_keys
 
         epilog = EPILOG.format(keys=describe_keys(), texts=", ".join(TEXT_KEYS))
-    parser = Parser("freerun train", "Train a model by a recipe.", epilog)
-    parser.usage = "freerun train RECIPE [--section.key value ...] [--dry-run] [--resume]"
+    usage = "RECIPE [--section.key value ...] [--dry-run] [--resume]"
+    parser = Parser("freerun train", "Train a model by a recipe.", epilog, usage=usage)
     parser.add_argument(
         "recipe",
         metavar="RECIPE",

@@ -1,33 +1,38 @@
-"""How completions are generated: which engine, how many, on what."""
-
-from __future__ import annotations
+"""How completions are generated: which engine, how many, on which device."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-from freerun.config.checks import GROUPS, PROCESSES, THREADS, TOKENS, require, require_paths, require_ranges
+from freerun.config.section import Section, require
+from freerun.config.values import Count, FilePath, GroupCount, NumProcesses, NumThreads
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
-"""Of one number."""
+"""Bytes per number."""
+BACKENDS = {
+    "native": "freerun.backends.native.backend:BACKEND",
+    "vllm": "freerun.backends.vllm.backend:BACKEND",
+}
+"""The generator backends (`freerun.backends.backend`), each imported when a recipe names it."""
 
 
 @dataclass(frozen=True)
-class EngineConfig:
-    backend: Literal["native", "vllm"] = "native"
-    """native is the embedded engine; vllm starts a vLLM server for each worker, or joins engine.addresses."""
-    num_workers: int = 1
+class EngineConfig(Section, name="engine"):
+    backend: str = "native"
+    """What generates: native is the embedded engine; the others start a server for each worker, or join those at
+    engine.addresses."""
+    num_workers: NumProcesses = 1
     """Rollout worker processes, each with its own engine."""
-    num_threads: int = 0
+    num_threads: NumThreads = 0
     """Torch threads and cores of each worker; 0 divides the cores evenly among workers and trainer ranks."""
-    num_slots: int = 64
+    num_slots: GroupCount = 64
     """Sequences an engine decodes at once."""
-    cache_tokens: int = 65536
+    cache_tokens: Count = 65536
     """Tokens the KV cache may hold over all sequences; when it is full the youngest sequence is preempted."""
-    prefill_chunk_tokens: int = 512
-    """Prompt and recomputed tokens processed in one step beside decoding."""
+    prefill_chunk_tokens: Count = 512
+    """Prompt and recomputed tokens processed in one step in addition to decoding."""
     kv_on_load: Literal["recompute", "keep", "drain"] = "recompute"
     """When new weights arrive: recompute the KV cache under them (the paper), keep it (PipelineRL), or (drain)
     load them only when all running sequences are finished, and start none meanwhile."""
@@ -36,41 +41,18 @@ class EngineConfig:
     dtype: Dtype = "float32"
     """What engines compute in; bfloat16 is for GPUs: on most CPUs it is ten times slower."""
     addresses: tuple[str, ...] = ()
-    """vLLM servers of this machine to join, host:port, one for each worker; empty starts them (docs/vllm.md)."""
-    num_gpus: int = 1
-    """GPUs that a worker on a GPU asks a Ray cluster for; as many as a vLLM server splits its model over."""
-    vllm_python: str = ""
-    """Python interpreter of the environment that has vLLM; empty takes the one that runs freerun."""
-    vllm_arguments: tuple[str, ...] = ()
-    """Further arguments for the vLLM servers that freerun starts, such as --tensor-parallel-size=4."""
+    """Servers of this machine to join, host:port, one for each worker; empty starts them."""
+    num_gpus: NumProcesses = 1
+    """GPUs of each worker on a GPU: as many as its server splits the model over."""
+    server_python: FilePath = ""
+    """Python interpreter of the environment that has the server's package; empty takes the one of freerun."""
+    server_arguments: tuple[str, ...] = ()
+    """Further arguments for the servers that freerun starts, such as --tensor-parallel-size=4."""
 
-    def __post_init__(self) -> None:
-        require_ranges(
-            "engine",
-            self,
-            num_workers=PROCESSES,
-            num_threads=THREADS,
-            num_gpus=PROCESSES,
-            num_slots=GROUPS,
-            cache_tokens=TOKENS,
-            prefill_chunk_tokens=TOKENS,
-        )
-        require_paths("engine", self, "vllm_python")
+    def check(self) -> None:
         require(
-            self.kv_on_load != "drain" or self.backend == "native",
-            f'engine.kv_on_load = "drain", but engine.backend = "{self.backend}" interrupts its sequences; set '
-            '"recompute" or "keep"',
-        )
-        if self.backend != "vllm":
-            for name in ("addresses", "vllm_python", "vllm_arguments"):
-                require(
-                    not getattr(self, name),
-                    f'engine.{name} is set, but engine.backend = "{self.backend}"; set engine.backend = "vllm"',
-                )
-        require(
-            self.num_gpus == 1 or self.backend == "vllm",
-            f"engine.num_gpus = {self.num_gpus}, but the embedded engine computes on one; set engine.backend = "
-            '"vllm" and engine.vllm_arguments, such as --tensor-parallel-size=4',
+            self.backend in BACKENDS,
+            f'engine.backend = "{self.backend}" is unknown; choose one of {", ".join(BACKENDS)}',
         )
         require(
             len(self.addresses) in (0, self.num_workers),

@@ -1,20 +1,16 @@
-"""How much is measured on held-out prompts, and when."""
-
-from __future__ import annotations
+"""How many held-out prompts are evaluated, and when."""
 
 from dataclasses import dataclass
 
-from freerun.config.checks import COUNT, GROUPS, require_ranges
+from freerun.config.section import Section
+from freerun.config.values import Count, CountOrNone, GroupCount
 
 
 @dataclass(frozen=True)
-class EvalConfig:
-    every_steps: int = 10
+class EvalConfig(Section, name="eval"):
+    every_steps: Count = 10
     """Held-out evaluation after this many steps, beside training rollouts; the first and last version always."""
-    num_prompts: int = 64
-    """Held-out prompts used, at most."""
-    num_samples: int = 4
+    num_prompts: CountOrNone = 64
+    """Held-out prompts used, at most; 0 evaluates nothing."""
+    num_samples: GroupCount = 4
     """Completions per held-out prompt, sampled like training rollouts."""
-
-    def __post_init__(self) -> None:
-        require_ranges("eval", self, every_steps=COUNT, num_prompts=COUNT, num_samples=GROUPS)

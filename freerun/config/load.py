@@ -4,44 +4,44 @@
                                            ├─► sections ─► Recipe ─► dump_toml ─► runs/<name>/config.toml
     --train.lr 1e-5 ─► {"train.lr": 1e-5} ─┘
 
-Nothing is guessed: a key that no stage declares, or a value of another type, is an error that names the key,
-the value, where it was written and what would be right. A section that is written anywhere takes its stage's
-defaults; one that is not takes `Recipe`'s. What values make sense is known to the stages, not here.
+Nothing is guessed: an unknown key or a value of the wrong type is an error that names the key, the value, where
+it was written and what would be right. Keys that are not written take the defaults of their section.
 
-Only `[objective]` starts from a named preset instead. One named on the command line replaces the whole section of
-the file: what the file says was meant for another algorithm, and a resolved file says everything.
+`[objective]` starts from a named preset instead. A preset on the command line replaces the whole section of the
+file, which was meant for another algorithm. `data.mixture` names recipes; their `[data]` sections are read here,
+once, so a resolved recipe depends on no other file.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import difflib
-import json
 import re
-import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
+
+from freerun.config.data import DataConfig
 from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.recipe import Recipe
+from freerun.config.section import Section, field_types
 from freerun.config.shipped import describe_nearest, recipe_file
 from freerun.config.suggest import nearest
+from freerun.config.values import as_toml, bare_type, checked, describe_type, did_you_mean, shown
 from freerun.errors import ConfigError
 
 COMMAND_LINE = "on the command line"
 IN_OVERRIDES = "in the overrides"
 PRESET_KEY = "objective.preset"
+MIXTURE_KEY = "data.mixture"
 DATA_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv", ".arrow")
 TEXT_KEYS = (
     "data.template", "data.system_prompt", "data.shot_template", "data.answer", "data.answer_after",
-    "sampling.stop",
+    "sampling.stop", "sft.template",
 )  # fmt: skip
-"""What a model reads or writes. A line break is hard to type on the command line, so \\n is one there. Patterns
-and settings have escapes of their own, and are left alone."""
-MAX_SHOWN_CHARS = 200
+"""Text that a model reads or writes: on the command line \\n is a line break there. Patterns and settings have
+their own escapes and are left alone."""
 
 
 def load_recipe(
@@ -50,8 +50,8 @@ def load_recipe(
     """The recipe in `path`, or the shipped recipe of that name, with overrides.
 
     Overrides are values by key, `{"train.lr": 1e-5, "buffer.max_staleness": 0}`, or as a command line has them,
-    `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`. Keys `without` are not taken from the file; overrides
-    may set them.
+    `["--train.lr", "1e-5", "--buffer.max_staleness=0"]`. Keys in `without` are ignored in the file; overrides may
+    set them.
     """
     path = recipe_file(path)
     overridden = _check_values(overrides) if isinstance(overrides, Mapping) else _read_overrides(overrides)
@@ -62,7 +62,7 @@ def load_recipe(
 
 
 def make_recipe(name: str, overrides: Sequence[str]) -> Recipe:
-    """A recipe without a file: every default but what the overrides say."""
+    """A recipe without a file: the defaults, with overrides."""
     return _assemble(_read_overrides(overrides), name=name)
 
 
@@ -76,37 +76,55 @@ def _assemble(values: dict[str, Any], *, name: str) -> Recipe:
 
 
 def _build(section: str, values: dict[str, Any]) -> Any:
-    """The stage of a section, from what was written in it."""
+    """The section, from what was written in it."""
+    if isinstance(values.get("mixture"), tuple):
+        values["mixture"] = _read_parts(values["mixture"])
     if section == "objective":
         return dataclasses.replace(PRESETS[values.get("preset", ObjectiveConfig.preset)], **values)
     return stages()[section](**values)
 
 
+def _read_parts(names: Sequence[str]) -> dict[str, DataConfig]:
+    """The `[data]` sections of the recipes that a mixture names, by the names of their files."""
+    parts: dict[str, DataConfig] = {}
+    for file in map(recipe_file, names):
+        if file.stem in parts:
+            raise ConfigError(
+                f'config: {MIXTURE_KEY} holds two recipes named "{file.stem}", and prompts are named after them; '
+                "rename one"
+            )
+        parts[file.stem] = load_recipe(file).data
+    return parts
+
+
 def dump_toml(recipe: Recipe) -> str:
     """Every key of the recipe, as TOML that `load_recipe` reads back to an equal recipe."""
-    blocks = []
-    for section in stages():
-        stage = getattr(recipe, section)
-        lines = [f"{f.name} = {as_toml(getattr(stage, f.name))}" for f in dataclasses.fields(stage)]
-        blocks.append("\n".join([f"[{section}]", *lines]))
-    return "\n\n".join(blocks) + "\n"
+    tables = {section: getattr(recipe, section) for section in stages()}
+    tables |= {f"{MIXTURE_KEY}.{as_toml(name)}": part for name, part in recipe.data.mixture.items()}
+    return "\n\n".join(f"[{name}]\n{_dump_section(section)}" for name, section in tables.items()) + "\n"
+
+
+def _dump_section(section: Section) -> str:
+    values = {name: getattr(section, name) for name in field_types(type(section))}
+    return "\n".join(f"{name} = {as_toml(value)}" for name, value in values.items() if not isinstance(value, dict))
 
 
 @cache
 def stages() -> dict[str, type[Any]]:
-    """The dataclass of each section, in the order of `Recipe`."""
+    """The class of each section, in the order of `Recipe`."""
     hints = get_type_hints(Recipe)
     return {section.name: hints[section.name] for section in dataclasses.fields(Recipe)}
 
 
 @cache
 def key_types() -> dict[str, Any]:
-    """The declared type of each dotted key."""
-    return {
+    """The type of each dotted key, with its limits; a mixture is written as the names of its recipes."""
+    types = {
         f"{section}.{name}": hint
         for section, stage in stages().items()
-        for name, hint in get_type_hints(stage).items()
+        for name, hint in field_types(stage).items()
     }
+    return types | {MIXTURE_KEY: tuple[str, ...]}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -119,8 +137,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
             raise _unknown_key(f"{section}.{inner}" if inner else section, where)
         if not isinstance(table, dict):
             raise ConfigError(
-                f"config: {section} = {_shown(table)} {where} must be a section; write [{section}] "
-                "on a line of its own and its keys below"
+                f"config: {section} = {shown(table)} {where} must be a section; write [{section}] "
+                "on a separate line and its keys below"
             )
         for name, value in table.items():
             key = f"{section}.{name}"
@@ -137,7 +155,7 @@ def _parse_file(path: Path) -> dict[str, Any]:
             f"recipe first: freerun train RECIPE --data.path {path}"
         )
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # an editor's byte order mark is no part of the text
+        text = path.read_bytes().decode("utf-8-sig")  # without the byte order mark of some editors
     except FileNotFoundError as error:
         raise ConfigError(f'config: there is no recipe "{path}"; {describe_nearest(path)}') from error
     except OSError as error:
@@ -158,7 +176,7 @@ def _parse_file(path: Path) -> dict[str, Any]:
 
 
 def _check_values(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked values of overrides that a program gives; a tuple is an array, a path object is its text."""
+    """The checked values of overrides from a program; a tuple is an array, a `Path` is its text."""
     values = {}
     for key, value in overrides.items():
         if key not in key_types():
@@ -172,10 +190,10 @@ def _check_values(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """The checked values of `--section.key value` and `--section.key=value`; of a repeated key the last.
+    """The checked values of `--section.key value` and `--section.key=value`; the last one of a repeated key wins.
 
-    Only arrays are different: each repetition adds to them, and commas separate their elements, unless they are
-    written as in TOML.
+    Arrays are different: each repetition adds to them, and commas separate their elements, unless they are written
+    as in TOML.
     """
     values: dict[str, Any] = {}
     rest = list(overrides)
@@ -190,7 +208,7 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             raise _unknown_key(key, COMMAND_LINE)
         if not has_value:
             if not rest or rest[0].startswith("--"):
-                raise ConfigError(f"config: --{key} {COMMAND_LINE} needs {_expected(key_types()[key])}")
+                raise ConfigError(f"config: --{key} {COMMAND_LINE} needs {describe_type(key_types()[key])}")
             text = rest.pop(0)
         value = _checked(key, _from_text(text, key_types()[key]), COMMAND_LINE)
         if key in TEXT_KEYS and isinstance(value, str):
@@ -202,7 +220,8 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _from_text(text: str, hint: Any) -> Any:
-    """The value TOML would hold, or the text itself when it is none: the check then names it."""
+    """The value that TOML would hold, or the text itself if it cannot be read: the check then reports it."""
+    hint = bare_type(hint)
     try:
         if hint in (int, float):
             return hint(text)
@@ -217,98 +236,47 @@ def _from_text(text: str, hint: Any) -> Any:
     return text
 
 
-def _toml_array(text: str, item: Any) -> list[Any] | None:
-    """The elements of an array that is written as in a recipe, such as `["\\n", "###"]`; None if it is none."""
+def _toml_array(text: str, item: Any) -> Any:
+    """The elements of an array that is written as in a recipe, such as `["\\n", "###"]`; None if it is not one."""
     if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
-        array = tomllib.loads(f"array = {text}")["array"]
+        return msgspec.convert(tomllib.loads(f"array = {text}")["array"], list[item])
     except (ValueError, RecursionError):
         return None
-    return array if isinstance(array, list) and all(_is_a(item, element) for element in array) else None
 
 
 def unescaped(text: str) -> str:
-    """A text of the command line: \\n, \\t and \\\\ are read as in TOML, other backslashes stay."""
+    """A text of the command line: \\n, \\t and \\\\ are read as in TOML, other backslashes are kept."""
     return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t", "\\": "\\"}[found[1]], text)
 
 
 def _checked(key: str, value: Any, where: str) -> Any:
-    """The value as its stage wants it; nothing is converted but an integer to a number, an array to a tuple."""
-    hint = key_types()[key]
-    if get_origin(hint) is Literal and value in (choices := get_args(hint)):
-        return choices[choices.index(value)]
-    if get_origin(hint) is tuple and isinstance(value, list):
-        item = get_args(hint)[0]
-        if all(_is_a(item, element) for element in value):
-            return tuple(item(element) for element in value)
-    elif _is_a(hint, value):
-        return float(value) if hint is float else value
-    excess = {int: " of at most 64 bits", str: " of UTF-8 text"}.get(hint, "") if type(value) is hint else ""
-    message = f"config: {key} = {_shown(value)} {where} must be {_expected(hint)}{excess}"
-    if get_origin(hint) is Literal:
-        message += _did_you_mean(difflib.get_close_matches(str(value), get_args(hint), n=1))
-    raise ConfigError(message)
+    """The value as its section wants it; a mixture may be written as its parts, as in a resolved recipe."""
+    if key == MIXTURE_KEY and isinstance(value, dict):
+        return {name: _part(f"{key}.{name}", table, where) for name, table in value.items()}
+    return checked(key, value, key_types()[key], where)
 
 
-def _is_a(hint: Any, value: Any) -> bool:
-    """Whether a value is of a scalar type; an integer is a number too, a boolean is not."""
-    if hint is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max
-    if hint is str:
-        return type(value) is str and _is_text(value)
-    return type(value) is hint and (hint is not int or -(2**63) <= value < 2**63)
+def _part(key: str, table: Any, where: str) -> DataConfig:
+    if not isinstance(table, dict):
+        raise ConfigError(f"config: {key} = {shown(table)} {where} must be a section, [{key}]")
+    types = field_types(DataConfig)
+    for name in table:
+        if name not in types:
+            raise _unknown_key(f"{key}.{name}", where, near=f"data.{name}")
+    return DataConfig(
+        **{name: checked(f"{key}.{name}", value, types[name], where) for name, value in table.items()}
+    )
 
 
-def _is_text(value: str) -> bool:
-    """Whether it can be written to config.toml: bytes of the command line that are not UTF-8 cannot."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _shown(value: Any) -> str:
-    """The value for an error, which nobody reads to the end if it is long."""
-    try:
-        text = as_toml(value)
-    except ValueError:  # Python refuses to write thousands of digits
-        return (
-            f"a number of {value.bit_length():,} bits" if isinstance(value, int) else "numbers that are too long"
-        )
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}... ({len(text):,} characters)"
-
-
-def _expected(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(hint))
-    if get_origin(hint) is tuple:
-        return {str: "an array of strings", float: "an array of numbers"}[get_args(hint)[0]]
-    return {int: "an integer", float: "a finite number", bool: "true or false", str: "a string"}[hint]
-
-
-def _unknown_key(key: str, where: str) -> ConfigError:
-    hint = _did_you_mean(nearest_keys(key)) or '; "freerun train --help" lists all keys'
+def _unknown_key(key: str, where: str, *, near: str = "") -> ConfigError:
+    if key in stages():
+        return ConfigError(f'config: "{key}" {where} is a section, not a key; write "{key}.KEY"')
+    hint = did_you_mean(nearest_keys(near or key)) or '; "freerun train --help" lists all keys'
     return ConfigError(f'config: unknown key "{key}" {where}{hint}')
 
 
-def _did_you_mean(nearest: Sequence[str]) -> str:
-    return f'; did you mean "{nearest[0]}"?' if nearest else ""
-
-
 def nearest_keys(key: str) -> list[str]:
-    """The key or section that was meant, if any is near."""
+    """The known key or section that is nearest, if any is near."""
     return nearest(key, [*key_types(), *stages()])
-
-
-def as_toml(value: Any) -> str:
-    """The value as a recipe would write it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # A JSON string is a TOML basic string but for DEL, which TOML wants escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(as_toml(item) for item in value) + "]"
-    return str(value)

@@ -1,121 +1,175 @@
-"""What is maximised: one loss with a few independent choices, and the named rows of its table.
+"""What is maximised: one loss with a few independent choices, and the published algorithms as rows over them.
 
     advantage x ratio x clip x correction x aggregation  (+ KL to a reference, entropy, a critic)
 
-`PRESETS` holds the published algorithms as such rows; the equations and where they deviate from their papers
-are in docs/objectives.md. In every preset the "old policy" of the paper is the proximal policy (the weights at
-the start of the step), and staleness is corrected by the behaviour weight beside it.
+`AXES` holds the built-in functions of each choice, `PRESETS` the published algorithms. docs/objectives.md has the
+equations and how they differ from their papers. In every preset the paper's "old policy" is the proximal policy
+(the weights at the start of the step); a separate behaviour weight corrects for staleness.
 """
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from freerun.config.checks import COEFFICIENT, FACTOR, SHARE, SHARE_ABOVE_NONE, Range, require, require_ranges
+from msgspec import Meta
 
-GROUP_ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce++")
-SCALED_ESTIMATORS = ("global", "grpo", "reinforce++")
+from freerun.config.section import Section, require
+from freerun.config.user_code import is_user_code, split_name
+from freerun.config.values import Coefficient, Factor, Share, ShareAboveZero
+
+Level = Literal["token", "sequence"]
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig:
-    preset: Literal[
-        "areal",
-        "ppo",
-        "grpo",
-        "dr-grpo",
-        "rloo",
-        "reinforce++",
-        "dapo",
-        "gspo",
-        "cispo",
-        "sapo",
-        "m2po",
-        "icepop",
-    ] = "areal"
-    """A published algorithm: it sets all keys below that are not written themselves. On the command line it
-    replaces the recipe's whole section. docs/objectives.md has the table; the defaults shown here are areal's."""
-    advantage: Literal["global", "grpo", "dr_grpo", "rloo", "reinforce++", "gae"] = "global"
+class BuiltIn:
+    """A named function of an axis, and what must be known of it without torch."""
+
+    function: str
+    """Where it is, in the form of a user's function: "module:function". Only the trainer imports it."""
+    compares_within_groups: bool = False
+    divides_by_deviation: bool = False
+    """Whether `advantage_normalisation` applies."""
+
+
+AXES = {
+    "advantage": {
+        "global": BuiltIn("freerun.trainer.advantage:over_batch", divides_by_deviation=True),
+        "grpo": BuiltIn(
+            "freerun.trainer.advantage:over_group", compares_within_groups=True, divides_by_deviation=True
+        ),
+        "dr_grpo": BuiltIn("freerun.trainer.advantage:centred", compares_within_groups=True),
+        "rloo": BuiltIn("freerun.trainer.advantage:leave_one_out", compares_within_groups=True),
+        "reinforce++": BuiltIn(
+            "freerun.trainer.advantage:centred_over_batch", compares_within_groups=True, divides_by_deviation=True
+        ),
+        "gae": BuiltIn("freerun.trainer.advantage:left_to_critic"),
+    },
+    "clip": {
+        "ppo": BuiltIn("freerun.trainer.clip:ppo"),
+        "dual": BuiltIn("freerun.trainer.clip:dual"),
+        "cispo": BuiltIn("freerun.trainer.clip:cispo"),
+        "sapo": BuiltIn("freerun.trainer.clip:sapo"),
+        "none": BuiltIn("freerun.trainer.clip:unclipped"),
+    },
+    "correction": {
+        "decoupled": BuiltIn("freerun.trainer.correction:decoupled"),
+        "truncated": BuiltIn("freerun.trainer.correction:truncated"),
+        "masked": BuiltIn("freerun.trainer.correction:masked"),
+        "m2po": BuiltIn("freerun.trainer.correction:decoupled"),
+        "none": BuiltIn("freerun.trainer.correction:uncorrected"),
+    },
+    "aggregation": {
+        "token": BuiltIn("freerun.trainer.aggregation:over_tokens"),
+        "sequence": BuiltIn("freerun.trainer.aggregation:over_sequences"),
+        "fixed": BuiltIn("freerun.trainer.aggregation:over_fixed_length"),
+    },
+}
+"""By key of [objective] and name. Each key also takes a user's "module:function" (`trainer/axes.py`)."""
+
+_ROWS: dict[str, dict[str, Any]] = {
+    "areal": {},
+    "ppo": {"advantage": "gae"},
+    "grpo": {"advantage": "grpo", "aggregation": "sequence"},
+    "dr-grpo": {"advantage": "dr_grpo", "aggregation": "fixed"},
+    "rloo": {"advantage": "rloo", "clip": "none", "aggregation": "fixed"},
+    "reinforce++": {"advantage": "reinforce++"},
+    "dapo": {"advantage": "grpo", "clip_high": 0.28, "dynamic_sampling": True},
+    "gspo": {
+        "advantage": "grpo", "ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "sequence",
+    },
+    "cispo": {"advantage": "grpo", "clip": "cispo", "clip_low": 1.0, "clip_high": 4.0, "correction": "none"},
+    "sapo": {"advantage": "grpo", "clip": "sapo", "aggregation": "sequence"},
+    "m2po": {"advantage": "grpo", "clip": "none", "correction": "m2po"},
+    "icepop": {"advantage": "grpo", "correction": "masked", "aggregation": "sequence"},
+}  # fmt: skip
+"""What each preset changes of the defaults."""
+
+if TYPE_CHECKING:
+    Preset = str
+else:
+    Preset = Literal[*_ROWS]
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig(Section, name="objective"):
+    preset: Preset = "areal"
+    """A published algorithm: it sets every key below that is not set explicitly. On the command line it replaces
+    the recipe's whole section. docs/objectives.md has the table; the defaults shown here are areal's."""
+    advantage: str = "global"
     """What a reward is compared with. global: mean and deviation of the batch (the paper); grpo: of the group;
     dr_grpo: the group's mean only; rloo: the mean of the others in the group; reinforce++: the group's mean, then
-    the batch's deviation; gae: the values of a critic."""
+    the batch's deviation; gae: the values of a critic. Or your own function, "module:function"."""
     advantage_normalisation: Literal["trajectory", "token"] = "trajectory"
     """global, grpo, reinforce++: whether mean and deviation count each completion once, or each of its tokens (as
-    AReaL's code does), which weighs long completions more. gae always normalises over tokens."""
-    ratio: Literal["token", "sequence"] = "token"
-    """Whether ratio and behaviour weight belong to each token, or to the completion (geometric mean, GSPO)."""
-    clip: Literal["ppo", "dual", "cispo", "sapo", "none"] = "ppo"
-    """What limits a ratio. ppo: no gain outside the clip; dual: ppo, and a floor for negative advantages; cispo:
-    the clipped ratio is a constant weight of the logprob; sapo: a smooth gate; none: nothing."""
-    clip_low: float = 0.2
+    AReaL's code does), which gives long completions more weight. gae always normalises over tokens."""
+    ratio: Level = "token"
+    """Whether ratio and behaviour weight are per token, or per completion (geometric mean, GSPO)."""
+    clip: str = "ppo"
+    """What limits a ratio. ppo: no gain outside the clip; dual: ppo, with a floor for negative advantages; cispo:
+    the clipped ratio is a constant weight of the logprob; sapo: a smooth gate; none: no limit. Or your own
+    function, "module:function"."""
+    clip_low: ShareAboveZero = 0.2
     """ppo, dual, cispo: the ratio is clipped below 1 - clip_low; 1 leaves it free."""
-    clip_high: float = 0.2
+    clip_high: Factor = 0.2
     """ppo, dual, cispo: the ratio is clipped above 1 + clip_high."""
-    dual_clip: float = 3.0
+    dual_clip: Annotated[float, Meta(gt=1, le=1e9)] = 3.0
     """dual: with a negative advantage A a token's gain is not below dual_clip x A."""
-    sapo_positive: float = 1.0
-    """sapo: temperature of the gate for positive advantages; higher closes it sooner."""
-    sapo_negative: float = 1.05
-    """sapo: temperature of the gate for the other advantages."""
-    correction: Literal["decoupled", "truncated", "masked", "m2po", "none"] = "decoupled"
+    correction: str = "decoupled"
     """How staleness is corrected. decoupled: weigh by proximal / behaviour (Eq. 5); truncated: by that, capped
     (TIS); masked: leave out tokens whose weight is outside a range (IcePop); m2po: of the tokens that moved the
     way their advantage pushes, leave out the largest weights of the step until the rest has a small second
-    moment; none: the ratio is taken against the behaviour itself."""
-    weight_cap: float = 2.0
+    moment; none: take the ratio against the behaviour policy itself. Or your own function, "module:function"."""
+    weight_cap: Annotated[float, Meta(ge=1, le=1e9)] = 2.0
     """truncated: the largest behaviour weight."""
-    weight_low: float = 0.5
+    weight_low: Coefficient = 0.5
     """masked: smallest behaviour weight that is trained on."""
-    weight_high: float = 5.0
+    weight_high: Factor = 5.0
     """masked: largest behaviour weight that is trained on."""
-    m2_threshold: float = 0.04
-    """m2po: bound on the mean of (log behaviour weight)^2 over the tokens of the step that moved the way their
-    advantage pushes and are trained on."""
-    aggregation: Literal["token", "sequence", "fixed"] = "token"
+    aggregation: str = "token"
     """token: mean over the step's completion tokens; sequence: mean over each completion, then over completions;
-    fixed: sum over (completions x sampling.max_completion_tokens), which favours no length (Dr. GRPO)."""
-    kl_coefficient: float = 0.0
+    fixed: sum over (completions x sampling.max_completion_tokens), which favours no length (Dr. GRPO). Or your own
+    function, "module:function"."""
+    kl_coefficient: Coefficient = 0.0
     """Weight of the KL divergence (k3) from the policy at version 0; above 0 the trainer holds a frozen copy."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: Coefficient = 0.0
     """Weight of the bonus for the entropy of the token distributions."""
     dynamic_sampling: bool = False
     """Leave out groups whose rewards are all equal and sample others in their place (DAPO)."""
-    gae_gamma: float = 1.0
+    gae_gamma: ShareAboveZero = 1.0
     """gae: discount per token."""
-    gae_lambda: float = 1.0
+    gae_lambda: Share = 1.0
     """gae: 1 trusts the sampled return, 0 the critic's value of the next token."""
-    value_coefficient: float = 0.1
+    value_coefficient: Factor = 0.1
     """gae: weight of the critic's squared error."""
-    value_lr_scale: float = 10.0
+    value_lr_scale: Factor = 10.0
     """gae: learning rate of the critic's head as a multiple of the policy's; it starts from nothing."""
 
-    def __post_init__(self) -> None:
-        require_ranges(
-            "objective",
-            self,
-            clip_low=SHARE_ABOVE_NONE,
-            clip_high=FACTOR,
-            dual_clip=Range(1, 1e9, excludes_low=True),
-            sapo_positive=FACTOR,
-            sapo_negative=FACTOR,
-            weight_cap=Range(1, 1e9),
-            weight_high=FACTOR,
-            m2_threshold=FACTOR,
-            kl_coefficient=COEFFICIENT,
-            entropy_coefficient=COEFFICIENT,
-            gae_gamma=SHARE_ABOVE_NONE,
-            gae_lambda=SHARE,
-            value_coefficient=FACTOR,
-            value_lr_scale=FACTOR,
-        )
+    def check(self) -> None:
         require(
             0 <= self.weight_low < 1 < self.weight_high,
             f"objective.weight_low = {self.weight_low} and objective.weight_high = {self.weight_high} "
             "must enclose 1 (on-policy)",
         )
+        for axis in AXES:
+            self._check_axis(axis)
         self._check_sequence_ratio()
-        self._check_normalisation()
+        require(
+            self.advantage_normalisation == "trajectory" or self._advantage.divides_by_deviation,
+            f'objective.advantage_normalisation = "{self.advantage_normalisation}" needs objective.advantage = '
+            f'"global", "grpo" or "reinforce++", not "{self.advantage}"',
+        )
+
+    def _check_axis(self, axis: str) -> None:
+        key, name, names = f"objective.{axis}", getattr(self, axis), AXES[axis]
+        if is_user_code(name):
+            split_name(name, setting=key)
+        elif name not in names:
+            listed = ", ".join(f'"{built_in}"' for built_in in names)
+            near = difflib.get_close_matches(name, names, n=1)
+            meant = f'; did you mean "{near[0]}"?' if near else ""
+            require(False, f'{key} = "{name}" must be one of {listed}, or your own "module:function"{meant}')
 
     def _check_sequence_ratio(self) -> None:
         if self.ratio == "token":
@@ -131,16 +185,22 @@ class ObjectiveConfig:
             'advantage per completion; set objective.ratio = "token" or another advantage',
         )
 
-    def _check_normalisation(self) -> None:
-        require(
-            self.advantage_normalisation == "trajectory" or self.advantage in SCALED_ESTIMATORS,
-            f'objective.advantage_normalisation = "{self.advantage_normalisation}" needs objective.advantage = '
-            f'"global", "grpo" or "reinforce++", not "{self.advantage}"',
-        )
+    def function(self, axis: str) -> str:
+        """The function of an axis as "module:function"."""
+        name: str = getattr(self, axis)
+        return name if is_user_code(name) else AXES[axis][name].function
+
+    def is_users(self, axis: str) -> bool:
+        return is_user_code(getattr(self, axis))
+
+    @property
+    def _advantage(self) -> BuiltIn:
+        """A user's function may use `advantage_normalisation` and takes groups of any size."""
+        return AXES["advantage"].get(self.advantage) or BuiltIn(self.advantage, divides_by_deviation=True)
 
     @property
     def compares_within_groups(self) -> bool:
-        return self.advantage in GROUP_ESTIMATORS or self.dynamic_sampling
+        return self._advantage.compares_within_groups or self.dynamic_sampling
 
     @property
     def has_critic(self) -> bool:
@@ -156,34 +216,9 @@ class ObjectiveConfig:
         return self.has_critic or self.correction == "m2po"
 
     @property
-    def moves_without_advantage(self) -> bool:
-        """Whether a trajectory of advantage 0 has a gradient."""
-        return self.has_critic or self.kl_coefficient > 0 or self.entropy_coefficient > 0
+    def leaves_out_tokens(self) -> bool:
+        """Whether the correction may give a token weight 0 on purpose."""
+        return self.correction in ("masked", "m2po") or self.is_users("correction")
 
 
-PRESETS = {
-    preset.preset: preset
-    for preset in (
-        ObjectiveConfig(preset="areal"),
-        ObjectiveConfig(preset="ppo", advantage="gae"),
-        ObjectiveConfig(preset="grpo", advantage="grpo", aggregation="sequence"),
-        ObjectiveConfig(preset="dr-grpo", advantage="dr_grpo", aggregation="fixed"),
-        ObjectiveConfig(preset="rloo", advantage="rloo", clip="none", aggregation="fixed"),
-        ObjectiveConfig(preset="reinforce++", advantage="reinforce++"),
-        ObjectiveConfig(preset="dapo", advantage="grpo", clip_high=0.28, dynamic_sampling=True),
-        ObjectiveConfig(
-            preset="gspo",
-            advantage="grpo",
-            ratio="sequence",
-            clip_low=3e-4,
-            clip_high=4e-4,
-            aggregation="sequence",
-        ),
-        ObjectiveConfig(
-            preset="cispo", advantage="grpo", clip="cispo", clip_low=1.0, clip_high=4.0, correction="none"
-        ),
-        ObjectiveConfig(preset="sapo", advantage="grpo", clip="sapo", aggregation="sequence"),
-        ObjectiveConfig(preset="m2po", advantage="grpo", clip="none", correction="m2po"),
-        ObjectiveConfig(preset="icepop", advantage="grpo", correction="masked", aggregation="sequence"),
-    )
-}
+PRESETS = {name: ObjectiveConfig(preset=name, **row) for name, row in _ROWS.items()}

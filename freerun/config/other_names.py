@@ -1,7 +1,7 @@
 """What other frameworks call the settings of a recipe: transformers, TRL, verl, OpenRLHF, AReaL, prime-rl.
 
-Only the last part of a name counts, such as `n` of verl's `actor_rollout_ref.rollout.n`. A name that means the
-same in both is not listed: it is found in its section anyway.
+Only the last part of a name counts, such as `n` of verl's `actor_rollout_ref.rollout.n`. Names that are the same
+here are not listed: they are found in any section.
 """
 
 OTHER_NAMES = {
@@ -30,10 +30,11 @@ OTHER_NAMES = {
     "engine.backend": "rollout_backend inference_backend",
     "engine.num_workers": "vllm_num_engines num_rollout_workers rollout_num_workers num_engines",
     "engine.num_slots": "max_num_seqs max_concurrent_rollouts max_running_requests",
-    "engine.vllm_arguments": (
+    "engine.server_arguments": (
         "tensor_parallel_size tensor_model_parallel_size vllm_tensor_parallel_size gpu_memory_utilization "
-        "vllm_gpu_memory_utilization"
+        "vllm_gpu_memory_utilization vllm_arguments"
     ),
+    "engine.server_python": "vllm_python",
     "reward.grader": (
         "reward_funcs reward_fn reward_function custom_reward_function remote_rm_url reward_manager"
     ),
@@ -79,8 +80,6 @@ OTHER_NAMES = {
         "warmup_steps warmup_ratio lr_warmup_steps lr_warmup_ratio lr_warmup_steps_ratio "
         "warmup_steps_proportion num_warmup_steps"
     ),
-    "train.beta1": "adam_beta1",
-    "train.beta2": "adam_beta2",
     "train.adam_eps": "adam_epsilon eps",
     "train.max_grad_norm": "max_norm grad_clip clip_grad gradient_clipping clip_grad_norm",
     "train.num_ranks": "n_gpus_per_node nproc_per_node world_size actor_num_gpus_per_node",

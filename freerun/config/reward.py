@@ -1,37 +1,25 @@
-"""How completions are judged."""
-
-from __future__ import annotations
+"""How completions are graded."""
 
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from freerun.config.checks import (
-    COUNT,
-    COUNT_OR_NONE,
-    FACTOR,
-    PROCESSES,
-    SECONDS,
-    Range,
-    require,
-    require_ranges,
-)
+from msgspec import Meta
+
+from freerun.config.section import Section, require
+from freerun.config.values import Count, CountOrNone, Factor, NumProcesses, RewardValue, Seconds, checked
 from freerun.errors import ConfigError
 
 THINK_THEN_ANSWER = r"(?s)<think>((?!</?think>).)*</think>\s*<answer>((?!</?answer>).)*</answer>"
 """Reasoning between <think> tags, then the answer between <answer> tags, and nothing around them."""
 
 CLEANUP_SECONDS = 1.0
-"""What the code grader may need to kill a program that is out of time, and to say so."""
+"""Time the code grader may need to kill a program that has timed out, and to report it."""
 _PLUS = re.compile(r"\+(?!(?<=[0-9.][eE]\+)[0-9])")
 """Between two terms; not the plus in the exponent of 1e+2."""
 _MINUS = re.compile(r"(?:^|\s)-")
 """A minus that is no hyphen of a name, such as that of reasoning-gym."""
-
-
-REWARD = Range(-1e9, 1e9)
-"""Of one completion: advantages are differences and squares of these, in float32."""
 
 
 class Part(NamedTuple):
@@ -42,7 +30,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Section, name="reward"):
     grader: str = "number"
     """number, exact, regex, math, code, format, reasoning-gym, your own function as "module:function", or a
     weighted sum of them such as "number + 0.2 * format", whose first part decides what counts as right."""
@@ -52,41 +40,28 @@ class RewardConfig:
     """For the grader "format": the whole completion must match this pattern, but for whitespace around it."""
     requires_stop: bool = False
     """A completion that was cut off at the length limit counts as wrong."""
-    correct: float = 5.0
+    correct: RewardValue = 5.0
     """Reward of a right completion (the paper's +5)."""
-    incorrect: float = -5.0
+    incorrect: RewardValue = -5.0
     """Reward of a wrong completion (the paper's -5)."""
-    overlong_buffer_tokens: int = 0
-    """A penalty grows over the last so many tokens before sampling.max_completion_tokens (DAPO); 0 is off."""
-    overlong_penalty: float = 5.0
-    """Taken from the reward of a completion of the full length, and in proportion within the buffer before it."""
-    num_workers: int = 1
+    overlong_buffer_tokens: CountOrNone = 0
+    """A penalty grows linearly over this many tokens before sampling.max_completion_tokens (DAPO); 0 is off."""
+    overlong_penalty: Factor = 5.0
+    """Subtracted from the reward at full length, and in proportion within the buffer."""
+    num_workers: NumProcesses = 1
     """Grader processes."""
-    timeout_seconds: float = 10.0
-    """A grader that takes longer over a completion fails: its process is killed and replaced."""
-    max_failures_in_row: int = 16
-    """This many failed groups without a success between them stop the run."""
-    code_seconds: float = 8.0
+    timeout_seconds: Seconds = 10.0
+    """A grade that takes longer fails: the process is killed and replaced."""
+    max_failures_in_row: Count = 16
+    """This many failed groups in a row stop the run."""
+    code_seconds: Seconds = 8.0
     """For the grader "code": a program and its tests that take longer (wall clock) are wrong."""
-    code_memory_bytes: int = 512 * 1024 * 1024
+    code_memory_bytes: Annotated[int, Meta(ge=1, le=2**50)] = 512 * 1024 * 1024
     """For the grader "code": address space of each process of a program."""
     sandbox_without: tuple[str, ...] = ()
     """Parts of the sandbox this machine may lack: namespaces, landlock, seccomp (docs/sandbox.md)."""
 
-    def __post_init__(self) -> None:
-        require_ranges(
-            "reward",
-            self,
-            correct=REWARD,
-            incorrect=REWARD,
-            overlong_buffer_tokens=COUNT_OR_NONE,
-            overlong_penalty=FACTOR,
-            num_workers=PROCESSES,
-            timeout_seconds=SECONDS,
-            max_failures_in_row=COUNT,
-            code_seconds=SECONDS,
-            code_memory_bytes=Range(1, 2**50),
-        )
+    def check(self) -> None:
         require(self.correct > self.incorrect, "reward.correct must be greater than reward.incorrect")
         graders = [part.grader for part in self.parts]
         for grader in graders:
@@ -121,5 +96,4 @@ class RewardConfig:
             raise ConfigError(
                 f'config: reward.grader = "{self.grader}": "{weight_text}" is not a weight; {example} ({subtract})'
             ) from error
-        require(weight in REWARD, f'reward.grader = "{self.grader}": the weight {weight} must lie {REWARD}')
-        return Part(weight, grader)
+        return Part(checked(f'reward.grader = "{self.grader}": the weight', weight, RewardValue), grader)

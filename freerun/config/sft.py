@@ -1,80 +1,50 @@
-"""Supervised fine-tuning: what `freerun sft` is told beside the model, the rows and where to write."""
-
-from __future__ import annotations
+"""Supervised fine-tuning before version 0: on the rows of a file, or on the demonstrations of the task."""
 
 from dataclasses import dataclass
 
-from freerun.config.checks import (
-    COEFFICIENT,
-    COUNT,
-    COUNT_OR_NONE,
-    FACTOR,
-    LEARNING_RATE,
-    SHARE_BELOW_ONE,
-    THREADS,
-    TOKENS,
-    require,
-)
+from freerun.config.section import Section, require
+from freerun.config.values import Count, CountOrNone, FilePath, GroupCount, LearningRate, ShareBelowOne
 
 
 @dataclass(frozen=True)
-class SftConfig:
+class SftConfig(Section, name="sft"):
+    path: FilePath = ""
+    """A .jsonl, .json or .parquet file of demonstrations; empty takes those of data.task."""
     template: str = ""
-    """Prompt text; {field} is replaced by the row's field, \\n is a line break. Empty: rows are chats,
-    {"messages": [...]}."""
+    """Prompt of a row; {field} is replaced by the row's field. Empty: rows are chats, {"messages": [...]}."""
     completion_field: str = "completion"
-    """Field of the row that continues the prompt; it is what is trained, with the end token after it."""
-    num_epochs: int = 1
-    """Times each row is trained on."""
-    num_steps: int = 0
-    """Steps of batch_size rows; 0 takes as many as num_epochs needs."""
-    batch_size: int = 16
-    """Rows per optimizer update."""
-    lr: float = 2e-5
-    """Peak learning rate; it falls to a tenth along a cosine. An adapter bears about ten times as much."""
-    warmup_steps: int = 10
+    """Field of the row that is trained, as the continuation of the prompt, with an end token after it."""
+    num_epochs: Count = 1
+    """Times each row of the file is trained on, unless num_steps is set."""
+    num_steps: CountOrNone = 0
+    """Supervised steps; 0 takes num_epochs of the file, and without a file skips SFT."""
+    batch_size: GroupCount = 16
+    """Demonstrations per supervised step."""
+    lr: LearningRate = 2e-5
+    """Peak learning rate; it falls to a tenth along a cosine. An adapter needs about ten times as much."""
+    warmup_steps: CountOrNone = 10
     """Steps over which the learning rate rises to its peak."""
-    weight_decay: float = 0.0
-    """AdamW weight decay, on matrices only."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
-    max_tokens: int = 1024
-    """Longer rows are left out, counted and reported; none is ever cut."""
-    micro_batch_tokens: int = 2048
-    """Capacity of a packed micro-batch; sets the peak memory."""
-    held_out_fraction: float = 0.05
-    """Share of the rows kept out of training, to measure the loss on; 0 measures none."""
-    eval_every_steps: int = 50
-    """Held-out loss is measured after this many steps, and always before the first and after the last."""
-    save_every_steps: int = 200
-    """The model and where it stands are saved after this many steps, and always at the end and on Ctrl-C."""
-    seed: int = 0
-    """Seeds the order of the rows and a new adapter."""
-    num_threads: int = 0
-    """Torch threads; 0 takes every core."""
+    max_tokens: Count = 1024
+    """Longer rows of the file are left out, counted and reported; rows are never cut."""
+    held_out_fraction: ShareBelowOne = 0.05
+    """Share of the file's rows held out to measure the loss on; 0 measures none."""
+    error_rate: ShareBelowOne = 0.0
+    """Share of the steps in the task's demonstrations that are wrong on purpose, to leave RL something to do."""
+    eval_every_steps: Count = 50
+    """The held-out loss is measured after this many steps, and always before the first and after the last."""
+    save_every_steps: Count = 200
+    """A checkpoint after this many steps, and always at the end and on Ctrl-C."""
 
-    def __post_init__(self) -> None:
-        ranges = {
-            "num_epochs": COUNT,
-            "num_steps": COUNT_OR_NONE,
-            "batch_size": COUNT,
-            "lr": LEARNING_RATE,
-            "warmup_steps": COUNT_OR_NONE,
-            "weight_decay": COEFFICIENT,
-            "max_grad_norm": FACTOR,
-            "max_tokens": TOKENS,
-            "micro_batch_tokens": TOKENS,
-            "held_out_fraction": SHARE_BELOW_ONE,
-            "eval_every_steps": COUNT,
-            "save_every_steps": COUNT,
-            "num_threads": THREADS,
-        }
-        for name, allowed in ranges.items():
-            value = getattr(self, name)
-            require(value in allowed, f"{_option(name)} {value} must lie {allowed}")
-        require(0 <= self.seed < 2**63, f"--seed {self.seed} must lie between 0 and 2^63 - 1")
+    def check(self) -> None:
+        require(
+            not (self.path and self.error_rate),
+            f"sft.error_rate = {self.error_rate} needs the demonstrations of a task; remove it or sft.path",
+        )
+        require(
+            not self.template or self.path != "",
+            f"sft.template = {self.template!r} needs sft.path, the file whose rows it is for",
+        )
 
-
-def _option(name: str) -> str:
-    """As the field is written on the command line."""
-    return "--" + name.replace("_", "-")
+    @property
+    def is_on(self) -> bool:
+        return self.num_steps > 0 or self.path != ""

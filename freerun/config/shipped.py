@@ -7,8 +7,6 @@
 A wheel holds the recipes inside the package; in a checkout they are beside it.
 """
 
-from __future__ import annotations
-
 import difflib
 from functools import cache
 from pathlib import Path
@@ -34,7 +32,7 @@ def recipe_file(given: str | Path) -> Path:
 
 
 def shipped_recipe(name: str) -> Path:
-    """The file of a shipped recipe, whatever is in the current directory."""
+    """The file of a shipped recipe, even if the current directory has one of that name."""
     found = shipped_recipes().get(name.removesuffix(".toml"))
     if found is None:
         raise ConfigError(f'config: there is no shipped recipe "{name}"; {describe_nearest(name)}')

@@ -1,6 +1,4 @@
-"""The key that was meant, for one that does not exist: another framework's name, or a misspelt one."""
-
-from __future__ import annotations
+"""The nearest key for one that does not exist: a misspelling, or another framework's name."""
 
 import difflib
 from collections.abc import Collection
@@ -11,7 +9,7 @@ _OURS = {other: key for key, others in OTHER_NAMES.items() for other in others.s
 
 
 def nearest(key: str, known: Collection[str]) -> list[str]:
-    """The known key that was meant, if any; `known` are keys, and sections without a dot.
+    """The nearest of the known keys (and sections, which have no dot), if any.
 
     In this order: the same letters, a slip of one letter, another framework's name, the right name in another
     section, a misspelt key, a misspelt name in another section.
@@ -33,9 +31,11 @@ def nearest(key: str, known: Collection[str]) -> list[str]:
         return close_keys
     close_names = [name] if name in by_name else difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)
     candidates = [candidate for close in close_names for candidate in by_name[close]]
+    # lr and path stand in several sections; [sft] is the rarest.
+    candidates = [candidate for candidate in candidates if not candidate.startswith("sft.")] or candidates
     return difflib.get_close_matches(key, candidates, n=1, cutoff=0.0)
 
 
 def _letters(key: str) -> str:
-    """What is left of a key when it is written without separators: topk is top_k."""
+    """The key without separators: topk is top_k."""
     return "".join(character for character in key.lower() if character.isalnum())

@@ -1,11 +1,9 @@
-"""A function of the user's, named "module:function": found and imported the same way wherever one may be named.
+"""A user's function, named "module:function": found and imported in the same way for every key that takes one.
 
 A `my_task.py` in the current directory is enough. That directory is searched last: a `random.py` in it must not
 replace Python's own for everything else in the process. Importing runs the user's code; the caller decides in
 which process.
 """
-
-from __future__ import annotations
 
 import importlib
 import inspect
@@ -16,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import ConfigError
+
+
+def is_user_code(name: str) -> bool:
+    """Whether the name of a task, grader, objective or listener is a function of the user's."""
+    return ":" in name
 
 
 def split_name(name: str, *, setting: str) -> tuple[str, str]:
@@ -41,7 +44,7 @@ def import_named(name: str, *, setting: str) -> tuple[Any, Callable[..., Any]]:
         sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    # Whatever the user's module does on import, an exit included, is reported and not obeyed.
+    # Anything that the user's module does on import is reported, even an exit.
     except BaseException as error:
         _check_not_hidden(name, module_name, setting)
         raise ConfigError(
@@ -69,7 +72,7 @@ def _remedy(module_name: str, error: BaseException) -> str:
 
 
 def _check_not_hidden(name: str, module_name: str, setting: str) -> None:
-    """Refuse a module of the current directory that another of the same name was imported instead of."""
+    """Refuse if a module in the current directory was hidden by another of the same name."""
     top = module_name.split(".")[0]
     here, imported = Path.cwd(), getattr(sys.modules.get(top), "__file__", None)
     own = next((file for file in (here / f"{top}.py", here / top / "__init__.py") if file.is_file()), None)

@@ -6,11 +6,9 @@
         state.msgpack            version, data cursor, buffered groups, prompts in flight
         manifest.json            sha256 and size of every file above (`manifest.py`)
 
-Written under a temporary name, synced, hashed, then renamed: a directory that is there is whole, and the
-manifest tells if it was damaged later. The newest `keep` stay.
+Written under a temporary name, synced, hashed, then renamed: an existing directory is complete, and the manifest
+reveals later damage. The newest `keep` are kept.
 """
-
-from __future__ import annotations
 
 import asyncio
 import shutil
@@ -39,8 +37,16 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.msgpack"
 
 
+class SftState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far SFT has come; the optimizer in the checkpoint is the one of SFT."""
+
+    step: int
+    fingerprint: str
+    """Of the demonstrations in their order."""
+
+
 class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What the controller needs to go on as if nothing had happened."""
+    """What the controller needs to continue as if uninterrupted."""
 
     version: int
     cursor: int
@@ -49,9 +55,11 @@ class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     seconds: float
     """The run's clock."""
     data_fingerprint: str
-    """Of the training prompts in their order: the ordinals above mean these prompts and no others."""
+    """Fingerprint of the training prompts in order: ordinals refer to exactly these prompts."""
     resting: dict[str, int] = {}
-    """Problems that the curriculum passes over, by key, and for how many visits yet."""
+    """Prompts that the curriculum rests, by key, and for how many more visits."""
+    sft: SftState | None = None
+    """None when there is no SFT or it is over; until then no prompt has been drawn."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Checkpoint:
     directory: Path
     state: ControllerState
     has_optimizer: bool
-    """False when it was dropped at the end of a finished run: the model can be used, the run not continued."""
+    """False if it was dropped at the end of a finished run: the model is usable, the run cannot continue."""
 
     @property
     def model_directory(self) -> Path:
@@ -74,14 +82,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Found:
-    """The newest whole checkpoint, and why each newer one was passed over, newest first."""
+    """The newest valid checkpoint, and why each newer one was skipped, newest first."""
 
     checkpoint: Checkpoint | None
     damage: tuple[CheckpointError, ...] = ()
 
 
 class CheckpointWriter:
-    """One checkpoint being written: opened when the state is captured, sealed when all files are there."""
+    """A checkpoint being written: opened when the state is captured, sealed when all files exist."""
 
     def __init__(self, directory: Path, state: ControllerState) -> None:
         self.directory = directory / f".step-{state.version}.writing"
@@ -98,7 +106,7 @@ class CheckpointWriter:
         return self._final
 
     def discard(self) -> None:
-        """Give back the disk space of a checkpoint that could not be written."""
+        """Free the disk space of a checkpoint that could not be written."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -124,11 +132,11 @@ def _seal(temporary: Path, final: Path, encoded_state: bytes, keep: int) -> None
             sync(path)
         _replace(final, temporary)
     for _, old in _by_version(final.parent)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)  # what cannot be removed now is tried again at the next checkpoint
+        shutil.rmtree(old, ignore_errors=True)  # retried at the next checkpoint
 
 
 def _replace(final: Path, temporary: Path) -> None:
-    """Give the checkpoint its name; one of the same version, from before a rewind, goes only when it is there."""
+    """Rename the checkpoint; one of the same version, from before a rewind, is removed only afterwards."""
     replaced = _replaced(final)
     shutil.rmtree(replaced, ignore_errors=True)
     if final.exists():
@@ -143,7 +151,7 @@ def _replaced(final: Path) -> Path:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Undo a replacement that was cut off between its two renames; only the run's one writer may call this."""
+    """Undo a replacement that was interrupted between its two renames; only for the run's writer."""
     for replaced in directory.glob(".step-*.replaced"):
         final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
         if not final.exists():
@@ -151,7 +159,7 @@ def restore_replaced(directory: Path) -> None:
 
 
 def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
-    """Set aside what is newer than the chosen checkpoint, which must neither be kept nor found in its place.
+    """Set aside everything newer than the chosen checkpoint, so it is neither kept nor found instead.
 
     Returns the damaged directories under their new names; half-written ones are removed.
     """
@@ -168,7 +176,7 @@ def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
 
 
 def find_checkpoint(directory: Path) -> Found:
-    """The newest checkpoint below `directory` that is whole; an error if there are some and none is."""
+    """The newest valid checkpoint below `directory`; an error if there are some but none is valid."""
     damage: list[CheckpointError] = []
     for _, path in reversed(_by_version(directory)):
         try:
@@ -199,7 +207,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 def _require_needed(directory: Path, manifest: Manifest) -> None:
-    """Refuse a manifest that vouches for less than a whole checkpoint."""
+    """Refuse a manifest that does not list a whole checkpoint."""
     listed = {name for name, entry in manifest.items() if entry is not None or name == OPTIMIZER_FILE}
     in_model = {name.removeprefix(f"{MODEL_DIRECTORY}/") for name in listed if name.startswith(MODEL_DIRECTORY)}
     needed = {
@@ -214,10 +222,10 @@ def _require_needed(directory: Path, manifest: Manifest) -> None:
 
 
 def drop_optimizers(directory: Path) -> None:
-    """Remove the optimizer's state from every checkpoint: two thirds of the disk that a run takes.
+    """Remove the optimizer's state from every checkpoint: two thirds of a run's disk usage.
 
-    The manifest goes first, so a crash in between leaves a whole checkpoint and a file that nothing refers to. One
-    whose manifest is damaged is left alone: the run has finished and does not need it.
+    The manifest changes first: a crash in between leaves a valid checkpoint and an unreferenced file. A checkpoint
+    with a damaged manifest is left alone: the run has finished and does not need it.
     """
     for _, path in _by_version(directory):
         try:

@@ -1,6 +1,4 @@
-"""When the controller's state is saved: one checkpoint at a time, written beside the training loop."""
-
-from __future__ import annotations
+"""When checkpoints are written: one at a time, in the background."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,11 +8,11 @@ from freerun.controller.checkpoint import ControllerState
 from freerun.controller.stages import RunContext
 
 SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
-"""Called between two steps: the call itself asks the trainer for its weights, awaiting it writes them out."""
+"""Called between two steps: the call requests the trainer's weights, awaiting it writes them out."""
 
 
 class Checkpointing:
-    """Knows the version saved last, and the checkpoint being written."""
+    """Tracks the last saved version and the checkpoint being written."""
 
     def __init__(self, run: RunContext, save: SaveCheckpoint, *, version: int) -> None:
         self._run = run
@@ -23,16 +21,16 @@ class Checkpointing:
         self._writing: asyncio.Task[None] | None = None
 
     def save_if_due(self, version: int) -> None:
-        """Begin a checkpoint after `every_steps` steps, unless the one before is still being written."""
+        """Start a checkpoint after `every_steps` steps, unless the previous one is still being written."""
         is_due = version - self._saved_version >= self._run.recipe.checkpoint.every_steps
         if is_due and (self._writing is None or self._writing.done()):
             self.save(version)
 
     def save(self, version: int) -> None:
-        """Begin a checkpoint of the version the trainer has now; it is written out beside the next step.
+        """Start a checkpoint of the trainer's current version; it is written during the next step.
 
-        Not a coroutine: the state and the trainer's weights must be of one version, so both are captured
-        before the training loop continues.
+        Not a coroutine: state and weights must have the same version, so both are captured before the training
+        loop continues.
         """
         self._saved_version = version
         stages = self._run.stages
@@ -47,12 +45,12 @@ class Checkpointing:
         self._writing = self._run.background.start(self._save(state))
 
     async def save_last(self, version: int) -> None:
-        """Begin a checkpoint of this version unless it is saved already."""
+        """Start a checkpoint of this version unless it is already saved."""
         await self.finish()
         if self._saved_version != version:
             self.save(version)
 
     async def finish(self) -> None:
-        """Until the checkpoint being written is on disk."""
+        """Wait until the checkpoint being written is on disk."""
         if self._writing is not None:
             await self._writing

@@ -3,13 +3,10 @@
     rollouts:  gate admits ─► workflow (generate, grade) ─► buffer          never waits for training
     training:  buffer ─► trainer step ─► version + 1 ─► publish ─► load ─► gate advances
 
-Everything else (publishing, loading, checkpoints, evaluation) runs beside them. The controller decides
-nothing about staleness itself: the gate says how many rollouts may start, the buffer which may be trained
-on. It uses only the event loop's clock and knows its workers by their protocols, so that simulated ones
-under virtual time can stand in for them.
+Publishing, loading, checkpoints and evaluation run beside them. Staleness is not decided here: the gate says how
+many rollouts may start, the buffer which may be trained on. The controller uses only the event loop's clock and
+knows workers only by their protocols, so tests can run it with simulated workers in virtual time.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -41,7 +38,7 @@ class Controller:
     ) -> None:
         self._run = run = RunContext(recipe, stages, emit=emit, seconds=seconds)
         self._lost_workers = lost_workers
-        """Each raises when a worker is lost that cannot be replaced."""
+        """Each raises when a worker that cannot be replaced is lost."""
         self._held_out = HeldOut(
             stages.source.held_out(recipe.eval.num_prompts),
             stages.evaluation_workflow,
@@ -61,7 +58,7 @@ class Controller:
         return self._training.version
 
     def request_stop(self) -> None:
-        """Finish the step under way, save, and return from `run`."""
+        """Finish the current step, save, and return from `run`."""
         self._training.request_stop()
 
     async def run(self) -> None:
@@ -70,9 +67,10 @@ class Controller:
         for lost_worker in self._lost_workers:
             run.background.start(lost_worker)
         try:
-            await run.background.watch(training.load(run.stages.trainer.publish()))
-            if self.version == 0 and run.recipe.warm_start.num_steps:
-                self._checkpointing.save(0)  # so that the warm start is never done twice
+            published = run.stages.trainer.publish()
+            if self.version == 0 and run.recipe.sft.is_on:
+                self._checkpointing.save(0)  # SFT is done once, so save it before a load can fail
+            await run.background.watch(training.load(published))
             rollouts = run.background.start(self._rollouts.run())
             await training.run()
             await self._rollouts.stop(rollouts)
@@ -81,10 +79,10 @@ class Controller:
             await self._save_what_is_left()
             raise
         finally:
-            await run.background.cancel()
+            await run.background.close()
 
     async def _finish(self) -> None:
-        """Save first, evaluate the last version while the files are written."""
+        """Start saving, then evaluate the last version while the files are written."""
         await self._checkpointing.save_last(self.version)
         await self._training.finish_loading()
         evaluation = self._run.background.start(self._held_out.evaluate_last(self.version))
@@ -94,12 +92,12 @@ class Controller:
         await self._checkpointing.finish()
 
     async def _save_what_is_left(self) -> None:
-        """When rollouts fail for good the trainer is still whole: keep the steps since the last checkpoint."""
+        """The trainer may still be intact when rollouts fail: keep the steps since the last checkpoint."""
         try:
             await self._checkpointing.save_last(self.version)
             await self._checkpointing.finish()
         except FreerunError:
-            pass  # it is the trainer that is gone; the newest checkpoint stands
+            pass  # the trainer is gone; the newest checkpoint stands
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -3,10 +3,8 @@
     {"state.msgpack": {"sha256": "...", "bytes": 812}, ..., "optimizer.safetensors": null}
 
 safetensors itself accepts a flipped bit, so every file is hashed. `null` is a file that was dropped on request.
-A manifest of any other shape, or one that lacks a file the checkpoint needs, is damage like any other.
+A malformed manifest, or one without a file that the checkpoint needs, is treated as damage.
 """
-
-from __future__ import annotations
 
 import hashlib
 import os
@@ -21,7 +19,7 @@ MANIFEST_FILE = "manifest.json"
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one file must be."""
+    """Expected size and hash of one file."""
 
     sha256: str
     bytes: int
@@ -46,7 +44,7 @@ def describe_files(files: Iterable[Path], directory: Path) -> dict[str, FileEntr
 
 
 def verify(directory: Path) -> dict[str, FileEntry | None]:
-    """Read the manifest and check every file against it; whatever is wrong is a `CheckpointError`."""
+    """Read the manifest and check every file against it; raises `CheckpointError`."""
     manifest = read_manifest(directory)
     for name, expected in manifest.items():
         if expected is None:
@@ -64,9 +62,9 @@ def verify(directory: Path) -> dict[str, FileEntry | None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in place, on disk: the old one or the new one, never a part of it."""
+    """Replace a file atomically and durably."""
     temporary = path.with_name(f".{path.name}.writing")
-    temporary.unlink(missing_ok=True)  # half of a file, or a link that is not to be followed
+    temporary.unlink(missing_ok=True)  # a partial file, or a link that must not be followed
     with temporary.open("xb") as file:
         file.write(content)
     sync(temporary)
@@ -86,7 +84,7 @@ def read_manifest(directory: Path) -> dict[str, FileEntry | None]:
     """What the manifest says, before any file is compared with it."""
     try:
         return _decoder.decode((directory / MANIFEST_FILE).read_bytes())
-    # RecursionError: brackets nested beyond reason.
+    # RecursionError: excessively nested brackets.
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise CheckpointError(f"{directory}: its manifest cannot be read ({_reason(error)})") from None
 

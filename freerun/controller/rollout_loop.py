@@ -2,32 +2,29 @@
 
     gate admits ─► workflow (generate, grade) ─► buffer
 
-It never waits for training. A group that fails is counted and gives its capacity back to the gate.
+It never waits for training. A failed group is counted and its capacity returned to the gate.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from freerun.buffer.groups import Outcome
 from freerun.controller.setbacks import Setbacks
 from freerun.controller.slots import Slots
 from freerun.controller.stages import RunContext
 from freerun.errors import RolloutError
 from freerun.events.events import GroupFinished
-from freerun.types import Group, Prompt, Trajectory
+from freerun.types import Group, GroupOutcome, Prompt, Trajectory
 
 
 class RolloutLoop:
-    """Runs until it is stopped; a group under way is a background task."""
+    """Runs until stopped; each running group is a background task."""
 
     def __init__(self, run: RunContext, *, on_admission: Callable[[], None]) -> None:
         recipe = run.recipe
         self._run = run
         self._on_admission = on_admission
-        """Called when what may start has started."""
+        """Called after each round of admissions."""
         self._group_size = recipe.sampling.group_size
         self._groups: set[asyncio.Task[None]] = set()
         self._slots = Slots(
@@ -52,14 +49,14 @@ class RolloutLoop:
             await run.rollouts_wake.wait()
 
     async def stop(self, loop: asyncio.Task[None]) -> None:
-        """Abort what is under way; the buffer still knows it as running, so a checkpoint owes it."""
+        """Abort running groups; the buffer still counts them as running, so a checkpoint restarts them."""
         tasks = [loop, *self._groups]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _admit(self) -> list[Prompt]:
-        """The prompts that may start now: first those that are owed from before, then new ones."""
+        """The prompts that may start now: first those to restart, then new ones."""
         gate, buffer = self._run.stages.gate, self._run.stages.buffer
         starts_whole_batches = self._run.recipe.buffer.starts_whole_batches
         num_wanted = self._num_missing() if starts_whole_batches else self._slots.num_free(buffer.counts.running)
@@ -72,16 +69,16 @@ class RolloutLoop:
         return prompts
 
     def _num_missing(self) -> int:
-        """Groups that make the next whole batch; none while any is running.
+        """Groups that complete the next whole batch; none while any is running.
 
-        What failed or was filtered is replaced only when the rest of its batch has finished: what an engine of a
-        synchronous run batches together then depends on nothing but the seed.
+        Failed and filtered groups are replaced only after the rest of their batch has finished. What the engine of
+        a synchronous run batches together then depends only on the seed.
         """
         counts, groups_per_batch = self._run.stages.buffer.counts, self._run.recipe.train.prompts_per_step
         return 0 if counts.running else groups_per_batch - counts.ready % groups_per_batch
 
     def _next_prompt(self) -> Prompt:
-        """What is owed from before, then the stream, except for problems that rest."""
+        """The next prompt to restart, else the next of the stream that the curriculum does not skip."""
         source, buffer = self._run.stages.source, self._run.stages.buffer
         if owed := buffer.to_restart:
             return source.at(owed[0])
@@ -91,7 +88,7 @@ class RolloutLoop:
         return prompt
 
     async def _run_group(self, prompt: Prompt, start_version: int) -> None:
-        """One prompt to one group in the buffer; whatever the workflow raises becomes a counted failure."""
+        """Turn one prompt into one group in the buffer; an exception of the workflow is a counted failure."""
         run, stages = self._run, self._run.stages
         try:
             with self._slots.of_group() as generator:
@@ -133,5 +130,5 @@ class RolloutLoop:
         self._emit(prompt.ordinal, "failed", reason=str(error))
         self._setbacks.note_failure(prompt.key, error)
 
-    def _emit(self, ordinal: int, outcome: Outcome | Literal["failed", "passed_over"], **facts: Any) -> None:
+    def _emit(self, ordinal: int, outcome: GroupOutcome, **facts: Any) -> None:
         self._run.emit(GroupFinished(seconds=self._run.seconds, ordinal=ordinal, outcome=outcome, **facts))

@@ -1,17 +1,15 @@
-"""Groups in a row that brought nothing to train on: when they are too many, the run ends with the reason."""
-
-from __future__ import annotations
+"""Counts consecutive groups without anything to train on; too many end the run with the reason."""
 
 import traceback
 
 from freerun.errors import FreerunError, RolloutError
 
 MAX_BATCHES_FILTERED = 20
-"""Batches' worth of groups that dynamic sampling may leave out in a row before the run gives up."""
+"""Batches' worth of groups that dynamic sampling may filter in a row before the run gives up."""
 
 
 class Setbacks:
-    """Counts failed groups and filtered ones, each in a row."""
+    """Counts consecutive failed groups and consecutive filtered ones."""
 
     def __init__(self, *, max_failures: int, groups_per_batch: int) -> None:
         self._max_failures = max_failures
@@ -20,12 +18,12 @@ class Setbacks:
         self._num_filtered = 0
 
     def note_finished(self, *, is_filtered: bool) -> None:
-        """Groups whose rewards are all equal are no progress, however busy the engines are."""
+        """Reset or count: groups whose rewards are all equal are no progress."""
         self._num_failures = 0
         self._num_filtered = self._num_filtered + 1 if is_filtered else 0
         if self._num_filtered >= self._max_filtered:
             raise RolloutError(
-                f"the rewards of {self._num_filtered} groups in a row were all equal, so that nothing is "
+                f"the rewards of {self._num_filtered} groups in a row were all equal, so nothing is "
                 "left to train on: the task is solved, or too hard; change the data, or set "
                 "objective.dynamic_sampling = false"
             )

@@ -7,8 +7,6 @@ is away its slots are free for another group (invariant 5: generation continues 
 gate still counts it, so it bounds how many can be away.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,8 +34,8 @@ class Slots:
         self._on_free = on_free
 
     def num_free(self, num_running: int) -> int:
-        """Groups that would be decoded at once if they started now: one that only queues would age for nothing."""
-        # Never no engine: a running group is what brings the controller back here when there are more engines.
+        """Groups that would be decoded immediately if they started now: queueing would only make them stale."""
+        # At least one engine: a running group brings the controller back here when there are more.
         num_engines = max(1, self._generator.num_ready)
         num_at_once = math.ceil(num_engines * max(self._num_slots, self._group_size) / self._group_size)
         return num_at_once - (num_running - self.num_away)
@@ -75,12 +73,12 @@ class _GroupGenerator:
             return await self._generator.generate(request)
         finally:
             self._num_calls -= 1
-            # A workflow may end before its calls do: `asyncio.gather` raises the first error, the others run on.
+            # A workflow may end before its calls do: `asyncio.gather` raises the first error, the others continue.
             if not self._num_calls and not self._is_finished:
                 self._set_away(True)
 
     def finish(self) -> None:
-        """The group is no longer running, so it is not away either."""
+        """The group has ended, so it is no longer away."""
         self._is_finished = True
         if self._is_away:
             self._set_away(False)

@@ -1,6 +1,4 @@
-"""What the two loops share: the stages of a run by their protocols, its clock and its background tasks."""
-
-from __future__ import annotations
+"""What the two loops share: the stages of a run, its clock and its background tasks."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,10 +6,10 @@ from dataclasses import dataclass, field
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
-from freerun.controller.background import Background
 from freerun.data.curriculum import Curriculum
 from freerun.data.source import PromptStream
 from freerun.events.events import Listener
+from freerun.processes.supervision import Supervisor
 from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
 
 
@@ -31,13 +29,13 @@ class Stages:
 
 
 class RunContext:
-    """One per run. Each loop wakes the other through an event; otherwise they share only the stages."""
+    """One per run. The loops share the stages, and wake each other through events."""
 
     def __init__(self, recipe: Recipe, stages: Stages, *, emit: Listener, seconds: float) -> None:
         self.recipe = recipe
         self.stages = stages
         self.emit = emit
-        self.background = Background()
+        self.background = Supervisor()
         self.rollouts_wake = asyncio.Event()
         """Set when a rollout might start."""
         self.training_wake = asyncio.Event()

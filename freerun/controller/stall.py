@@ -1,6 +1,4 @@
-"""A wait that ends when nothing moves any more."""
-
-from __future__ import annotations
+"""Waiting with a limit on the time without progress."""
 
 import asyncio
 import contextlib

@@ -1,28 +1,25 @@
-"""The training loop: a step whenever a batch is ready, and its weights on their way while the next one runs.
+"""The training loop: trains whenever a batch is ready, and publishes its weights while the next step runs.
 
 buffer ─► trainer step ─► version + 1 ─► publish ─► load ─► gate advances
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Sequence
 
-from freerun.buffer.groups import Outcome
 from freerun.controller.checkpointing import Checkpointing
 from freerun.controller.stages import RunContext
 from freerun.controller.stall import wait_while_moving
 from freerun.errors import WorkerError
 from freerun.evaluation.held_out import HeldOut
 from freerun.events.events import Activity, GroupFinished, StepFinished, WeightsLoaded
-from freerun.types import Group, Publication
+from freerun.types import Doing, Group, GroupOutcome, Publication
 
 REPLACE_SECONDS = 10.0
-"""Left to the pool, beyond `stall_seconds`: it replaces an engine that is stuck, and the run need not end."""
+"""Time beyond `stall_seconds` in which the pool may replace a stuck engine before the run gives up."""
 
 
 class TrainingLoop:
-    """Runs from `version` to `train.num_steps`, or until it is asked to stop."""
+    """Runs from `version` to `train.num_steps`, or until asked to stop."""
 
     def __init__(self, run: RunContext, checkpointing: Checkpointing, held_out: HeldOut, *, version: int) -> None:
         self.version = version
@@ -33,7 +30,7 @@ class TrainingLoop:
         self._loop = asyncio.get_running_loop()
         self._loading: asyncio.Task[None] | None = None
         self._waiting_for = ""
-        """What the trainer waits for, as it was last said; empty while it does not wait."""
+        """What the trainer waits for, as last reported; empty while it does not wait."""
 
     async def run(self) -> None:
         run = self._run
@@ -43,8 +40,8 @@ class TrainingLoop:
             if groups is None:
                 return
             waited = self._loop.time() - began
-            self._act("training")
-            # Not watched: a step is always brought to its end, so that trainer and buffer are of one version.
+            self._act(Doing("training"))
+            # Not watched: a step always completes, so trainer and buffer keep the same version.
             result = await run.stages.trainer.step(groups)
             self.version = result.version
             run.emit(
@@ -56,29 +53,29 @@ class TrainingLoop:
                     wait_seconds=waited,
                 )
             )
-            # The buffer of the version before last is written next: everyone must have left it.
+            # Publishing overwrites the weights of the version before last: all engines must have left it.
             if self._loading is not None:
                 await run.background.watch(self._loading)
             self._loading = run.background.start(self.load(run.stages.trainer.publish()))
             self._checkpointing.save_if_due(self.version)
 
     def request_stop(self) -> None:
-        """Finish the step under way, then return from `run`."""
+        """Finish the current step, then return from `run`."""
         self.stop_requested.set()
         self._run.training_wake.set()
 
     async def finish_loading(self) -> None:
-        """Until the engines have the newest version."""
+        """Wait until the engines have the newest version."""
         if self._loading is not None:
             await self._loading
 
     def say_what_is_missing(self) -> None:
-        """Say it again if the trainer waits and the reason has changed."""
+        """Report again if the trainer waits and the reason has changed."""
         if self._waiting_for:
             self._act_waiting()
 
     async def load(self, publishing: Awaitable[Publication]) -> None:
-        """Bring the trainer's version into every engine; the gate opens when all have confirmed it."""
+        """Load the trainer's version into every engine; the gate opens when all have confirmed it."""
         run, published = self._run, await publishing
         await run.stages.generator.load(published)
         run.emit(WeightsLoaded(seconds=run.seconds, version=published.version, checksum=published.checksum))
@@ -100,7 +97,7 @@ class TrainingLoop:
             if (batch := buffer.take(self.version)) is not None:
                 run.stages.gate.give_back(len(batch.discarded) * run.recipe.sampling.group_size)
                 for ordinal in batch.discarded:
-                    outcome: Outcome = "requeued" if ordinal in buffer.to_restart else "dropped"
+                    outcome: GroupOutcome = "requeued" if ordinal in buffer.to_restart else "dropped"
                     run.emit(GroupFinished(seconds=run.seconds, ordinal=ordinal, outcome=outcome))
                 run.rollouts_wake.set()
                 return batch.groups
@@ -110,7 +107,7 @@ class TrainingLoop:
         return None
 
     async def _wait_for_rollouts(self) -> None:
-        """Until a group finishes; if for `stall_seconds` no token and no grade comes, say what is missing."""
+        """Wait for a group to finish; raise if no token and no grade arrives for `stall_seconds`."""
         seconds, stages = self._run.recipe.runtime.stall_seconds, self._run.stages
         wake, patience = self._run.training_wake, seconds + REPLACE_SECONDS
         if not await wait_while_moving(wake, self._progress, stall_seconds=patience):
@@ -121,15 +118,15 @@ class TrainingLoop:
             )
 
     def _progress(self) -> tuple[int, int, int]:
-        """Changes while anything is generated or graded, or an engine is replaced."""
+        """Changes whenever something is generated or graded, or an engine is replaced."""
         generator = self._run.stages.generator
         num_tokens = sum(stats.num_tokens for stats in generator.stats())
         return self._run.stages.grader.num_graded, num_tokens, generator.num_ready
 
-    def _act(self, doing: str) -> None:
+    def _act(self, doing: Doing) -> None:
         self._run.emit(Activity(seconds=self._run.seconds, worker="trainer", doing=doing))
 
     def _act_waiting(self) -> None:
         before, self._waiting_for = self._waiting_for, self._run.stages.buffer.waiting_for()
         if self._waiting_for != before:
-            self._act(f"waiting for {self._waiting_for}")
+            self._act(Doing("waiting", self._waiting_for))

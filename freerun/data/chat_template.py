@@ -5,8 +5,6 @@ A template comes with a model from the internet, so it runs in a separate proces
 template is garbage collected, or with this process. Tool schemas are left out.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -23,7 +21,7 @@ Message = Mapping[str, str]
 """`role` ("user", "assistant", "system") and `content`."""
 
 ANSWER_SECONDS = 120.0
-"""Wall clock, for a machine so crowded that the processor time does not pass."""
+"""Wall clock, for a machine so busy that processor time hardly advances."""
 
 
 class ChatTemplate:
@@ -34,10 +32,10 @@ class ChatTemplate:
         self._start = frame_of(Start(source, dict(special_tokens)))
         self._process: _Process | None = None
         self._defect = ""
-        """Why the template is not asked again: it does not compile, or it used up its limits."""
+        """Why the template is not used again: it does not compile, or it exceeded its limits."""
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The conversation as text, up to where the assistant's turn begins, or without that beginning."""
+        """The conversation as text, with or without the start of the assistant's turn."""
         request = Render([dict(message) for message in messages], add_generation_prompt)
         answer = Answer(failure=self._defect) if self._defect else self._ask(request)
         if answer.failure:
@@ -68,7 +66,7 @@ class ChatTemplate:
 
 
 class _ProcessEndedError(Exception):
-    """The process is gone, and says how in words that follow the template's name."""
+    """The process has ended; the message continues a sentence that begins with "the chat template"."""
 
     def __init__(self, status: int, *, was_silent: bool) -> None:
         self.was_idle = status == IDLE_STATUS

@@ -1,11 +1,9 @@
-"""A curriculum by measured pass rate: problems that teach nothing now rest, and are tried again later.
+"""A curriculum by measured pass rate: prompts that teach nothing now rest, and are tried again later.
 
-The stream of ordinals stays what it is. A problem whose last group was solved too rarely or too often is passed
-over at its next visits, then asked again: nothing is dropped for good, and since every visit shortens the rest,
-a stream in which all problems rest comes back by itself. All there is to save is who rests for how long.
+The order of the stream does not change. A prompt whose last group was solved too rarely or too often is passed
+over at its next visits, then asked again. Nothing is dropped for good: every visit shortens the rest, so a stream
+in which all prompts rest recovers by itself. The state to save is which prompts rest, and for how long.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 
@@ -13,7 +11,7 @@ NUM_VISITS_RESTED = 2
 
 
 class Curriculum:
-    """Which problems rest; the default band rests none."""
+    """Which prompts rest; with the default band, none."""
 
     def __init__(
         self, *, min_pass_rate: float = 0.0, max_pass_rate: float = 1.0, resting: Mapping[str, int] | None = None
@@ -24,16 +22,16 @@ class Curriculum:
 
     @property
     def resting(self) -> dict[str, int]:
-        """Visits that each resting problem, by its key, is still passed over."""
+        """Visits that each resting prompt, by its key, is still passed over."""
         return dict(self._resting)
 
     def note(self, key: str, pass_rate: float) -> None:
-        """A group of this problem was graded."""
+        """A group of this prompt was graded."""
         if not self._min_pass_rate <= pass_rate <= self._max_pass_rate:
             self._resting[key] = NUM_VISITS_RESTED
 
     def passes_over(self, key: str) -> bool:
-        """Whether this visit of the problem is passed over; it counts as one."""
+        """Whether this visit of the prompt is passed over; it counts as one."""
         visits = self._resting.get(key, 0)
         if visits > 1:
             self._resting[key] = visits - 1

@@ -1,43 +1,94 @@
-"""Demonstrations from a file of rows: every row checked and turned into tokens before any work starts.
+"""Demonstrations for SFT: rows of a file, checked and turned into tokens, and the batches of each step.
 
     {"question": ..., "completion": ...}     template ─► prompt, untrained │ completion and end token, trained
-    {"messages": [{"role", "content"}, ...]}  chat template ─► each assistant turn trained, all else not
+    {"messages": [{"role", "content"}, ...]}  chat template ─► each assistant turn trained, everything else not
 
-An assistant turn is what the chat template prints between the beginning of that turn (the generation prompt) and
-the end token that closes it, so that the model is trained on just what it will have to sample. Pieces are encoded
-one by one for the same reason: in a rollout, too, the prompt is encoded without its continuation.
+An assistant turn is what the chat template prints between the generation prompt and the end token that closes the
+turn: exactly what the model will have to sample. For the same reason the pieces are encoded one by one: a rollout,
+too, encodes the prompt without its continuation.
 
-A row that cannot be used is an error that names file and line; a row that is too long is left out and counted.
+A row that cannot be used is an error that names file and line. A row that is too long is left out and counted.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from freerun.config.recipe import Recipe
 from freerun.config.sft import SftConfig
 from freerun.data.files import rows_of
-from freerun.data.problem import keys_to_hold_out
-from freerun.data.rows import RowError, convert, text_of
-from freerun.data.template import PromptTemplate
+from freerun.data.rows import PromptTemplate, RowError, convert, text_of
+from freerun.data.task_prompt import keys_to_hold_out
+from freerun.data.tasks import demonstrations_of
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError, ModelError
 from freerun.types import Demonstration, Ints
 
-MESSAGES_FIELD = "messages"
+Batches = Iterator[list[Demonstration]]
+
+
+@dataclass(frozen=True)
+class SftData:
+    """What SFT trains on, step by step."""
+
+    num_steps: int
+    batches: Callable[[int], Batches]
+    """The batches from this step on; they depend on the recipe and its seed only."""
+    held_out: tuple[Demonstration, ...] = ()
+    fingerprint: str = ""
+    """A hash of the file's tokens in their order: a resumed run must find the same."""
+    summary: str = ""
+
+
+def open_sft_data(recipe: Recipe, tokenizer: Tokenizer) -> SftData:
+    """The file of `sft.path`, read and checked, or the endless demonstrations of the task."""
+    if recipe.sft.path:
+        return _file_data(read_demonstrations(recipe.sft, tokenizer), recipe.sft, seed=recipe.run.seed)
+    return SftData(recipe.sft.num_steps, lambda step: _task_batches(recipe, tokenizer, step))
+
+
+def _task_batches(recipe: Recipe, tokenizer: Tokenizer, step: int) -> Batches:
+    size, num_steps = recipe.sft.batch_size, recipe.sft.num_steps
+    texts = demonstrations_of(recipe.data, seed=recipe.run.seed, error_rate=recipe.sft.error_rate)
+    texts = islice(texts, step * size, num_steps * size)
+    while batch := list(islice(texts, size)):
+        yield [
+            demonstration_of(tokenizer.encode(prompt), tokenizer.encode(completion, add_special_tokens=False))
+            for prompt, completion in batch
+        ]
+
+
+def _file_data(data: Demonstrations, config: SftConfig, *, seed: int) -> SftData:
+    """Each epoch is a permutation of the rows; a batch may reach into the next epoch."""
+    rows, size = data.training, config.batch_size
+    end = config.num_steps * size or config.num_epochs * len(rows)
+    num_steps = math.ceil(end / size)
+
+    @lru_cache(maxsize=2)
+    def order(epoch: int) -> list[int]:
+        return random.Random(f"{seed}/{epoch}").sample(range(len(rows)), len(rows))
+
+    def batches(step: int) -> Batches:
+        for start in range(step * size, end, size):
+            places = range(start, min(start + size, end))
+            yield [rows[order(place // len(rows))[place % len(rows)]] for place in places]
+
+    return SftData(num_steps, batches, data.held_out, data.fingerprint, data.summary)
 
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """The usable rows of a file, in its order; those held out are chosen by a hash, not by the seed.
-
-    Equal rows are held out together or not at all.
-    """
+    """The usable rows of a file, in its order; a hash decides which are held out, not the seed."""
 
     training: tuple[Demonstration, ...]
     held_out: tuple[Demonstration, ...]
@@ -45,12 +96,21 @@ class Demonstrations:
 
     @property
     def fingerprint(self) -> str:
-        """The same order of the same tokens: what a continued training must find again."""
+        """The same for the same tokens in the same order."""
         digest = hashlib.sha256()
         for demonstration in (*self.training, *self.held_out):
             for part in (demonstration.token_ids.tobytes(), demonstration.is_trained.tobytes()):
                 digest.update(len(part).to_bytes(8, "big") + part)
         return digest.hexdigest()
+
+    @property
+    def summary(self) -> str:
+        num_trained = sum(row.num_trained for row in self.training)
+        too_long = f", {self.num_too_long} over sft.max_tokens left out" if self.num_too_long else ""
+        return (
+            f"{len(self.training)} rows to train on ({num_trained:,} tokens with loss), "
+            f"{len(self.held_out)} held out{too_long}"
+        )
 
 
 def demonstration_of(prompt_ids: Ints, completion_ids: Ints) -> Demonstration:
@@ -58,8 +118,9 @@ def demonstration_of(prompt_ids: Ints, completion_ids: Ints) -> Demonstration:
     return _joined([(prompt_ids, False), (completion_ids, True)])
 
 
-def read_demonstrations(path: Path, tokenizer: Tokenizer, config: SftConfig) -> Demonstrations:
-    """All rows of the file, or an error with the first that cannot be used."""
+def read_demonstrations(config: SftConfig, tokenizer: Tokenizer) -> Demonstrations:
+    """All rows of the file, or an error that names the first bad ones."""
+    path = Path(config.path)
     make = _row_maker(tokenizer, config)
     rows = convert(rows_of(path), lambda key, row: make(row))
     if not rows:
@@ -68,7 +129,7 @@ def read_demonstrations(path: Path, tokenizer: Tokenizer, config: SftConfig) -> 
     if not usable:
         shortest = min(len(row.token_ids) for _, row in rows)
         raise DataError(
-            f"{path}: all {len(rows)} rows exceed --max-tokens {config.max_tokens}; raise it to {shortest} or "
+            f"{path}: all {len(rows)} rows exceed sft.max_tokens = {config.max_tokens}; raise it to {shortest} or "
             "more, the length of the shortest"
         )
     return _split(usable, config.held_out_fraction, num_too_long=len(rows) - len(usable))
@@ -80,7 +141,7 @@ def _split(rows: Sequence[tuple[str, Demonstration]], fraction: float, *, num_to
     held_out = keys_to_hold_out(contents, round(fraction * len(rows)))
     if fraction and not 0 < len(held_out) < len(rows):
         raise DataError(
-            f"--held-out-fraction {fraction} of {len(rows)} rows leaves none to "
+            f"sft.held_out_fraction = {fraction} of {len(rows)} rows leaves none to "
             f"{'train on' if held_out else 'measure'}; change it, set it to 0, or add rows"
         )
     return Demonstrations(
@@ -96,7 +157,7 @@ def _row_maker(tokenizer: Tokenizer, config: SftConfig) -> _TemplateRows | _Chat
     if not tokenizer.has_chat_template:
         raise DataError(
             "chat rows need a model with a chat template, and this one has none; give a template for the prompt "
-            '(--template "Question: {question}\\nAnswer:"), or use a chat model'
+            '(--sft.template "Question: {question}\\nAnswer:"), or use a chat model'
         )
     return _ChatRows(tokenizer)
 
@@ -106,17 +167,17 @@ class _TemplateRows:
 
     def __init__(self, tokenizer: Tokenizer, config: SftConfig) -> None:
         self._tokenizer = tokenizer
-        self._template = PromptTemplate(config.template, setting="--template")
+        self._template = PromptTemplate(config.template, setting="sft.template")
         self._completion_field = config.completion_field
 
     def __call__(self, row: Mapping[str, Any]) -> Demonstration:
-        values = {name: text_of(row, name, setting="--template") for name in self._template.fields}
+        values = {name: text_of(row, name, setting="sft.template") for name in self._template.fields}
         as_text = self._tokenizer.as_text  # special tokens are those of the template
         prompt = self._template.fill({name: as_text(value) for name, value in values.items()})
         prompt_ids = _encode(self._tokenizer, prompt, add_special_tokens=True)
         if len(prompt_ids) == 0 or not any(value.strip() for value in values.values()):
             raise RowError("the prompt is empty; fill it or remove the row")
-        completion = text_of(row, self._completion_field, setting="--completion-field")
+        completion = text_of(row, self._completion_field, setting="sft.completion_field")
         completion_ids = self._completion_ids(completion)
         if not completion.strip() or len(completion_ids) == 0:
             raise RowError(f'field "{self._completion_field}" is empty; fill it or remove the row')
@@ -180,12 +241,12 @@ class _ChatRows:
 
 
 def _messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
-    messages = row.get(MESSAGES_FIELD)
+    messages = row.get("messages")
     if not isinstance(messages, list) or not messages:
         there = ", ".join(f'"{field}"' for field in row) or "none"
         raise RowError(
-            f'no list of chat messages in field "{MESSAGES_FIELD}" (fields: {there}); add it, or give a template '
-            "for the prompt with --template"
+            f'no list of chat messages in field "messages" (fields: {there}); add it, or set sft.template, the '
+            "template of the prompt"
         )
     for number, message in enumerate(messages, start=1):
         is_message = isinstance(message, dict) and all(

@@ -7,24 +7,22 @@ divisor and the end mark. The whole derivation is the answer: rewarding only the
 to guess. Lengths have a long tail by nature (`^1,30>` takes 29 steps), as reasoning traces do.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 
-from freerun.data.problem import Problem
+from freerun.data.task_prompt import TaskPrompt
 from freerun.errors import ConfigError
 
 ALPHABET = "0123456789^,>=$"
 MAX_NUMBER = 1000
-"""There are nearly its square of problems, and all of them are made before a run begins."""
+"""There are nearly its square of prompts, and all of them are made before a run begins."""
 Pair = tuple[int, int]
 
 _SLIPS = (-10, -2, -1, 1, 2, 10)
 """How far off a wrong last step is: the errors of arithmetic by hand."""
 
 
-def problems(max_number: int = 30) -> Iterator[Problem]:
+def prompts(max_number: int = 30) -> Iterator[TaskPrompt]:
     """Every pair of different numbers in 1..max_number."""
     if type(max_number) is not int or not 5 <= max_number <= MAX_NUMBER:
         raise ConfigError(
@@ -33,16 +31,16 @@ def problems(max_number: int = 30) -> Iterator[Problem]:
     for a in range(1, max_number + 1):
         for b in range(1, max_number + 1):
             if a != b:
-                yield Problem(key=f"{a},{b}", text=f"^{a},{b}>", answer=_written(_derivation((a, b))))
+                yield TaskPrompt(key=f"{a},{b}", text=f"^{a},{b}>", answer=_written(_derivation((a, b))))
 
 
-def demonstration(problem: Problem, rng: random.Random, error_rate: float) -> str:
+def demonstration(prompt: TaskPrompt, rng: random.Random, error_rate: float) -> str:
     """A derivation whose steps go wrong with probability `error_rate`; most of them jump to the conclusion.
 
     It ends for certain: no number grows beyond the larger of its step, and steps beyond the length of
     the right derivation never err.
     """
-    a, b = problem.key.split(",")
+    a, b = prompt.key.split(",")
     pair = (int(a), int(b))
     num_steps_that_may_err = len(_derivation(pair))
     pairs: list[Pair] = []

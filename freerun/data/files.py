@@ -1,14 +1,12 @@
-"""Rows of a file; its suffix says of which kind it is.
+"""Rows of a file, read by its suffix.
 
     .jsonl      one JSON object a line        key  train.jsonl:17    (its line)
     .json       an array of JSON objects      key  train.json:17     (its place, from 1)
     .parquet    columns, read with pyarrow    key  train.parquet:17
 
-A row that cannot be read is handed on with the reason, so that it is reported together with those that
-cannot be used. Numbers of JSON keep their spelling, and an object that repeats a key is a row that cannot be read.
+A row that cannot be read is passed on with the reason and reported together with rows that cannot be used. Numbers
+in JSON keep their spelling; an object that repeats a key cannot be read.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,35 +16,35 @@ from typing import Any
 import msgspec
 
 from freerun.config.data import DataConfig
-from freerun.data.extras import require_extra
-from freerun.data.problem import Problem
-from freerun.data.rows import Number, Row, RowError, kind_of, to_problems
+from freerun.data.rows import Number, Row, RowError, kind_of, to_prompts
+from freerun.data.settings import require_extra
+from freerun.data.task_prompt import TaskPrompt
 from freerun.errors import DataError
 
 Rows = Iterator[tuple[str, Row | RowError]]
 
 _NOT_JSON = (msgspec.DecodeError, ValueError, RecursionError)
-"""The last for brackets within brackets, a thousand deep."""
+"""RecursionError: brackets nested a thousand deep."""
 
 
-def read(path: Path, config: DataConfig) -> tuple[Problem, ...]:
-    """All problems of the file, in its order."""
-    problems = to_problems(rows_of(path), config)
-    if not problems:
+def read(path: Path, config: DataConfig) -> tuple[TaskPrompt, ...]:
+    """All prompts of the file, in order."""
+    prompts = to_prompts(rows_of(path), config)
+    if not prompts:
         raise DataError(f"{path}: the file has no rows; each must be one JSON object, or one row of a table")
-    return problems
+    return prompts
 
 
 def rows_of(path: Path) -> Rows:
     """The file's rows by their keys."""
     reader = _READERS.get(path.suffix)
     if reader is None:
-        raise DataError(f"{path}: of unknown kind; name a file that ends in {', '.join(_READERS)}")
+        raise DataError(f"{path}: unknown kind of file; name one that ends in {', '.join(_READERS)}")
     return reader(path)
 
 
 def _json_lines(path: Path) -> Rows:
-    # Bytes, because text would also be split at U+2028 and its like, which JSON allows within strings.
+    # Bytes, because text would also be split at U+2028 and the like, which JSON allows within strings.
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if line.strip():
             yield f"{path.name}:{number}", _parse(line)
@@ -74,7 +72,7 @@ def _parquet(path: Path) -> Rows:
     except Exception as error:
         raise DataError(f"{path}: cannot be read as Parquet ({type(error).__name__}: {error})") from error
     if len(rows) != num_rows:
-        raise DataError(f"{path}: damaged: it says that it has {num_rows} rows, and {len(rows)} can be read")
+        raise DataError(f"{path}: damaged: it declares {num_rows} rows, and {len(rows)} can be read")
     for number, row in enumerate(rows, start=1):
         yield f"{path.name}:{number}", row
 
@@ -100,7 +98,7 @@ def _parse(line: bytes) -> Row | RowError:
 
 def _decode(content: bytes) -> Any:
     """JSON whose numbers keep their spelling; an object that repeats a key is a `RowError` in its place."""
-    # msgspec refuses what Python's json lets pass: NaN, halves of surrogate pairs, numbers out of range.
+    # msgspec refuses what Python's json accepts: NaN, lone surrogates, numbers out of range.
     msgspec.json.decode(content)
     return json.loads(content.decode(), object_pairs_hook=_object, parse_int=Number, parse_float=Number)
 

@@ -1,11 +1,9 @@
 """Procedural tasks of reasoning-gym: `data.task = "reasoning-gym/NAME"`.
 
-Its configuration, `size` and `seed` included, comes from `data.settings`. The reference answer of a problem is
-the whole entry as JSON, because the scorers of reasoning-gym want it (grader "reasoning-gym"). A task whose
-entries do not survive JSON would be graded wrongly without a word: a sample of them is scored both ways first.
+Its configuration, `size` and `seed` included, comes from `data.settings`. The reference answer of a prompt is
+the whole entry as JSON, because the scorers of reasoning-gym need it (grader "reasoning-gym"). Entries that do not
+survive JSON would silently be graded wrong, so a sample of them is scored before and after first.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import difflib
@@ -14,27 +12,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from freerun.config.data import DataConfig
-from freerun.data.extras import require_extra
-from freerun.data.problem import Problem
-from freerun.data.rows import Row, to_problems
-from freerun.data.settings import settings_of
+from freerun.data.rows import Row, to_prompts
+from freerun.data.settings import require_extra, settings_of
+from freerun.data.task_prompt import TaskPrompt
 from freerun.errors import ConfigError, DataError
 
-PREFIX = "reasoning-gym/"
+GYM_PREFIX = "reasoning-gym/"
 NUM_ENTRIES_CHECKED = 16
 
 
-def problems(config: DataConfig) -> tuple[Problem, ...]:
-    """All different problems of the task; the same settings make the same ones, whatever the run's seed."""
+def prompts(config: DataConfig) -> tuple[TaskPrompt, ...]:
+    """All distinct prompts of the task; they depend on the settings, not on the run's seed."""
     if config.answer != DataConfig.answer or config.answer_after:
         raise ConfigError(
             f'config: data.answer and data.answer_after mean nothing for data.task = "{config.task}", '
             "whose answers are what its scorer needs; remove them"
         )
-    name = config.task.removeprefix(PREFIX)
+    name = config.task.removeprefix(GYM_PREFIX)
     worded = dataclasses.replace(config, answer="{entry}", shot_template=config.shot_template or "{answer}")
-    made = to_problems(_rows(_make_dataset(name, settings_of(config)), name), worded)
-    if config.num_shots and not all(problem.shot.strip() for problem in made):
+    made = to_prompts(_rows(_make_dataset(name, settings_of(config)), name), worded)
+    if config.num_shots and not all(prompt.shot.strip() for prompt in made):
         raise ConfigError(
             f'config: data.num_shots = {config.num_shots}: data.task = "{config.task}" has a scorer but no '
             "reference answers to show; set it to 0"
@@ -43,26 +40,26 @@ def problems(config: DataConfig) -> tuple[Problem, ...]:
 
 
 def _make_dataset(name: str, settings: dict[str, Any]) -> Any:
-    gym = require_extra("reasoning_gym", needed_for=f'data.task = "{PREFIX}{name}"')
-    known = require_extra("reasoning_gym.factory", needed_for=f'data.task = "{PREFIX}{name}"').DATASETS
+    gym = require_extra("reasoning_gym", needed_for=f'data.task = "{GYM_PREFIX}{name}"')
+    known = require_extra("reasoning_gym.factory", needed_for=f'data.task = "{GYM_PREFIX}{name}"').DATASETS
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f'did you mean "{PREFIX}{near[0]}"?' if near else f"it has {', '.join(sorted(known))}"
-        raise ConfigError(f'config: data.task = "{PREFIX}{name}" is no task of reasoning-gym; {hint}')
+        hint = f'did you mean "{GYM_PREFIX}{near[0]}"?' if near else f"it has {', '.join(sorted(known))}"
+        raise ConfigError(f'config: data.task = "{GYM_PREFIX}{name}" is no task of reasoning-gym; {hint}')
     try:
         return gym.create_dataset(name, **({"seed": 0} | settings))
     # Its configurations check themselves with assertions, and refuse unknown settings with a TypeError.
     except (AssertionError, TypeError, ValueError) as error:
         fields = ", ".join(field.name for field in dataclasses.fields(known[name][1]))
         raise ConfigError(
-            f'config: data.settings of data.task = "{PREFIX}{name}" were refused ({error}); it has {fields}'
+            f'config: data.settings of data.task = "{GYM_PREFIX}{name}" were refused ({error}); it has {fields}'
         ) from error
 
 
 def _rows(dataset: Any, name: str) -> Iterator[tuple[str, Row]]:
     asked: set[str] = set()
     for index, entry in enumerate(_entries(dataset, name)):
-        # A small space of questions repeats itself: a twin in training would give a held-out problem away.
+        # Questions may repeat: a copy in training would give a held-out prompt away.
         if entry["question"] in asked:
             continue
         asked.add(entry["question"])
@@ -76,10 +73,10 @@ def _rows(dataset: Any, name: str) -> Iterator[tuple[str, Row]]:
 def _entries(dataset: Any, name: str) -> Iterator[dict[str, Any]]:
     try:
         yield from dataset
-    # Settings of a wrong type, such as size="50", come to light only when an entry is made with them.
+    # Settings of a wrong type, such as size="50", fail only when an entry is made.
     except Exception as error:
         raise ConfigError(
-            f'config: data.settings of data.task = "{PREFIX}{name}" make no problems '
+            f'config: data.settings of data.task = "{GYM_PREFIX}{name}" make no prompts '
             f"({type(error).__name__}: {error}); change them"
         ) from error
 
@@ -92,7 +89,7 @@ def _as_json(entry: dict[str, Any], name: str) -> str:
 
 
 def _check_scoring(entry: dict[str, Any], text: str, name: str) -> None:
-    """Whether an entry that went through JSON is scored like the original."""
+    """Refuse an entry that is scored differently after a round trip through JSON."""
     score = require_extra("reasoning_gym", needed_for=name).get_score_answer_fn(
         entry["metadata"]["source_dataset"]
     )
@@ -100,7 +97,7 @@ def _check_scoring(entry: dict[str, Any], text: str, name: str) -> None:
     before = score(answer=answer, entry=entry)
     try:
         after = score(answer=answer, entry=json.loads(text))
-    except Exception as error:  # whatever a scorer does with a list where it expects a tuple
+    except Exception as error:  # a scorer may fail on a list where it expects a tuple
         raise _unusable(name, f"its scorer fails with {type(error).__name__}: {error}") from error
     if before != after:
         raise _unusable(name, f"its own answer scores {after} instead of {before}")
@@ -108,6 +105,6 @@ def _check_scoring(entry: dict[str, Any], text: str, name: str) -> None:
 
 def _unusable(name: str, reason: str) -> DataError:
     return DataError(
-        f'data.task = "{PREFIX}{name}": its entries do not survive JSON ({reason}), so they could not be graded; '
+        f'data.task = "{GYM_PREFIX}{name}": its entries do not survive JSON ({reason}), so they cannot be graded; '
         "choose another task"
     )

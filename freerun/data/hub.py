@@ -1,36 +1,33 @@
 """Rows of a Hugging Face data set: a directory that `save_to_disk` wrote, a folder of files, or a name on the hub.
 
 `data.settings` are arguments of `datasets.load_dataset` (`name="main"` for a configuration, `split="train"`);
-`data.held_out_path` is the split of the held-out problems. A row's key is `gsm8k/train:17`, counted from 1.
+`data.held_out_path` is the split of the held-out prompts. A row's key is `gsm8k/train:17`, counted from 1.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from freerun.config.data import DataConfig
-from freerun.data.extras import require_extra
-from freerun.data.problem import Problem
-from freerun.data.rows import Row, to_problems
-from freerun.data.settings import settings_of
+from freerun.data.rows import Row, to_prompts
+from freerun.data.settings import require_extra, settings_of
+from freerun.data.task_prompt import TaskPrompt
 from freerun.errors import DataError
 
 DEFAULT_SPLIT = "train"
 _SAVED = ("dataset_dict.json", "state.json")
-"""Files that tell what `save_to_disk` wrote from a folder of data files."""
+"""`save_to_disk` writes one of these; a folder of data files has none."""
 
 
-def read(config: DataConfig, *, split: str = "") -> tuple[Problem, ...]:
-    """All problems of a split, by default the one of `data.settings`, which is "train" unless said otherwise."""
+def read(config: DataConfig, *, split: str = "") -> tuple[TaskPrompt, ...]:
+    """All prompts of a split; by default that of `data.settings`, or "train"."""
     settings = settings_of(config)
     wanted = split or str(settings.get("split", DEFAULT_SPLIT))
     rows = _load(config.path, wanted, {name: value for name, value in settings.items() if name != "split"})
-    problems = to_problems(_numbered(f"{Path(config.path).name}/{wanted}", rows), config)
-    if not problems:
+    prompts = to_prompts(_numbered(f"{Path(config.path).name}/{wanted}", rows), config)
+    if not prompts:
         raise DataError(f'data.path = "{config.path}": its split "{wanted}" has no rows')
-    return problems
+    return prompts
 
 
 def _numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
@@ -38,7 +35,7 @@ def _numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
     try:
         for number, row in enumerate(rows, start=1):
             yield f"{origin}:{number}", row
-    # Rows are decoded as they are asked for, and a damaged file raises errors of no common base.
+    # Rows are decoded lazily, and a damaged file raises errors without a common base.
     except Exception as error:
         raise DataError(f"{origin}: row {number + 1} cannot be read ({type(error).__name__}: {error})") from error
 
@@ -50,11 +47,11 @@ def _load(path: str, split: str, settings: dict[str, Any]) -> Any:
         loaded = (
             datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path, split=split, **settings)
         )
-    # The library raises errors of its own, of the hub's client and of the file readers, without a common base.
+    # The library, the hub's client and the file readers raise errors without a common base.
     except Exception as error:
         raise DataError(
             f'data.path = "{path}": split "{split}" cannot be loaded ({type(error).__name__}: {error}); '
-            "name a directory that is there, or a data set that can be fetched from the hub"
+            "name an existing directory, or a data set that can be fetched from the hub"
         ) from error
     return _saved_split(loaded, path, split) if is_saved else loaded
 

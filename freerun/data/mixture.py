@@ -1,17 +1,15 @@
-"""A mixture: the streams of several recipes interleaved into one, by weights that hold in every stretch of it.
+"""A mixture: the streams of several recipes interleaved into one, in exact proportion at any point.
 
     weights 7, 3   ordinal  0 1 2 3 4 5 6 7 8 9 | 10 ...
                    part     A A B A A B A A A B | the same pattern again
                    its own  0 1 0 2 3 1 4 5 6 2 | 7 ...
 
 The pattern has as many places as the whole-number weights add up to, and each part gets exactly its weight of
-them. The j-th place of a part of weight w belongs to its j-th stretch of total/w ordinals; places are given to
-the part whose stretch ends first among those whose stretch has begun. Of any first n ordinals a part has
-n w / total, rounded up or down. So a prompt is found from its ordinal by arithmetic, a checkpoint keeps one
-cursor, and every part is shuffled over epochs of its own.
+them. The j-th place of a part of weight w belongs to its j-th stretch of total/w ordinals; a place goes to the
+part whose stretch ends first among those whose stretch has begun. Of any first n ordinals a part has n w / total,
+rounded up or down. So a prompt is found from its ordinal by arithmetic, a checkpoint keeps one cursor, and every
+part has its own epochs.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import hashlib
@@ -24,11 +22,9 @@ from functools import cached_property
 import msgspec
 
 from freerun.config.data import DataConfig
-from freerun.config.load import load_recipe
-from freerun.config.shipped import recipe_file
-from freerun.data.problem import Problem, Problems
 from freerun.data.source import PromptSource, PromptStream
-from freerun.data.tasks import load_problems
+from freerun.data.task_prompt import TaskPrompt, TaskPrompts
+from freerun.data.tasks import load_prompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError
 from freerun.types import Prompt
@@ -38,30 +34,11 @@ MAX_PATTERN = 100_000
 
 def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int) -> PromptStream:
     """The stream of prompts that a recipe describes."""
-    parts = parts_of(config)
     sources = {
-        name: PromptSource(load_problems(part), tokenizer, config=part, seed=seed) for name, part in parts.items()
+        name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed)
+        for name, part in config.parts.items()
     }
     return Mixture(sources, config.weights) if config.mixture else next(iter(sources.values()))
-
-
-def parts_of(config: DataConfig) -> dict[str, DataConfig]:
-    """The sources of a recipe by name: itself, or the recipes it mixes, under its own limit of length."""
-    if not config.mixture:
-        return {config.task: config}
-    parts: dict[str, DataConfig] = {}
-    for given in config.mixture:
-        file = recipe_file(given)
-        part = load_recipe(file, []).data
-        if part.mixture:
-            raise ConfigError(f'config: data.mixture holds "{given}", itself a mixture; name its recipes instead')
-        if file.stem in parts:
-            raise ConfigError(
-                f'config: data.mixture holds two recipes named "{file.stem}", and prompts are named after '
-                "them; rename one"
-            )
-        parts[file.stem] = dataclasses.replace(part, max_prompt_tokens=config.max_prompt_tokens)
-    return parts
 
 
 class Mixture:
@@ -78,7 +55,7 @@ class Mixture:
 
     @property
     def epoch_size(self) -> int:
-        """Prompts of all sources; each has an epoch of its own."""
+        """Prompts of all sources together; each source has its own epochs."""
         return sum(source.epoch_size for source in self._sources)
 
     @property
@@ -87,14 +64,14 @@ class Mixture:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash over all that decides which prompt an ordinal is."""
+        """A hash over everything that decides which prompt has which ordinal."""
         parts = [
             f"{n}:{w}:{s.fingerprint}" for n, w, s in zip(self._names, self._weights, self._sources, strict=True)
         ]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def at(self, ordinal: int) -> Prompt:
-        """The prompt with this ordinal, whatever was asked before."""
+        """The prompt with this ordinal, at any time and in any order."""
         if ordinal < 0:
             raise ValueError(f"ordinal {ordinal} is negative: that is a held-out prompt, not one of the stream")
         rounds, place = divmod(ordinal, len(self._pattern))
@@ -109,25 +86,25 @@ class Mixture:
         return prompt
 
     def held_out(self, limit: int) -> list[Prompt]:
-        """The first `limit` held-out prompts, in the pattern of the weights while all parts have some left."""
+        """The first `limit` held-out prompts, in the pattern while all parts have some left."""
         mixed = self._interleave([source.held_out(limit) for source in self._sources])[:limit]
         return [self._named(part, prompt, -1 - i) for i, (part, prompt) in enumerate(mixed)]
 
     def training(self) -> list[Prompt]:
-        """Every training prompt of every part once; only of the stream's first prompts are these the ordinals."""
+        """Every training prompt of every part once; numbered as in the stream until the smallest part ends."""
         mixed = self._interleave([source.training() for source in self._sources])
         return [self._named(part, prompt, i) for i, (part, prompt) in enumerate(mixed)]
 
-    def problems(self) -> Problems:
-        """The problems of all parts, under the names that their prompts have."""
-        parts = [(name, source.problems()) for name, source in zip(self._names, self._sources, strict=True)]
-        return Problems(
-            training=tuple(_renamed(problem, name) for name, part in parts for problem in part.training),
-            held_out=tuple(_renamed(problem, name) for name, part in parts for problem in part.held_out),
+    def prompts(self) -> TaskPrompts:
+        """The tasks' prompts of all parts, with keys that begin with the name of their part."""
+        parts = [(name, source.prompts()) for name, source in zip(self._names, self._sources, strict=True)]
+        return TaskPrompts(
+            training=tuple(_renamed(prompt, name) for name, part in parts for prompt in part.training),
+            held_out=tuple(_renamed(prompt, name) for name, part in parts for prompt in part.held_out),
         )
 
     def _interleave(self, prompts: list[list[Prompt]]) -> list[tuple[int, Prompt]]:
-        """All prompts, each with its part, in the pattern of the weights while all parts have some left."""
+        """All prompts, each with its part, in the pattern while all parts have some left."""
         waiting = [iter(of_part) for of_part in prompts]
         mixed: list[tuple[int, Prompt]] = []
         num_prompts = sum(len(of_part) for of_part in prompts)
@@ -144,8 +121,8 @@ class Mixture:
         return msgspec.structs.replace(prompt, ordinal=ordinal, key=f"{name}/{key}")
 
 
-def _renamed(problem: Problem, part: str) -> Problem:
-    return dataclasses.replace(problem, key=f"{part}/{problem.key}")
+def _renamed(prompt: TaskPrompt, part: str) -> TaskPrompt:
+    return dataclasses.replace(prompt, key=f"{part}/{prompt.key}")
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:
@@ -158,7 +135,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
     whole = [weight // divisor for weight in whole]
     if sum(whole) > MAX_PATTERN:
         raise ConfigError(
-            f"config: data.weights = {list(weights)} repeat only after {sum(whole)} prompts; use rounder numbers"
+            f"config: data.weights = {list(weights)} repeat only after {sum(whole)} prompts; use simpler numbers"
         )
     return whole
 

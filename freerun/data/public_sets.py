@@ -2,11 +2,9 @@
 
     freerun data gsm8k   ──►   data/gsm8k/train.jsonl, data/gsm8k/test.jsonl
 
-A file is kept only if its sha256 is the one written here: that of the file the recipes were tried with. Addresses
-name a commit where the publisher has one, so they do not change.
+A file is kept only if its sha256 matches the one here, of the file the recipes were tested with. Addresses name a
+commit where possible, so they do not change.
 """
-
-from __future__ import annotations
 
 import gzip
 import hashlib
@@ -22,8 +20,8 @@ from freerun.errors import DataError
 DIRECTORY = Path("data")
 """Where recipes look for them, below the directory that freerun is run in."""
 TIMEOUT_SECONDS = 60
-MAX_BYTES = 64 << 20
-"""Of a file, packed or not; the largest has 4.2 MB. A server that sends more does not send the file."""
+MAX_DOWNLOAD_BYTES = 64 << 20
+"""Of a file, compressed or not; the largest has 4.2 MB, so a longer answer is not the file."""
 _GITHUB = "https://raw.githubusercontent.com"
 
 
@@ -31,7 +29,7 @@ _GITHUB = "https://raw.githubusercontent.com"
 class PublicFile:
     name: str
     url: str
-    """What ends in .gz is unpacked."""
+    """A .gz file is unpacked."""
     sha256: str
 
 
@@ -77,7 +75,7 @@ PUBLIC_SETS = {
         ),
     ),
     "math500": PublicSet(
-        "500 competition problems, a test split of MATH (hendrycks/math)",
+        "500 competition prompts, a test split of MATH (hendrycks/math)",
         "HuggingFaceH4/MATH-500 on the Hugging Face hub",
         "MIT",
         (
@@ -118,7 +116,7 @@ PUBLIC_SETS = {
 
 
 def set_of(path: Path) -> str:
-    """The name of the public set that a path such as data/gsm8k/train.jsonl is a file of, or nothing."""
+    """The public set that a path such as data/gsm8k/train.jsonl belongs to, or an empty string."""
     name = path.parent.name
     is_known = name in PUBLIC_SETS and any(file.name == path.name for file in PUBLIC_SETS[name].files)
     return name if is_known else ""
@@ -135,14 +133,14 @@ def has_file(file: PublicFile, directory: Path) -> bool:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}); make it readable or move it away") from error
     if not is_published:
-        raise DataError(f"{path} is there, and is not the published file; move it away to fetch that one")
+        raise DataError(f"{path} exists, but is not the published file; move it away to fetch that one")
     return True
 
 
 def fetch(file: PublicFile, directory: Path) -> Path:
     """Download the file into the directory; it appears there whole and checked, or not at all."""
     path = directory / file.name
-    by_hand = f"download it in another way, unpack it if it ends in .gz, and put it there as {path}"
+    by_hand = f"download it by other means, unpack it if it ends in .gz, and put it at {path}"
     try:
         content = _download(file.url)
     except (OSError, EOFError, ValueError, zlib.error, http.client.HTTPException) as error:
@@ -150,7 +148,7 @@ def fetch(file: PublicFile, directory: Path) -> Path:
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
         raise DataError(
-            f"{file.url} is not the file that was published (sha256 {digest}, expected {file.sha256}) and is not "
+            f"{file.url} is not the published file (sha256 {digest}, expected {file.sha256}) and is not "
             f"kept; {by_hand}"
         )
     _write(path, content)
@@ -176,7 +174,7 @@ def _write(path: Path, content: bytes) -> None:
 def _download(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
         packed = gzip.GzipFile(fileobj=response) if url.endswith(".gz") else response
-        content: bytes = packed.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
+        content: bytes = packed.read(MAX_DOWNLOAD_BYTES + 1)
+    if len(content) > MAX_DOWNLOAD_BYTES:
+        raise ValueError(f"more than {MAX_DOWNLOAD_BYTES >> 20} MiB")
     return content

@@ -1,38 +1,38 @@
-"""Rows to problems: every row of every source is checked here, before the run begins.
+"""Rows to prompts: every row of every source is checked here, before the run starts.
 
-    (key, row) or (key, what is wrong) ──► templates of the recipe ──► Problem
+    (key, row) or (key, what is wrong) ──► templates of the recipe ──► TaskPrompt
 
-A row that cannot be used is an error, not a row less: a run that silently trains on half of its file is
-worse than one that does not start. The error names the first bad rows by their keys (`train.jsonl:17`). Where
-rows come from is not known here.
+A row that cannot be used is an error: a run that silently trains on half of its file is worse than one that does
+not start. The error names the first bad rows by their keys (`train.jsonl:17`). This module does not know where
+rows come from.
 """
-
-from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from freerun.config.data import DataConfig
-from freerun.data.problem import Problem
-from freerun.data.template import PromptTemplate
-from freerun.errors import DataError
+from freerun.data.task_prompt import TaskPrompt
+from freerun.errors import ConfigError, DataError
 
 NUM_ROWS_REPORTED = 5
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
+_TOKENS = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
+
 
 class RowError(Exception):
-    """Why one row cannot be used; whoever reads all rows adds where it is."""
+    """Why one row cannot be used; `convert` adds which row it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as it is spelled in a file: to a grader that compares texts, 1.10 is not 1.1."""
+    """A number as spelled in a file: for a grader that compares texts, 1.10 is not 1.1."""
 
     text: str
 
@@ -48,13 +48,13 @@ _KINDS = {
 }
 
 
-def to_problems(rows: Iterable[tuple[str, Row | RowError]], config: DataConfig) -> tuple[Problem, ...]:
-    """A problem of each row, in their order; raises with the first rows that cannot be used."""
-    return tuple(problem for _, problem in convert(rows, _ProblemMaker(config).make))
+def to_prompts(rows: Iterable[tuple[str, Row | RowError]], config: DataConfig) -> tuple[TaskPrompt, ...]:
+    """A prompt for each row, in order; the error names the first rows that cannot be used."""
+    return tuple(prompt for _, prompt in convert(rows, _PromptMaker(config).make))
 
 
 def convert(rows: Iterable[tuple[str, Row | RowError]], make: Callable[[str, Row], T]) -> list[tuple[str, T]]:
-    """What `make` makes of each row, by key; raises with the first rows that cannot be used."""
+    """What `make` returns for each row, with its key; the error names the first rows that cannot be used."""
     made: list[tuple[str, T]] = []
     complaints: list[str] = []
     for key, row in rows:
@@ -93,7 +93,34 @@ def kind_of(value: Any) -> str:
     return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
 
 
-class _ProblemMaker:
+class PromptTemplate:
+    """Text with {field}s; {{ and }} stand for braces.
+
+    Fields are looked up, never evaluated: `str.format` would follow `{row.__class__}` into the interpreter.
+    """
+
+    def __init__(self, template: str, *, setting: str = "data.template") -> None:
+        self.setting = setting
+        """Its key, for errors."""
+        self._template = template
+        matches = list(_TOKENS.finditer(template))
+        for match in matches:
+            if match[0] in ("{", "}"):
+                raise ConfigError(
+                    f'config: {setting} has a lone "{match[0]}" at character {match.start()}; '
+                    "write {{ and }} for braces, {field} for a field of the row"
+                )
+        self.fields = tuple(dict.fromkeys(match[1] for match in matches if match[1]))
+        if not self.fields:
+            raise ConfigError(
+                f"config: {setting} = {template!r} names no {{field}}, so it would be the same for all rows"
+            )
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        return _TOKENS.sub(lambda m: values[m[1]] if m[1] else m[0][0], self._template)
+
+
+class _PromptMaker:
     """The templates of a recipe, compiled once for all rows."""
 
     def __init__(self, config: DataConfig) -> None:
@@ -104,13 +131,13 @@ class _ProblemMaker:
         )
         self._answer_after = config.answer_after
 
-    def make(self, key: str, row: Row) -> Problem:
+    def make(self, key: str, row: Row) -> TaskPrompt:
         values = _values(row, self._prompt)
         if not any(value.strip() for value in values.values()):
             names = ", ".join(f'"{name}"' for name in values)
             raise RowError(f"the prompt is empty ({names}); fill it or remove the row")
         shot = self._shot.fill(_values(row, self._shot)) if self._shot else ""
-        return Problem(key=key, text=self._prompt.fill(values), answer=self._answer_of(row), shot=shot)
+        return TaskPrompt(key=key, text=self._prompt.fill(values), answer=self._answer_of(row), shot=shot)
 
     def _answer_of(self, row: Row) -> str:
         text = self._answer.fill(_values(row, self._answer))

@@ -1,14 +1,13 @@
-"""`data.settings`: the arguments of a task, each name=value in TOML; and settings that a task has no use for."""
+"""What a recipe gives a task: `data.settings`, its arguments, and the packages that only some tasks need."""
 
-from __future__ import annotations
-
+import importlib
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from freerun.config.data import WORDING_KEYS, DataConfig
-from freerun.errors import ConfigError
+from freerun.errors import ConfigError, DataError
 
 
 def settings_of(config: DataConfig) -> dict[str, Any]:
@@ -31,11 +30,11 @@ def settings_of(config: DataConfig) -> dict[str, Any]:
 
 
 def check_settings(function: Callable[..., Any], settings: Mapping[str, Any], *, task: str) -> None:
-    """Refuse settings that the task's function does not take, and say which ones it does."""
+    """Refuse settings that the task's function does not take; the error lists those that it takes."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a function of an extension module may not tell its signature
+        return  # a function of an extension module may not have a signature
     try:
         signature.bind(**settings)
     except TypeError as error:
@@ -44,10 +43,19 @@ def check_settings(function: Callable[..., Any], settings: Mapping[str, Any], *,
 
 
 def require_no_wording(config: DataConfig) -> None:
-    """Refuse templates for a task whose problems are worded already: they would be ignored."""
+    """Refuse templates for a task that words its prompts itself: they would be ignored."""
     for key in WORDING_KEYS:
         if getattr(config, key) != getattr(DataConfig, key):
             raise ConfigError(
-                f'config: data.{key} means nothing for data.task = "{config.task}", whose problems are worded '
-                "already; remove it"
+                f'config: data.{key} means nothing for data.task = "{config.task}", which words its prompts '
+                "itself; remove it"
             )
+
+
+def require_extra(module: str, *, needed_for: str) -> Any:
+    """The module, or an error that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise DataError(f"{needed_for} needs {package} ({error}); pip install 'freerun[tasks]'") from error

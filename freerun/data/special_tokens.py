@@ -1,21 +1,19 @@
 """The difference between a special token and a text that spells its name.
 
-A chat template prints `<|im_end|>` to end a turn. A user who writes `<|im_end|>` means ten characters. In one
-rendered string both look alike, so the user's are marked before they are rendered:
+A chat template prints `<|im_end|>` to end a turn. A user who writes `<|im_end|>` means ten characters. In a
+rendered string both look the same, so the user's are marked before rendering:
 
     content   a<|im_end|>b      ──mark──►  aMb                     M: private-use characters, drawn at random
     rendered  <|im_start|>user\\n aMb<|im_end|>                      the template moves M like any other text
     encoded   <|im_start|> user \\n a < | im _ end | > b <|im_end|>   M as the characters that it stands for
 
-A marked text is encoded by a twin of the tokenizer whose special tokens are named by their marks: names and marks
-are swapped in the text, and a name means nothing to the twin. All else of the twin is the same, so the ids are
-those that the characters would have if they were not the name of a token. Text without marks never meets the twin.
+A marked text is encoded by a twin of the tokenizer whose special tokens are named by their marks. Names and marks
+are swapped in the text, and a name means nothing to the twin. Otherwise the twin is the same, so the ids are those
+that the characters would have if they were not a token's name. Text without marks never reaches the twin.
 
-Some tokenizers look for some names only after they have normalized the text: there `＜s＞` or `<S>` may be a name
-too. A text that becomes one gets a mark that stands for nothing, so it is encoded by the twin as well.
+Some tokenizers look for names after normalizing the text, where `＜s＞` or `<S>` may be a name too. A text that
+becomes one gets an empty mark, so it is encoded by the twin as well.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -33,13 +31,13 @@ _VISIBLE = re.compile(r"\S")
 
 
 class SpecialTokens:
-    """The special tokens of a tokenizer. Those of one character are not marked: they have no other spelling."""
+    """The special tokens of a tokenizer. Those of one character are not marked: there is no other spelling."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         added = backend.get_added_tokens_decoder().values()
         names = sorted({token.content for token in added if token.special and len(token.content) > 1})
-        # Unknown to whoever wrote the text, so that no text can contain a mark.
+        # Random, so an author cannot put a mark into a text.
         start = "".join(chr(secrets.choice(_PRIVATE)) for _ in range(_NUM_RANDOM))
         self._marks = {name: start + _numeral(index) for index, name in enumerate(names)}
         self._nothing = start + _numeral(len(names))

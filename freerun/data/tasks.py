@@ -1,15 +1,13 @@
-"""Tasks by name: where problems come from, and what a task can do beyond that.
+"""Tasks by name: where prompts come from, and what a task can do beyond that.
 
     file, datasets          rows at data.path
     reasoning-gym/NAME      procedural, by reasoning-gym
     times-tables, euclid    procedural, one module here each
-    module:function         the user's own
+    module:function         the user's
 
-Only this module knows the list. A task with an alphabet can be learned by a model made from nothing, one with
-demonstrations can warm it up; a user's module has them if it has an `ALPHABET` and a `demonstration` function.
+Only this module knows the list. A task with an alphabet can be learned by a model made from scratch; one with
+demonstrations can warm it up. A user's module may define `ALPHABET` and `demonstration` too.
 """
-
-from __future__ import annotations
 
 import difflib
 import random
@@ -19,51 +17,51 @@ from pathlib import Path
 from typing import Any
 
 from freerun.config.data import DataConfig
-from freerun.config.user_code import import_named
+from freerun.config.user_code import import_named, is_user_code
 from freerun.data import euclid, files, gym, hub, times_tables, user_task
-from freerun.data.problem import Problem, Problems, in_hash_order, set_shots_aside, split
 from freerun.data.public_sets import PUBLIC_SETS, set_of
 from freerun.data.settings import check_settings, require_no_wording, settings_of
+from freerun.data.task_prompt import TaskPrompt, TaskPrompts, in_hash_order, set_shots_aside, split
 from freerun.errors import ConfigError, ModelError
 
 __all__ = [
-    "Problem",
-    "Problems",
+    "TaskPrompt",
+    "TaskPrompts",
     "alphabet_of",
     "check_demonstrations",
     "check_task",
     "demonstrations_of",
     "has_alphabet",
     "is_built_in",
-    "load_problems",
+    "load_prompts",
 ]
 
-Demonstrate = Callable[[Problem, random.Random, float], str]
-"""(problem, random numbers, share of wrong steps) -> a completion of it."""
+Demonstrate = Callable[[TaskPrompt, random.Random, float], str]
+"""(prompt, random numbers, share of wrong steps) -> a completion of it."""
 
 
 @dataclass(frozen=True)
 class _Task:
-    problems: Callable[[DataConfig], Iterable[Problem]]
+    prompts: Callable[[DataConfig], Iterable[TaskPrompt]]
     alphabet: str = ""
     demonstrate: Demonstrate | None = None
 
 
 def _procedural(module: Any) -> _Task:
-    """A task of this package: a module with `problems(**settings)`."""
+    """A task of this package: a module with `prompts(**settings)`."""
 
-    def problems(config: DataConfig) -> Iterable[Problem]:
+    def prompts(config: DataConfig) -> Iterable[TaskPrompt]:
         require_no_wording(config)
         settings = settings_of(config)
-        check_settings(module.problems, settings, task=config.task)
-        made: Iterable[Problem] = module.problems(**settings)
+        check_settings(module.prompts, settings, task=config.task)
+        made: Iterable[TaskPrompt] = module.prompts(**settings)
         return made
 
-    return _with_abilities(module, problems)
+    return _with_abilities(module, prompts)
 
 
-def _with_abilities(module: Any, problems: Callable[[DataConfig], Iterable[Problem]]) -> _Task:
-    return _Task(problems, getattr(module, "ALPHABET", ""), getattr(module, "demonstration", None))
+def _with_abilities(module: Any, prompts: Callable[[DataConfig], Iterable[TaskPrompt]]) -> _Task:
+    return _Task(prompts, getattr(module, "ALPHABET", ""), getattr(module, "demonstration", None))
 
 
 _TASKS = {
@@ -75,16 +73,17 @@ _TASKS = {
 
 
 def _task_named(name: str) -> _Task:
-    if name.startswith(gym.PREFIX):
-        return _Task(gym.problems)
-    if ":" in name:
+    if name.startswith(gym.GYM_PREFIX):
+        return _Task(gym.prompts)
+    if is_user_code(name):
         module, function = import_named(name, setting="data.task")
-        return _with_abilities(module, lambda config: user_task.problems(function, config))
+        return _with_abilities(module, lambda config: user_task.prompts(function, config))
     if name not in _TASKS:
-        near = difflib.get_close_matches(name, [*_TASKS, gym.PREFIX], n=1)
+        near = difflib.get_close_matches(name, [*_TASKS, gym.GYM_PREFIX], n=1)
         hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
         raise ConfigError(
-            f'config: unknown task data.task = "{name}"; there are {", ".join(_TASKS)}, {gym.PREFIX}NAME; {hint}'
+            f'config: unknown task data.task = "{name}"; there are {", ".join(_TASKS)}, {gym.GYM_PREFIX}NAME; '
+            f"{hint}"
         )
     return _TASKS[name]
 
@@ -93,24 +92,24 @@ def is_built_in(name: str) -> bool:
     return name in _TASKS
 
 
-def load_problems(config: DataConfig) -> Problems:
-    """The task's problems: those for training, those held out, and those shown as solved examples."""
-    training = _task_named(config.task).problems(config)
+def load_prompts(config: DataConfig) -> TaskPrompts:
+    """The task's prompts: for training, held out, and shown as solved examples."""
+    training = _task_named(config.task).prompts(config)
     if config.held_out_path and config.reads_rows:
-        problems = Problems(training=tuple(training), held_out=in_hash_order(_held_out_rows(config)))
+        prompts = TaskPrompts(training=tuple(training), held_out=in_hash_order(_held_out_rows(config)))
     else:
-        problems = split(training, held_out_fraction=config.held_out_fraction)
-    return set_shots_aside(problems, config.num_shots) if config.num_shots else problems
+        prompts = split(training, held_out_fraction=config.held_out_fraction)
+    return set_shots_aside(prompts, config.num_shots) if config.num_shots else prompts
 
 
-def _held_out_rows(config: DataConfig) -> tuple[Problem, ...]:
+def _held_out_rows(config: DataConfig) -> tuple[TaskPrompt, ...]:
     if config.task == "datasets":
         return hub.read(config, split=config.held_out_path)
     return files.read(Path(config.held_out_path), config)
 
 
 def check_task(config: DataConfig) -> None:
-    """Refuse a task that there is none of, and files that are not there, without reading anything."""
+    """Refuse an unknown task and missing files, without reading any data."""
     _task_named(config.task)
     for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
         if config.task == "file" and path and not Path(path).is_file():
@@ -128,7 +127,7 @@ def _remedy(path: Path) -> str:
 
 
 def check_demonstrations(config: DataConfig) -> None:
-    """Refuse a task that cannot warm up a model."""
+    """Refuse a task that has no demonstrations for SFT."""
     _demonstrate_of(config)
 
 
@@ -142,34 +141,34 @@ def alphabet_of(task: str) -> str:
     alphabet = _task_named(task).alphabet
     if not alphabet:
         raise ModelError(
-            f'task "{task}" has no alphabet of its own, so no model can be made for it; '
+            f'task "{task}" has no alphabet, so no model can be made for it; '
             f"set model.path to a model directory, or data.task to {_those_with('alphabet')}"
         )
     return alphabet
 
 
 def demonstrations_of(config: DataConfig, *, seed: int, error_rate: float) -> Iterator[tuple[str, str]]:
-    """Endless (prompt text, completion text) of training problems; the same seed gives the same ones."""
+    """Endless pairs (prompt text, completion text) of training prompts, decided by the seed."""
     demonstrate = _demonstrate_of(config)
-    return _demonstrations(load_problems(config).training, random.Random(seed), error_rate, demonstrate)
+    return _demonstrations(load_prompts(config).training, random.Random(seed), error_rate, demonstrate)
 
 
 def _demonstrate_of(config: DataConfig) -> Demonstrate:
     demonstrate = _task_named(config.task).demonstrate
     if demonstrate is None:
         raise ConfigError(
-            f'config: data.task = "{config.task}" has no demonstrations; set warm_start.num_steps = 0, '
-            f"or data.task to {_those_with('demonstrate')}"
+            f'config: data.task = "{config.task}" has no demonstrations; set sft.path to a file of '
+            f"them, sft.num_steps = 0, or data.task to {_those_with('demonstrate')}"
         )
     return demonstrate
 
 
 def _demonstrations(
-    training: tuple[Problem, ...], rng: random.Random, error_rate: float, demonstrate: Demonstrate
+    training: tuple[TaskPrompt, ...], rng: random.Random, error_rate: float, demonstrate: Demonstrate
 ) -> Iterator[tuple[str, str]]:
     while True:
-        for problem in rng.sample(training, len(training)):
-            yield problem.text, demonstrate(problem, rng, error_rate)
+        for prompt in rng.sample(training, len(training)):
+            yield prompt.text, demonstrate(prompt, rng, error_rate)
 
 
 def _those_with(ability: str) -> str:

@@ -3,17 +3,15 @@
     ChatTemplate ──Start──► compile ──► Answer         frames of msgpack over a socket that is the child's stdin
                  ──Render─► render  ──► Answer         once for each conversation
 
-A template comes with a model from the internet. Jinja's sandbox keeps it away from the interpreter, but not from
-the processor and the memory: `'x' * 10**10` is evaluated while the template compiles, a filter may run for hours
-inside one C call. So it runs here, and the kernel ends the process:
+A template comes with a model from the internet. Jinja's sandbox protects the interpreter, but not processor and
+memory: `'x' * 10**10` is evaluated while the template compiles, and a filter may run for hours inside one C call.
+So it runs here, and the kernel ends the process:
 
-    processor time   a budget that every rendering tops up a little; SIGPROF ends the process when it is used up
-    memory           RLIMIT_AS; what does not fit raises MemoryError
+    processor time   a budget that every rendering tops up a little; SIGPROF ends the process when it runs out
+    memory           RLIMIT_AS; beyond it allocations raise MemoryError
 
-The process imports no more than jinja and msgspec: it starts in a fraction of a second.
+The process imports only jinja and msgspec, so it starts in a fraction of a second.
 """
-
-from __future__ import annotations
 
 import json
 import resource
@@ -31,7 +29,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 BUDGET_SECONDS = 5.0
-"""Processor time that is there at the start, and the most that can be saved up."""
+"""Processor time at the start, and the most that can accumulate."""
 TOP_UP_SECONDS = 0.05
 """Processor time that each rendering adds; real templates take 2 ms at most."""
 MEMORY_BYTES = 512 << 20
@@ -61,7 +59,7 @@ class Render(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The text, or why there is none: what the template does, for a sentence that begins with its name."""
+    """The text, or the failure as the end of a sentence that begins with "the chat template"."""
 
     text: str = ""
     failure: str = ""
@@ -89,7 +87,7 @@ def _exactly(sock: socket.socket, num_bytes: int) -> bytes | None:
 
 
 def _one_line(text: str) -> str:
-    """A template's own words, as the part of an error: short, on one line, without control characters."""
+    """Text from a template for an error: short, on one line, without control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * _REASON_CHARACTERS]).split())
     return line if len(line) <= _REASON_CHARACTERS else f"{line[:_REASON_CHARACTERS]}..."
 
@@ -131,7 +129,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON: jinja's own filter would escape `<` and `>`, which the model never saw escaped."""
+    """Plain JSON: jinja's filter escapes `<` and `>`, which the model never saw escaped."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -141,7 +139,7 @@ def _strftime_now(format: str) -> str:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """What `transformers` promises to templates, without tool schemas."""
+    """What `transformers` offers to templates, without tool schemas."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
     )
@@ -163,7 +161,7 @@ class _Renderer:
         except jinja2.TemplateSyntaxError as error:
             reason = _one_line(error.message or "")
             self.compiled = Answer(failure=f"has an error in line {error.lineno}: {reason}")
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's template can raise
+        except Exception as error:  # noqa: BLE001 - an untrusted template can raise anything
             self.compiled = Answer(failure=_failure(error, "does not compile"))
 
     def render(self, request: Render) -> Answer:
@@ -175,8 +173,8 @@ class _Renderer:
                 add_generation_prompt=request.add_generation_prompt,
                 **self._special_tokens,
             )
-            text.encode()  # half a surrogate pair is no text
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's template can raise
+            text.encode()  # half a surrogate pair is not text
+        except Exception as error:  # noqa: BLE001 - an untrusted template can raise anything
             return Answer(failure=_failure(error, f"refuses messages of ({_roles(request.messages)})"))
         given = sum(len(value) for message in request.messages for value in message.values() if type(value) is str)
         limit = FREE_CHARACTERS + MAX_REPEATS * given
@@ -209,7 +207,7 @@ def _top_up() -> None:
 
 
 def main() -> None:
-    """Serve until the other side is gone or has nothing to ask for a while."""
+    """Serve until the other side is gone or idle for a while."""
     sock = socket.socket(fileno=0)
     sock.settimeout(IDLE_SECONDS)
     _limit_resources()

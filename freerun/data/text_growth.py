@@ -1,10 +1,8 @@
-"""How much longer a tokenizer can make a text, worst case: read off its normalizer, pre-tokenizer and decoder.
+"""How much longer a tokenizer can make a text in the worst case, from its normalizer, pre-tokenizer and decoder.
 
-A chain of replacements can double a text again and again, and the library runs it without a limit. Tokenizers in
-use replace a character by one other, or by the 18 of a ligature.
+A chain of replacements can double a text repeatedly, and the library applies it without a limit. Real tokenizers
+replace a character by one other, or a ligature by up to 18.
 """
-
-from __future__ import annotations
 
 import base64
 import binascii
@@ -16,14 +14,14 @@ import tokenizers
 
 MAX_GROWTH = 200.0
 _LENGTH = 1000.0
-"""Of the text that is followed through the chain, in characters."""
+"""Characters of the text that is traced through the chain."""
 _CHILDREN = ("normalizers", "pretokenizers", "decoders", "processors")
 _FACTORS = {"ByteLevel": 4.0, "BertNormalizer": 3.0}
-"""Bytes as characters; spaces around ideographs. What is not listed does not grow when it is repeated."""
+"""Bytes as characters; spaces around ideographs. Components not listed add no length."""
 
 
 def growth(backend: tokenizers.Tokenizer) -> float:
-    """How many times longer a text can become, in encoding or decoding, whichever is more."""
+    """How many times longer a text can become in encoding or decoding, the larger of the two."""
     length = _LENGTH
     for part in (backend.normalizer, backend.pre_tokenizer, backend.post_processor):
         length = _after(_state(part), length)
@@ -42,7 +40,7 @@ def _after(state: Mapping[str, Any], length: float) -> float:
     match state:
         case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
             return length * max(1.0, len(content) / len(pattern))
-        case {"type": "Replace", "content": str(content)}:  # may match nothing, and so anywhere
+        case {"type": "Replace", "content": str(content)}:  # may match the empty string, so anywhere
             return length * (1 + len(content)) + len(content)
         case {"type": "Prepend", "prepend": str(prefix)}:
             return length + len(prefix)

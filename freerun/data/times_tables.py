@@ -1,13 +1,11 @@
 """All products of two one-digit numbers, asked in words: what a small pretrained model half knows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
-from freerun.data.problem import Problem
+from freerun.data.task_prompt import TaskPrompt
 
 
-def problems() -> Iterator[Problem]:
+def prompts() -> Iterator[TaskPrompt]:
     for a in range(10):
         for b in range(10):
-            yield Problem(key=f"{a}*{b}", text=f"Question: What is {a} * {b}?\nAnswer:", answer=str(a * b))
+            yield TaskPrompt(key=f"{a}*{b}", text=f"Question: What is {a} * {b}?\nAnswer:", answer=str(a * b))

@@ -5,17 +5,17 @@
     chat_template.jinja                     or the "chat_template" of tokenizer_config.json
     config.json, generation_config.json     eos ids
 
-`encode` gives the ids that `transformers.AutoTokenizer` gives. In particular tokenizer.json alone decides
-whether a prompt begins with a bos token; `add_bos_token` of tokenizer_config.json is ignored, as there. It takes
-`<|im_end|>` for the special token, unless the text went through `as_text`: then it is ten characters, as it is in
-the messages of `render_chat`.
+`encode` gives the same ids as `transformers.AutoTokenizer`. In particular, tokenizer.json alone decides whether a
+prompt begins with a bos token; `add_bos_token` of tokenizer_config.json is ignored, as there. It reads
+`<|im_end|>` as the special token, unless the text went through `as_text`: then it is ten characters, as in the
+messages of `render_chat`.
 
-`decode` shows everything that was sampled, special tokens included, so that stop strings and people see it;
-only a special end token is left out, because it ends the text and is no part of it. An end token that is an
-ordinary character (the `$` of the euclid task) is text and stays.
+`decode` shows everything that was sampled, including special tokens, for stop strings and for people. Only a
+special end token is dropped: it ends the text and is not part of it. An end token that is an ordinary character
+(the `$` of the euclid task) is text and stays.
 
-The directory may come from strangers: its chat template runs in a limited process (`chat_template.py`), no link
-leads out of it (`model_files.py`), and a tokenizer that can make texts much longer is refused (`text_growth.py`).
+The directory is untrusted: its chat template runs in a limited process (`chat_template.py`), no link may lead out
+of it (`model_files.py`), and a tokenizer that can make texts much longer is refused (`text_growth.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from freerun.config.model_directory import has_text, read_object, read_text
 from freerun.data.chat_template import ChatTemplate, Message
-from freerun.data.model_files import is_there, read_json, read_text
 from freerun.data.special_tokens import SpecialTokens
 from freerun.data.text_growth import MAX_GROWTH, growth
 from freerun.errors import ModelError
@@ -41,8 +41,8 @@ _MAX_TEMPLATE_CHARACTERS = 1 << 20
 """The longest templates in use have 20,000."""
 _NUM_CHARACTERS_QUOTED = 80
 _NUM_UNSURE = 3
-"""Characters at the beginning of a decoded part that the whole may show otherwise: bytes that end a character
-which began before, or the `##` of a word's continuation."""
+"""Characters at the start of a decoded part that may differ in the whole text: the last bytes of a character that
+began earlier, or the `##` of a word's continuation."""
 
 
 class Tokenizer:
@@ -66,12 +66,12 @@ class Tokenizer:
         self._hidden_ids = frozenset(i for i in stop_token_ids if i in added and added[i].special)
         self._inseparable_ids = self._hidden_ids | _byte_ids(backend)
         self._lengths: dict[int, int] = {}
-        """Characters that an id can add to a text, for the ids that `decode_end` has seen."""
+        """Characters that an id can add to a text, for ids that `decode_end` has seen."""
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
         backend = _read_backend(directory / "tokenizer.json")
-        settings = read_json(directory / "tokenizer_config.json")
+        settings = _read_settings(directory / "tokenizer_config.json")
         special_tokens = _special_tokens(settings)
         return cls(
             backend,
@@ -104,11 +104,11 @@ class Tokenizer:
         return ids
 
     def as_text(self, text: str) -> str:
-        """`text` for `encode`, where the name of a special token is its characters, not the token."""
+        """`text` for `encode`, with names of special tokens as plain characters."""
         return self._special_tokens.mark(text)
 
     def shown(self, text: str) -> str:
-        """What `as_text` or `render_chat` returned, as people read it."""
+        """The result of `as_text` or `render_chat`, for people to read."""
         return self._special_tokens.unmark(text)
 
     def special_tokens_in(self, text: str) -> list[str]:
@@ -122,19 +122,19 @@ class Tokenizer:
         return self._backend.decode(shown, skip_special_tokens=False)
 
     def decode_end(self, ids: Sequence[int], *, first: int, num_characters: int) -> str:
-        """The end of `decode(ids[first:])`: what the last id adds to it, and `num_characters` or more before that.
+        """The end of `decode(ids[first:])`: what the last id adds, and at least `num_characters` before that.
 
-        It costs as much as its length, not as much as all of `ids`.
+        Its cost grows with its length, not with that of `ids`.
         """
         last = ids[-1]
         if last not in self._lengths:
-            # One more, for the space before a word, which is not shown at the beginning of a text.
+            # One more for the space before a word, which is dropped at the start of a text.
             self._lengths[last] = len(self.decode([last])) + 1
         num_needed = num_characters + _NUM_UNSURE + self._lengths[last]
         num_ids = num_characters + _NUM_UNSURE + 2  # enough if each has a character
         while True:
             start = max(first, len(ids) - num_ids)
-            # Bytes in a row are shown as text if all of them are valid: such a row is not cut.
+            # Consecutive bytes decode to text only if all are valid together: do not cut between them.
             while start > first and ids[start] in self._inseparable_ids:
                 start -= 1
             text = self.decode(ids[start:])
@@ -149,9 +149,9 @@ class Tokenizer:
         return self._chat_template is not None
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The conversation in the model's own format, up to where the assistant's turn begins.
+        """The conversation in the model's format, up to the start of the assistant's turn.
 
-        It is for `encode`, and for people after `shown`: special tokens are the template's, the messages are text.
+        Pass it to `encode`, or to `shown` for people: special tokens come from the template, messages are text.
         """
         if self._chat_template is None:
             raise ModelError(
@@ -166,7 +166,7 @@ class Tokenizer:
 
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
-    if not is_there(path):
+    if not has_text(path):
         raise ModelError(
             f"{path}: no such file; model.path must be a Hugging Face directory with a tokenizer.json "
             "(AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
@@ -182,14 +182,14 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
             f"{path}: the tokenizer can make a text more than {MAX_GROWTH:.0f} times longer; "
             "repair its normalizer and decoder, or use another model"
         )
-    # Settings left over from someone's training pipeline: they would cut or pad prompts silently.
+    # Left over from a training pipeline, these would silently cut or pad prompts.
     backend.no_truncation()
     backend.no_padding()
     return backend
 
 
 def _byte_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
-    """Ids of single bytes that are decoded together with their neighbours (sentencepiece's byte fallback)."""
+    """Ids of single bytes that decode together with their neighbours (sentencepiece's byte fallback)."""
     if backend.decoder is None or b"ByteFallback" not in backend.decoder.__getstate__():
         return frozenset()
     ids = (backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
@@ -204,10 +204,10 @@ def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stop_token_ids(directory: Path, backend: tokenizers.Tokenizer, eos: str | None) -> tuple[int, ...]:
-    """Every id that one of the files calls end of sequence: chat models name a second one in only one of them."""
+    """Every end-of-sequence id of any file: chat models name a second one in only one of them."""
     ids: list[int] = []
     for name in _EOS_FILES:
-        value = read_json(directory / name).get("eos_token_id")
+        value = _read_settings(directory / name).get("eos_token_id")
         listed = value if isinstance(value, list) else [] if value is None else [value]
         for eos_id in listed:
             is_id = type(eos_id) is int and 0 <= eos_id < 1 << 32
@@ -227,7 +227,7 @@ def _read_chat_template(
     directory: Path, settings: Mapping[str, Any], special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
     path = directory / "chat_template.jinja"
-    if is_there(path):
+    if has_text(path):
         source = read_text(path)
     else:
         path = directory / "tokenizer_config.json"
@@ -240,14 +240,14 @@ def _read_chat_template(
         source = stored
     if len(source) > _MAX_TEMPLATE_CHARACTERS:
         raise ModelError(
-            f"{path}: a chat template of {len(source):,} characters, and at most {_MAX_TEMPLATE_CHARACTERS:,} are "
-            "read; is it the right file?"
+            f"{path}: a chat template of {len(source):,} characters; at most {_MAX_TEMPLATE_CHARACTERS:,} are "
+            "read, is it the right file?"
         )
     return ChatTemplate(source, origin=str(path), special_tokens=special_tokens)
 
 
 def _is_failure(error: BaseException) -> bool:
-    """Whether the library failed: it raises nothing narrower than Exception, and its panics are not even that."""
+    """Whether the library failed: it raises plain Exception, and its panics are not even that."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -255,3 +255,8 @@ def _quoted(value: object) -> str:
     """The beginning of a value, for an error of one line."""
     shown = repr(value)
     return shown if len(shown) <= _NUM_CHARACTERS_QUOTED else f"{shown[:_NUM_CHARACTERS_QUOTED]}..."
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """The file's JSON object; empty if there is no such file."""
+    return read_object(path) if has_text(path) else {}

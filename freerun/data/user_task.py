@@ -1,32 +1,30 @@
-"""A user's own task, `data.task = "module:function"`: a function that yields rows, or whole problems.
+"""A user's task, `data.task = "module:function"`: a function that yields rows, or finished prompts.
 
-Rows are worded by the recipe's templates like those of a file; a row's "key" names it, else its place does, so
-it must always yield the same rows in the same order.
+Rows are turned into prompts by the recipe's templates, like those of a file. A row's "key" names it, or else its
+position, so the function must always yield the same rows in the same order.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from freerun.config.data import DataConfig
-from freerun.data.problem import Problem
-from freerun.data.rows import Row, RowError, kind_of, to_problems
+from freerun.data.rows import Row, RowError, kind_of, to_prompts
 from freerun.data.settings import check_settings, require_no_wording, settings_of
+from freerun.data.task_prompt import TaskPrompt
 from freerun.errors import DataError, FreerunError
 
-MAX_PROBLEMS = 1_000_000
-"""All are held in memory; a function that goes on beyond them has most likely no end."""
+MAX_PROMPTS = 1_000_000
+"""All are held in memory; a function that yields more probably never ends."""
 
 
-def problems(function: Callable[..., Any], config: DataConfig) -> tuple[Problem, ...]:
-    """What the function yields for `data.settings`, rows and problems in their order."""
+def prompts(function: Callable[..., Any], config: DataConfig) -> tuple[TaskPrompt, ...]:
+    """What the function yields for `data.settings`, in order."""
     items = _yielded(function, config)
     if not items:
-        raise DataError(f'data.task = "{config.task}" yields nothing; each problem is a dictionary of fields')
-    is_worded = all(isinstance(item, Problem) for item in items)
-    found = _checked(items, config) if is_worded else to_problems(_rows(items), config)
+        raise DataError(f'data.task = "{config.task}" yields nothing; each prompt is a dictionary of fields')
+    is_worded = all(isinstance(item, TaskPrompt) for item in items)
+    found = _checked(items, config) if is_worded else to_prompts(_rows(items), config)
     _require_unique_keys(found, config.task)
     return found
 
@@ -35,28 +33,28 @@ def _yielded(function: Callable[..., Any], config: DataConfig) -> list[Any]:
     settings = settings_of(config)
     check_settings(function, settings, task=config.task)
     try:
-        items = list(itertools.islice(function(**settings), MAX_PROBLEMS + 1))
+        items = list(itertools.islice(function(**settings), MAX_PROMPTS + 1))
     except FreerunError:
         raise
     except (Exception, SystemExit) as error:  # the edge of user code
         raise DataError(f'data.task = "{config.task}" failed with {type(error).__name__}: {error}') from error
-    if len(items) > MAX_PROBLEMS:
+    if len(items) > MAX_PROMPTS:
         raise DataError(
-            f'data.task = "{config.task}" yields more than {MAX_PROBLEMS:,} problems; let it come to an end, '
-            "since all are made before the run begins"
+            f'data.task = "{config.task}" yields more than {MAX_PROMPTS:,} prompts; make it end: all are '
+            "read before the run starts"
         )
     return items
 
 
-def _checked(items: Sequence[Problem], config: DataConfig) -> tuple[Problem, ...]:
-    """Problems that are worded already, each with the texts it needs."""
+def _checked(items: Sequence[TaskPrompt], config: DataConfig) -> tuple[TaskPrompt, ...]:
+    """Finished prompts; refuses one that lacks a text."""
     require_no_wording(config)
-    for index, problem in enumerate(items):
+    for index, prompt in enumerate(items):
         for name in ("key", "text", "answer"):
-            value = getattr(problem, name)
+            value = getattr(prompt, name)
             if not isinstance(value, str) or not value.strip():
                 raise DataError(
-                    f'data.task = "{config.task}": problem {index} has {name} = {value!r}; it must be a string '
+                    f'data.task = "{config.task}": prompt {index} has {name} = {value!r}; it must be a string '
                     "that is not empty"
                 )
     return tuple(items)
@@ -70,9 +68,11 @@ def _rows(items: Sequence[Any]) -> Iterator[tuple[str, Row | RowError]]:
             yield str(index), RowError(f"{kind_of(item)}, not a dictionary such as dict(question=..., answer=...)")
 
 
-def _require_unique_keys(problems: tuple[Problem, ...], task: str) -> None:
+def _require_unique_keys(prompts: tuple[TaskPrompt, ...], task: str) -> None:
     seen: set[str] = set()
-    for problem in problems:
-        if problem.key in seen:
-            raise DataError(f'data.task = "{task}" yields two problems of key "{problem.key}"; make keys unique')
-        seen.add(problem.key)
+    for prompt in prompts:
+        if prompt.key in seen:
+            raise DataError(
+                f'data.task = "{task}" yields two prompts with the key "{prompt.key}"; make keys unique'
+            )
+        seen.add(prompt.key)

@@ -1,14 +1,12 @@
-"""The KV cache: one slot per live sequence, live slots always the first ones.
+"""The KV cache: one slot per live sequence; live slots always come first.
 
-Because live slots are kept together (a finished sequence's slot is filled by the last one), decoding attends over
-a plain slice of the cache, without gathering (`decoding.py`). Memory is reserved for every slot at full length but
-touched only as sequences grow.
+Live slots stay contiguous (the last one moves into a freed slot), so decoding attends over a plain slice of the
+cache, without gathering (`decoding.py`). Memory is reserved for every slot at full length but touched only as
+sequences grow.
 
 Shapes: N layers, 2 keys and values, S slots, K key/value heads, L positions, D head size, H query heads, T packed
 tokens.
 """
-
-from __future__ import annotations
 
 import math
 import mmap
@@ -48,11 +46,11 @@ class KVCache:
 
 
 def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros, since a masked position still enters the product and garbage may be NaN."""
+    """Zeros: a masked position still enters the product, and garbage may be NaN."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
-    # Pages that the kernel zeroes when they are first touched, and small ones: a slot that is used in part would
-    # fill huge ones whole. torch.zeros writes, numpy.zeros asks for huge ones.
+    # Pages that the kernel zeroes on first touch, and small ones: a partly used slot would occupy whole huge
+    # pages. torch.zeros writes all pages, numpy.zeros asks for huge ones.
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
@@ -70,7 +68,7 @@ class PrefillChunk:
 class CachedAttention:
     """Attention of one step: first a row for each decoding slot, then the prefill chunks, all packed.
 
-    `prompts` has for each row a slot that has the same prompt, and how much of it (`decode_kernel.py`).
+    `prompts` gives for each row a slot with the same prompt, and its length there (`decode_kernel.py`).
     """
 
     def __init__(

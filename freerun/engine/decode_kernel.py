@@ -1,27 +1,25 @@
 """Attention of one new token in each of many cached sequences, compiled for this processor.
 
-A CPU reads each sequence as far as it goes, and once: there is no mask, no padding, and what a row computes does
-not depend on who shares the batch. For the three or four queries of a key head batched products of
-torch spend most of their time on the way to the product; this takes half of it, or less.
+Each sequence is read once, up to its length: no mask, no padding, and a row's result does not depend on the rest
+of the batch. With three or four queries per key head, torch's batched products are mostly overhead; this takes
+half of their time or less.
 
-Siblings have the same prompt in their slots. It is read from one of them for all, head by head, so that all but
-the first find it in a cache of the processor; what they have of their own follows.
+Siblings have the same prompt in their slots. It is read from one slot for all of them, head by head, so all but
+the first find it in the processor's cache. Each row's own tokens follow.
 
     slot 3   prompt ████████  own ███          a row's result is that of the two parts one after the other,
-    slot 5         ────┘      own █████        whoever lends the prompt
+    slot 5         ────┘      own █████        no matter which slot the prompt is read from
     slot 8         ────┘      own ██
 
-Sums may be taken in any order, so that vector units can take them, but infinite and undefined numbers count: where
-a score is one the result is undefined, as it would be in torch, and whoever samples from it notices.
+Sums may be reordered for vector units, but infinities and NaNs are preserved: a non-finite score gives NaN, as in
+torch, and the sampler detects it.
 
-Threads divide the rows so that each reads about as much. Compiling takes seconds, once on each machine: numba
-keeps the result beside this file.
+Threads divide the rows by the amount to read. Compiling takes seconds, once per machine: numba caches the result
+beside this file.
 
 Shapes: S slots, R decode rows, K key/value heads, G query heads of each, H = K G, L positions, D head size; 2
-stands for keys and values, 5 for what says where a row is.
+stands for keys and values, 5 for the fields that locate a row.
 """
-
-from __future__ import annotations
 
 import math
 import operator
@@ -36,7 +34,7 @@ import torch
 from torch import Tensor
 
 MIN_SHARE = 2**19
-"""Numbers that a thread has to read in a layer, or waking it takes longer than what it does: an estimate."""
+"""Numbers that a thread must read per layer to be worth waking; an estimate."""
 
 _HELPERS = ThreadPoolExecutor(thread_name_prefix="attention")
 
@@ -48,7 +46,7 @@ _SIGNATURE = numba.void(
     numba.float32[:, :, :],
     numba.float32[:, :, ::1],
 )
-# Literals would be float64, and half as many would fit into a register.
+# Literals would be float64, and only half as many fit into a register.
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _LOG2_E, _LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 _LOWEST = np.float32(-87)
@@ -62,10 +60,10 @@ def can_compile_for(cache_2SKLD: Tensor) -> bool:
 
 
 class CompiledDecodeAttention:
-    """Who decodes in this step and how far each sees; called once for each layer.
+    """The rows of this step and their lengths; called once per layer.
 
-    `prompts` has for each row a slot whose first positions are the same as its own, and how many; rows that name
-    the same slot and number read them there together.
+    `prompts` gives for each row a slot whose first positions equal its own, and how many. Rows with the same slot
+    and number read them there together.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class CompiledDecodeAttention:
     ) -> None:
         _, num_slots, num_kv_heads, slot_tokens, head_size = cache_2SKLD.shape
         lenders, lent = zip(*prompts, strict=True)
-        # What is compiled does not look where it reads and writes.
+        # The compiled code does not check bounds.
         assert 0 <= min(*slots, *lenders) <= max(*slots, *lenders) < num_slots, (
             f"{slots}, {lenders} of {num_slots}"
         )
@@ -104,22 +102,19 @@ class CompiledDecodeAttention:
 
 
 _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
-"""All that numba may assume, but not that every number is finite."""
+"""Everything that numba may assume except that all numbers are finite."""
 
 
 def _compiled(function: Callable[..., None]) -> Any:
     try:
         return numba.njit(_SIGNATURE, fastmath=_FASTMATH, nogil=True, cache=True)(function)
-    except RuntimeError:  # there is no directory to keep it in
+    except RuntimeError:  # no directory to cache it in
         return numba.njit(_SIGNATURE, fastmath=_FASTMATH, nogil=True)(function)
 
 
 @numba.njit(fastmath=_FASTMATH)
 def _score(queries_GD: np.ndarray, keys_LD: np.ndarray, scores_GL: np.ndarray, begin: int) -> None:
-    """Products of all queries with all keys, from column `begin` on.
-
-    Four keys at once, so that a query is read once for four.
-    """
+    """Products of all queries with all keys, from column `begin` on; a query is read once per four keys."""
     length, head_size = keys_LD.shape
     in_fours = length - length % 4
     for p in range(0, in_fours, 4):
@@ -167,7 +162,7 @@ def _softmax(scores_L: np.ndarray, exponents_L: np.ndarray) -> None:
 def _mix(weights_GL: np.ndarray, begin: int, values_LD: np.ndarray, mixed_GD: np.ndarray) -> None:
     """Add the values, weighted by the columns from `begin` on.
 
-    Four values at once, so that a sum is written once for four.
+    Four values at a time: a sum is written once for four.
     """
     length, head_size = values_LD.shape
     in_fours = length - length % 4
@@ -193,9 +188,9 @@ def _attend(
     v_RKD: np.ndarray,
     attended_RHD: np.ndarray,
 ) -> None:
-    """Put the new keys and values into the cache, and attend to all that each row has there.
+    """Write the new keys and values into the cache, then attend to all cached positions of each row.
 
-    A place is a row, its slot and position, the slot that lends it its prompt, and how much of it.
+    A place is a row, its slot and position, the slot to read its prompt from, and the length of that prompt.
     """
     num_kv_heads, head_size = k_RKD.shape[1:]
     num_shared = q_RHD.shape[1] // num_kv_heads

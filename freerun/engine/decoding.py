@@ -1,23 +1,21 @@
-"""Attention of one new token in each of many cached sequences, whose lengths differ, in torch's own kernels.
+"""Attention of one new token in each of many cached sequences of different lengths, with torch's kernels.
 
-For GPUs, and for bfloat16; in float32 on a CPU `decode_kernel.py` has a kernel of its own.
+For GPUs and bfloat16. In float32 on a CPU, `decode_kernel.py` is used instead.
 
     slot 0  ████████
-    slot 1  ██████████              one product over a slice of the cache, `num_shared` positions wide,
-    slot 2  ███████                 what a row has not reached yet is masked
-    slot 3  █████████████████████████████████████        too long for the slice: a product of its own
+    slot 1  ██████████              one product over a slice of the cache, `num_shared` positions wide;
+    slot 2  ███████                 positions that a row has not reached are masked
+    slot 3  █████████████████████████████████████        too long for the slice: a separate product
     slot 4  ██████
             └─num_shared─┘
 
-One product as wide as the longest sequence would make everybody pay for it, and lengths have long tails; one
-product for each sequence would pay for the calls. `_choose_alone` takes the cheapest mixture. The cache is never
-gathered or copied: a slot inside the slice that does not decode in this step is computed along and thrown away.
+One product as wide as the longest sequence would make every row pay for the long tail; one product per sequence
+would pay for the calls. `_choose_alone` finds the cheapest mixture. The cache is never gathered or copied: a slot
+in the slice that does not decode in this step is computed too, and its result ignored.
 
 Shapes: S slots, R decode rows, K key/value heads, G query heads of each, H = K G, X = S K, L positions, D head
 size; 2 stands for keys and values.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -27,11 +25,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CALL_POSITIONS = 200
-"""What the calls for one more product cost, in cached positions read: an estimate."""
+"""Cost of the calls for one more product, in cached positions read; an estimate."""
 
 
 class DecodeAttention:
-    """Who decodes in this step and how far each sees; called once for each layer."""
+    """The rows of this step and their lengths; called once per layer."""
 
     def __init__(self, cache_2SKLD: Tensor, slots: Sequence[int], positions: Sequence[int]) -> None:
         device = cache_2SKLD.device
@@ -54,7 +52,7 @@ class DecodeAttention:
             self._mask_S1L = self._mask(slots_R, positions_R, num_kv_heads).to(device, cache_2SKLD.dtype)
 
     def _mask(self, slots_R: np.ndarray, positions_R: np.ndarray, num_kv_heads: int) -> Tensor:
-        # A slot that does not decode sees position 0 and a longer one all that is shared: no NaN arises.
+        # A slot that does not decode sees position 0, a longer one the whole slice: no row is fully masked (NaN).
         seen_S = np.zeros(self._num_slots, dtype=np.int64)
         seen_S[slots_R] = positions_R
         visible_SL = np.arange(self._num_shared) <= seen_S.repeat(num_kv_heads)[:, None]
@@ -63,7 +61,7 @@ class DecodeAttention:
     def __call__(self, cache_2SKLD: Tensor, q_RHD: Tensor, k_RKD: Tensor, v_RKD: Tensor) -> Tensor:
         new_2RKD = torch.stack((k_RKD, v_RKD))
         cache_2SKLD.view(-1, self._head_size).index_copy_(0, self._places_2E, new_2RKD.view(-1, self._head_size))
-        # The query heads that share a key head stand where query positions usually stand: no key is repeated.
+        # Query heads that share a key head take the place of query positions: no key is repeated.
         q_RKGD = q_RHD.reshape(len(q_RHD), k_RKD.shape[1], -1, self._head_size)
         attended_RKGD = self._attend_shared(q_RKGD, cache_2SKLD)
         for row, slot, length in self._alone:
@@ -86,9 +84,9 @@ class DecodeAttention:
 
 
 def _choose_alone(lengths_R: np.ndarray, num_slots: int) -> np.ndarray:
-    """The rows that get a product of their own, so that all together read the fewest positions."""
+    """The rows that get a separate product, to read the fewest positions overall."""
     if num_slots * (lengths_R.max() - lengths_R.min()) < CALL_POSITIONS and num_slots == len(lengths_R):
-        return np.empty(0, dtype=np.int64)  # the usual case, quickly: too little to gain
+        return np.empty(0, dtype=np.int64)  # fast path for the usual case: too little to gain
     longest_first = np.argsort(-lengths_R, kind="stable")
     sorted_R = lengths_R[longest_first]
     # Of the first n rows alone, for n = 0 to R; the slice is then as wide as the longest of the others.

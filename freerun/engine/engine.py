@@ -1,16 +1,16 @@
 """Interruptible continuous batching: requests in, completions out, new weights between two steps.
 
     step:  schedule ──► run (one forward pass, one version) ──► sample ──► postprocess
-    load:  swap the weights, mark what is in the cache for recomputation, go on
+    load:  swap the weights, mark the cache for recomputation, continue
 
-Invariants: a forward pass runs whole under one version, and each token is labelled with the version of
-the pass that computed its logits. After a load the cache is recomputed under the new weights
-(`recompute`, AReaL) or kept (`keep`, PipelineRL); nothing is sent back to the client in either case. With `drain`
-no sequence is interrupted: a load waits until those that have begun are finished, and no other begins meanwhile.
+Invariants: a forward pass uses one version, and each token is labelled with the version that computed its logits.
+After a load the cache is recomputed under the new weights (`recompute`, AReaL) or kept (`keep`, PipelineRL).
+Requests never return to the client. With `drain` no sequence is interrupted: a load waits until the running ones
+have finished, and none starts in between.
 
-It computes where and in what dtype the model's parameters are when it is made; logits are sampled in float32.
+Device and dtype are those of the model's parameters at construction; logits are sampled in float32.
 
-The engine is single-threaded and knows no processes; `freerun.workers.rollout_worker` gives it one.
+The engine is single-threaded and knows nothing of processes; `freerun.workers.rollout_worker` runs it in one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
 from freerun.engine.sampler import sample, streams, uniforms
-from freerun.engine.scheduler import Scheduler, Step, lent_prompts
+from freerun.engine.scheduler import PlannedStep, Scheduler, lent_prompts
 from freerun.engine.sequence import Sequence, SequenceGroup
 from freerun.errors import RequestError, WeightsError
 from freerun.model.decoder import Decoder
@@ -35,12 +35,12 @@ from freerun.types import Completion, EngineStats, Request
 
 
 class TextDecoder(Protocol):
-    """The half of a tokenizer that the engine needs: text for stop strings and for the reader."""
+    """The part of a tokenizer that the engine needs: text, for stop strings and completions."""
 
     def decode(self, token_ids: np.ndarray) -> str: ...
 
     def decode_end(self, token_ids: list[int], *, first: int, num_characters: int) -> str:
-        """The end of the text of `token_ids[first:]`: what the last adds, and `num_characters` before that."""
+        """The end of the text of `token_ids[first:]`: what the last token adds, and `num_characters` before it."""
         ...
 
 
@@ -52,8 +52,8 @@ class Engine:
     ) -> None:
         self.model = model.requires_grad_(False)
         self.config = config
-        self.version = -1
-        """No weights yet; `load` brings the first."""
+        self.version: int | None = None
+        """None until `load` brings the first weights."""
         self._text = text
         self._seed = seed
         self._slot_tokens = min(max_sequence_tokens, model.config.max_positions, config.cache_tokens)
@@ -82,7 +82,7 @@ class Engine:
         return bool(self._groups)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; refuse at once what could never be served."""
+        """Queue a request; refuse one that can never be served."""
         num_prompt = len(request.prompt_token_ids)
         if num_prompt == 0:
             raise RequestError(f"prompt {request.ordinal} has no tokens; an empty prompt cannot be continued")
@@ -102,22 +102,22 @@ class Engine:
         self._scheduler.add(group)
 
     def abort(self, request_id: int) -> None:
-        """Give up a request; unknown ones are ignored, since it may have finished in the meantime."""
+        """Abort a request. Unknown ones are ignored: it may just have finished."""
         group = self._groups.pop(request_id, None)
         for sequence in group.sequences if group else ():
             if sequence.finish_reason is None:
                 self._scheduler.remove(sequence)
 
     def drain(self) -> bool:
-        """Begin no sequence until the next load; returns whether all that have begun are finished."""
+        """Start no sequence until the next load; returns whether all running ones have finished."""
         self._scheduler.is_draining = True
         return not self._scheduler.has_begun
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Generate with `weights` from the next step on.
 
-        Tensors of the engine's own device and dtype are used in place, not copied, except that large matrices are
-        packed on CPUs; others are converted into the parameters that the engine has.
+        Tensors of the engine's device and dtype are used in place, except that large matrices are packed on CPUs.
+        Others are converted into the engine's parameters.
         """
         begin = time.perf_counter()
         parameters = trained_parameters(self.model)
@@ -140,13 +140,13 @@ class Engine:
         self._load_seconds += time.perf_counter() - begin
 
     def add_load_seconds(self, seconds: float) -> None:
-        """Account for time that decoding stood still around `load`: the checksum, the copy of a pinned version."""
+        """Account for time that decoding was paused around `load`: the checksum, the copy of a pinned version."""
         self._load_seconds += seconds
 
     def twin(self) -> Engine:
-        """A second engine at this version, with a cache of its own and none of the requests.
+        """A second engine at this version, with a separate cache and without requests.
 
-        It reads the weights of this one: before these change it must `keep_weights`.
+        It reads this engine's weights; call `keep_weights` on it before they change.
         """
         twin = Engine(
             self.model, self.config, text=self._text, max_sequence_tokens=self._slot_tokens, seed=self._seed
@@ -155,24 +155,25 @@ class Engine:
         return twin
 
     def keep_weights(self) -> None:
-        """Go on with a copy of the weights, and share only what is never trained."""
+        """Continue with a copy of the weights; only what is never trained stays shared."""
         self.model = self.model.frozen_copy(changing=trained_parameters(self.model).keys())
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:
-        """One forward pass; returns the requests that it finished."""
-        if self.version < 0:
+        """One forward pass; returns the requests it finished."""
+        if self.version is None:
             raise WeightsError("the engine has no weights yet; call load before step")
         begin = time.perf_counter()
-        step = self._scheduler.schedule(self.version)
-        ready, hidden_RC = self._run(step)
-        finished = self._sample(ready, hidden_RC) if ready else []
+        version = self.version
+        step = self._scheduler.schedule(version)
+        ready, hidden_RC = self._run(step, version)
+        finished = self._sample(ready, hidden_RC, version) if ready else []
         self._counts["steps"] += 1
         self._busy_seconds += time.perf_counter() - begin
         return finished
 
-    def _run(self, step: Step) -> tuple[list[Sequence], Tensor]:
-        """Compute the step's tokens; returns the sequences that miss none now, with their last hidden state."""
+    def _run(self, step: PlannedStep, version: int) -> tuple[list[Sequence], Tensor]:
+        """Compute the step's tokens; returns the fully cached sequences with their last hidden state."""
         ready = step.decodes.copy()
         token_ids = [sequence.tokens[-1] for sequence in ready]
         positions = [len(sequence.tokens) - 1 for sequence in ready]
@@ -196,11 +197,13 @@ class Engine:
         )
         for sequence in ready:
             sequence.num_computed = len(sequence.tokens)
-        self._scheduler.finish_prefills(step.prefills, self.version)
+        self._scheduler.finish_prefills(step.prefills, version)
         self._counts["prefill"] += len(token_ids) - len(ready)
         return ready, hidden_TC[last_rows] if step.prefills else hidden_TC
 
-    def _sample(self, ready: list[Sequence], hidden_RC: Tensor) -> list[tuple[Request, tuple[Completion, ...]]]:
+    def _sample(
+        self, ready: list[Sequence], hidden_RC: Tensor, version: int
+    ) -> list[tuple[Request, tuple[Completion, ...]]]:
         uniforms_R = uniforms(
             np.array([sequence.stream for sequence in ready]), [len(sequence.logprobs) for sequence in ready]
         )
@@ -210,7 +213,7 @@ class Engine:
         self._scheduler.cache_tokens_used += len(tokens)
         finished = []
         for sequence, token, logprob in zip(ready, tokens, logprobs, strict=True):
-            sequence.append(token, logprob, self.version)
+            sequence.append(token, logprob, version)
             if self._finish(sequence) and sequence.group.is_finished:
                 request = sequence.group.request
                 finished.append((request, self._completions(self._groups.pop(request.request_id))))
@@ -236,7 +239,7 @@ class Engine:
             first=len(sequence.tokens) - sequence.num_sampled,
             num_characters=max(map(len, stops)),
         )
-        # Bytes of a character that is not complete yet are shown as replacement characters, and are no text yet.
+        # The bytes of an incomplete character decode to replacement characters: not text yet.
         end = end.rstrip("\N{REPLACEMENT CHARACTER}")
         return any(stop in end for stop in stops)
 

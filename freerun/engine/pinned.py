@@ -1,15 +1,13 @@
-"""An engine that can keep one version: held-out evaluation beside rollouts that go on under newer ones.
+"""An engine that can keep one version: held-out evaluation while rollouts use newer ones.
 
     live     version  7 ─ 7 ─ 8 ─── 8 ─── 9 ─── 9 ─── 9 ─ 10      loads as they come
-    pinned               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8, gone when it is let go
+    pinned               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8 until it is released
 
-`pin` makes a second engine with a cache of its own. While both have work their steps alternate, so an evaluation
-takes at most every other step and never the place of a rollout. Both read the same weights until the next load,
-which leaves a copy of the old ones to the pinned engine, in the form in which it multiplies by them. That is the
-price of an evaluation that outlasts its version, until `unpin`.
+`pin` creates a second engine with a separate cache. While both have work their steps alternate, so an evaluation
+takes at most every other step and never a rollout's slot. Both read the same weights until the next load, which
+gives the pinned engine a copy of the old ones, in the form it multiplies by. An evaluation that outlasts its
+version costs this copy until `unpin`.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Mapping
@@ -30,7 +28,7 @@ class PinnableEngine:
         self._pinned: Engine | None = None
         self._is_pinned_next = False
         self._past_work = EngineStats()
-        """Counters of the pinned engines that are gone."""
+        """Counters of earlier pinned engines."""
 
     @property
     def has_work(self) -> bool:
@@ -45,11 +43,11 @@ class PinnableEngine:
             self._pinned.abort(request_id)
 
     def drain(self) -> bool:
-        """Let the live engine finish what it has begun; see `Engine.drain`."""
+        """Let the live engine finish its running sequences; see `Engine.drain`."""
         return self._live.drain()
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """New weights for the live engine; what is pinned stays."""
+        """Load new weights into the live engine; the pinned version stays."""
         if self._pinned is not None and self._pinned.model is self._live.model:
             begin = time.perf_counter()
             self._pinned.keep_weights()
@@ -60,20 +58,20 @@ class PinnableEngine:
         self._live.add_load_seconds(seconds)
 
     def pin(self, version: int) -> None:
-        """Keep the weights of the live engine, which must be of `version`, for requests that name it."""
+        """Keep the live engine's weights, which must be those of `version`, for requests that name it."""
         if self._live.version != version:
             raise WeightsError(f"version {version} cannot be pinned: the engine holds {self._live.version}")
         self.unpin()
         self._pinned = self._live.twin()
 
     def unpin(self) -> None:
-        """Let go of the pinned version, and of the requests that it still has."""
+        """Release the pinned version and abort its requests."""
         if self._pinned is not None:
             self._past_work = _with_work_of(self._past_work, self._pinned.stats())
             self._pinned = None
 
     def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:
-        """One forward pass of one of the engines, in turns while both have work; returns what it finished."""
+        """One forward pass of one engine, alternating while both have work; returns the requests it finished."""
         pinned = self._pinned if self._pinned is not None and self._pinned.has_work else None
         if pinned is not None and (self._is_pinned_next or not self._live.has_work):
             self._is_pinned_next = False
@@ -82,7 +80,7 @@ class PinnableEngine:
         return self._live.step()
 
     def stats(self) -> EngineStats:
-        """The live engine's numbers; work done is that of both."""
+        """The live engine's numbers; work counters include both engines."""
         stats = _with_work_of(self._live.stats(), self._past_work)
         if self._pinned is None:
             return stats
@@ -90,8 +88,8 @@ class PinnableEngine:
         num_evaluating = pinned.num_running + pinned.num_waiting
         return msgspec.structs.replace(_with_work_of(stats, pinned), num_evaluating=num_evaluating)
 
-    def _engine_for(self, pinned_version: int) -> Engine:
-        if pinned_version < 0:
+    def _engine_for(self, pinned_version: int | None) -> Engine:
+        if pinned_version is None:
             return self._live
         if self._pinned is None or self._pinned.version != pinned_version:
             raise RequestError(f"version {pinned_version} is not pinned here")

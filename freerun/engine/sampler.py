@@ -1,14 +1,12 @@
-"""Draws tokens: counter-based, so that a token depends on who it is, not on who shares the batch.
+"""Draws tokens with counter-based random numbers: a token does not depend on the rest of the batch.
 
-The random number of a token is a hash of (seed, prompt ordinal, sample index, position). The same request
-therefore gets the same tokens in any batch mix, after a preemption, and on another worker after a crash.
-Tokens are drawn by inverting the cumulative distribution, which needs one number a row instead of one a
-vocabulary entry (28x cheaper than Gumbel noise at 32 rows of SmolLM2).
+The random number of a token is a hash of (seed, prompt ordinal, sample index, position). So a request gets the
+same tokens in any batch, after a preemption, and on another worker after a crash. Tokens are drawn by inverting
+the cumulative distribution, which needs one number per row instead of one per vocabulary entry (28x cheaper than
+Gumbel noise at 32 rows of SmolLM2).
 
 Shapes: R rows, V vocabulary.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -24,7 +22,7 @@ _GOLDEN = _UINT64(0x9E3779B97F4A7C15)
 _BELOW_ONE = 1 - 2.0**-53
 
 BLOCK_ENTRIES = 256
-"""Of a wide distribution, searched at once."""
+"""Entries of a wide distribution that are searched together."""
 
 
 def _scramble(x: np.ndarray) -> np.ndarray:
@@ -36,9 +34,9 @@ def _scramble(x: np.ndarray) -> np.ndarray:
 
 
 def streams(seed: int, ordinal: int, num_samples: int) -> np.ndarray:
-    """What the counters of each sample of a prompt come to before its positions are added."""
+    """The hash state of each sample of a prompt, before its position is added."""
     with np.errstate(over="ignore"):
-        # Scrambled before anything is added: seed + ordinal alone would make seeds shifted copies of each other.
+        # Mixed before adding: with seed + ordinal, seeds would be shifted copies of each other.
         state = _scramble(np.full(num_samples, seed, dtype=np.int64).astype(_UINT64) + _GOLDEN)
         for counter in (np.full(num_samples, ordinal), np.arange(num_samples)):
             state = _absorb(state, counter)
@@ -46,13 +44,13 @@ def streams(seed: int, ordinal: int, num_samples: int) -> np.ndarray:
 
 
 def uniforms(streams_R: np.ndarray, positions_R: Sequence[int]) -> Tensor:
-    """A number in [0, 1) for each row, decided by its counters alone."""
+    """A number in [0, 1) for each row, determined only by its counters."""
     bits = _scramble(_absorb(streams_R, np.array(positions_R, dtype=np.int64))) >> _UINT64(11)
     return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
 
 
 def _absorb(state: np.ndarray, counter: np.ndarray) -> np.ndarray:
-    # Arrays of unsigned integers wrap around in silence.
+    # Unsigned integer arrays wrap around silently.
     absorbed: np.ndarray = _scramble(state + _GOLDEN + counter.astype(_UINT64)) * _GOLDEN + _UINT64(1)
     return absorbed
 
@@ -60,7 +58,7 @@ def _absorb(state: np.ndarray, counter: np.ndarray) -> np.ndarray:
 def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor) -> tuple[list[int], list[float]]:
     """A token for each row, and the log-probability with which it was drawn."""
     logits_RV = _scale(logits_RV, samplings)
-    # Shifted by its largest entry a row can be exponentiated once, for its normaliser and for its distribution.
+    # Shifted by its largest entry, a row is exponentiated once for both normaliser and distribution.
     logits_RV -= logits_RV.amax(dim=-1, keepdim=True)
     tokens_R1, totals_R1 = _draw(logits_RV.exp(), uniforms_R.to(logits_RV.device)[:, None])
     if not torch.isfinite(totals_R1).all():
@@ -75,9 +73,9 @@ def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor)
 
 
 def _draw(masses_RV: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
-    """The entry of each row at which its cumulative mass passes the uniform share of the total; and the total.
+    """The entry of each row where the cumulative mass passes the uniform share of the total, and the total.
 
-    A running sum is slow, a plain sum is not: a wide row is first searched by blocks, then within one.
+    A running sum is slow, a plain sum is fast: a wide row is searched by blocks first, then within one.
     """
     num_entries = masses_RV.shape[1]
     if num_entries <= BLOCK_ENTRIES:
@@ -91,7 +89,7 @@ def _draw(masses_RV: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
     totals_R1 = cumulative_RB[:, -1:]
     excess_R1 = cumulative_RB.gather(1, blocks_R1) - uniforms_R1 * totals_R1
     shares_R1 = (1 - excess_R1 / sums_RB.gather(1, blocks_R1)).clamp_(0, _BELOW_ONE)
-    # The last block is narrower; what is read in its place beyond the end has no mass.
+    # The last block is narrower; entries read beyond its end have no mass.
     places_RE = blocks_R1 * BLOCK_ENTRIES + torch.arange(BLOCK_ENTRIES, device=masses_RV.device)
     is_beyond_RE = places_RE >= num_entries
     block_RE = masses_RV.gather(1, places_RE.masked_fill(is_beyond_RE, 0)).masked_fill_(is_beyond_RE, 0)
@@ -102,16 +100,16 @@ def _draw(masses_RV: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
 def _search(masses_RE: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
     """The running sum of each row, and the entry at which it passes the uniform share of its end."""
     cumulative_RE = masses_RE.cumsum(dim=-1, dtype=torch.float64)
-    # Scaled by the last entry, so that rounding in the sum never leaves a gap at the end.
+    # Scaled by the last entry, so rounding in the sum never leaves a gap at the end.
     targets_R1 = uniforms_R1 * cumulative_RE[:, -1:]
     entries_R1 = torch.searchsorted(cumulative_RE, targets_R1, right=True)
     return cumulative_RE, entries_R1.clamp_(max=masses_RE.shape[1] - 1)
 
 
 def _scale(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """What the samplings make of the logits; in float32, like the trainer's, whatever the model computes in."""
+    """The logits after temperature, top-k and top-p, in float32 for any model dtype, as in the trainer."""
     logits_RV = logits_RV.float()
-    # Temperature 0 means the likeliest token: a point mass, handled after the division.
+    # Temperature 0 means the most likely token: a point mass, handled after the division.
     temperatures = [sampling.temperature or 1.0 for sampling in samplings]
     if any(temperature != 1 for temperature in temperatures):
         logits_RV = logits_RV / torch.tensor(temperatures, device=logits_RV.device)[:, None]
@@ -119,7 +117,7 @@ def _scale(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 
 
 def _restrict(logits_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """Remove the tokens that top-k and top-p leave out; ties with the last one kept stay in."""
+    """Remove the tokens that top-k and top-p exclude; ties with the last kept one stay."""
     for row, sampling in enumerate(samplings):
         if 0 < sampling.top_k < logits_RV.shape[1]:
             threshold = logits_RV[row].topk(sampling.top_k).values[-1]

@@ -1,14 +1,12 @@
-"""Decides who is in the cache and which tokens are computed in the next step.
+"""Decides which sequences are in the cache and which tokens the next step computes.
 
     waiting (by arrival) ──slot and room free──► running (index = slot) ──last token──► finished
                          ◄──cache full: the youngest is preempted──
 
-A step computes one token for every sequence that lacks exactly one, and up to `prefill_chunk_tokens` of
-those that lack more, so that a long prompt never stalls decoding. Samples of one group copy the prompt
-from a sibling that has it under the current version; while one of them computes it, the others wait.
+A step computes one token for every sequence that lacks exactly one, and up to `prefill_chunk_tokens` of those
+that lack more, so a long prompt never stalls decoding. Samples of a group copy the prompt from a sibling that has
+it under the current version; while one of them computes it, the others wait.
 """
-
-from __future__ import annotations
 
 from bisect import bisect, insort
 from collections import deque
@@ -20,7 +18,7 @@ from freerun.engine.sequence import Prefix, Sequence, SequenceGroup
 
 
 @dataclass
-class Step:
+class PlannedStep:
     """What one forward pass computes: a token for each of `decodes`, then each prefill's chunk."""
 
     decodes: list[Sequence] = field(default_factory=list)
@@ -30,8 +28,8 @@ class Step:
 class Scheduler:
     """Holds the waiting and the running sequences; a running one's index is its slot.
 
-    Most steps decode every running sequence and change nothing else. So what such a step would have to find out by
-    looking at all of them is kept up to date instead: the tokens held, and who lacks more than one.
+    Most steps decode every running sequence and change nothing else. Two facts are therefore maintained rather
+    than recomputed from all sequences: the tokens held, and which sequences lack more than one.
     """
 
     def __init__(self, cache: KVCache, *, num_slots: int, cache_tokens: int, prefill_chunk_tokens: int) -> None:
@@ -42,16 +40,16 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.cache_tokens_used = 0
-        """Positions reserved: every token of a running sequence has or will shortly have its place."""
+        """Reserved positions: one for every token of a running sequence, computed or not."""
         self.num_preemptions = 0
         self.is_draining = False
-        """Nothing begins; what was preempted goes on."""
+        """No new sequence starts; preempted ones continue."""
         self._lacking: list[Sequence] = []
         """Running sequences that may lack more than one token, by arrival."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether a sequence is running, or was preempted and has tokens of the version it began with."""
+        """Whether a sequence is running, or was preempted after it sampled tokens."""
         return bool(self.running) or self._has_preempted
 
     @property
@@ -61,18 +59,18 @@ class Scheduler:
     def add(self, group: SequenceGroup) -> None:
         self.waiting.extend(group.sequences)
 
-    def schedule(self, version: int) -> Step:
+    def schedule(self, version: int) -> PlannedStep:
         """Make room, admit, and choose the tokens of the next step."""
         self._preempt()
         self._admit()
         if not self._lacking:
-            return Step(decodes=self.running.copy())
+            return PlannedStep(decodes=self.running.copy())
         prefills = self._prefills(version)
-        # By slot, so that decoding everyone is a plain slice of the cache.
-        return Step([sequence for sequence in self.running if sequence.num_missing == 1], prefills)
+        # By slot: decoding all sequences is then a plain slice of the cache.
+        return PlannedStep([sequence for sequence in self.running if sequence.num_missing == 1], prefills)
 
     def _prefills(self, version: int) -> list[tuple[Sequence, PrefillChunk]]:
-        """Chunks of those that lack more than one token, oldest first, as far as the budget goes."""
+        """Chunks of the sequences that lack more than one token, oldest first, within the budget."""
         prefills = []
         budget = self.prefill_chunk_tokens
         # Groups whose prompt is being computed by one of their samples; the others wait to copy it.
@@ -95,9 +93,9 @@ class Scheduler:
         return prefills
 
     def finish_prefills(self, prefills: list[tuple[Sequence, PrefillChunk]], version: int) -> None:
-        """Note what a step has computed beside decoding, and share the prompts among it.
+        """Record the prefills that a step computed, and share finished prompts.
 
-        At the end of the step, not at the next one: a sequence may finish with its first token, and lend no more.
+        At the end of the step rather than in the next one: a sequence may finish with its first token and be gone.
         """
         if not self._lacking:
             return
@@ -108,7 +106,7 @@ class Scheduler:
         self._lacking = [sequence for sequence in self._lacking if sequence.num_missing > 1]
 
     def _share_prefix(self, donor: Sequence, version: int) -> None:
-        """Give the prompt that `donor` has just computed to the siblings that wait for it."""
+        """Copy the prompt that `donor` has just computed to the waiting siblings."""
         if not _has_prefix(donor, version):
             return
         for sequence in self._lacking:
@@ -116,8 +114,8 @@ class Scheduler:
                 self._copy_prefix(donor, sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out; the last slot moves into the hole so that live slots stay the first ones."""
-        if sequence.slot < 0:
+        """Remove a sequence; the last slot moves into the gap, so live slots stay first."""
+        if not sequence.is_running:
             self.waiting.remove(sequence)
             return
         last = self.running.pop()
@@ -127,12 +125,12 @@ class Scheduler:
             last.slot = sequence.slot
         if sequence in self._lacking:
             self._lacking.remove(sequence)
-        sequence.slot = -1
-        sequence.num_computed = 0  # its place is given away: it can lend nothing any more
+        sequence.is_running = False
+        sequence.num_computed = 0  # its slot is reused: it can no longer be copied from
         self.cache_tokens_used -= len(sequence.tokens)
 
     def forget_cache(self) -> int:
-        """Everything running must be computed again; returns how many tokens that are."""
+        """Mark all running sequences for recomputation; returns the number of tokens."""
         num_forgotten = sum(sequence.num_computed for sequence in self.running)
         for sequence in self.running:
             sequence.num_computed = 0
@@ -149,7 +147,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.num_slots:
-            # Whatever waits before a preempted sequence has been running too: it came earlier.
+            # Everything that waits before a preempted sequence arrived earlier, so it has been running too.
             if self.is_draining and not self._has_preempted:
                 break
             needed = len(self.waiting[0].tokens)
@@ -157,7 +155,7 @@ class Scheduler:
             if self.running and self.cache_tokens_used + needed + len(self.running) + 1 > self.cache_tokens:
                 break
             sequence = self.waiting.popleft()
-            sequence.slot = len(self.running)
+            sequence.slot, sequence.is_running = len(self.running), True
             self.running.append(sequence)
             self.cache_tokens_used += needed
             if sequence.num_missing > 1:
@@ -171,17 +169,17 @@ class Scheduler:
                 return
 
     def _copy_prefix(self, donor: Sequence, sequence: Sequence) -> None:
-        # All but the last token: computing that one is the sequence's own first decode step.
+        # All but the last token: that one is the sequence's first decode step.
         num_tokens = sequence.group.prompt_length - 1
         self.cache.copy(source=donor.slot, target=sequence.slot, num_tokens=num_tokens)
         sequence.num_computed, sequence.prefix = num_tokens, donor.prefix
 
 
 def lent_prompts(sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
-    """For each sequence that decodes, the slot where it reads its prompt, and how many positions of it.
+    """For each decoding sequence, the slot to read its prompt from, and the number of positions.
 
-    All that have copies of one computation are given the same slot. Only the last token of a prompt is a decode
-    step, so what is before it is in the cache.
+    All copies of one computation get the same slot. Only the last token of a prompt is a decode step, so the rest
+    is in the cache.
     """
     lenders: dict[Prefix | Sequence, int] = {}
     return [
@@ -192,7 +190,7 @@ def lent_prompts(sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
 
 
 def _has_prefix(sequence: Sequence, version: int) -> bool:
-    """Whether it can lend its prompt: a kept cache may hold one that was begun under an older version."""
+    """Whether its prompt may be copied: a kept cache may hold one computed under an older version."""
     is_computed = 0 < sequence.group.prompt_length - 1 <= sequence.num_computed
     return is_computed and sequence.prefix is not None and sequence.prefix.version == version
 

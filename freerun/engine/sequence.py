@@ -1,8 +1,8 @@
-"""One completion under way, and the group of completions that share its prompt.
+"""One running completion, and the group of completions that share its prompt.
 
-A sequence is its tokens and how many of them are in the cache. Everything the engine does follows from
-that: one token missing is a decode step, more is a prefill, none missing means that the next token can be
-sampled. A weight load, a preemption and a new prompt differ only in how many are missing.
+A sequence is its tokens and how many of them are in the cache. The engine derives its work from that: one token
+missing is a decode step, more is a prefill, none missing means that the next token can be sampled. A weight load,
+a preemption and a new prompt differ only in how many are missing.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from freerun.types import Completion, FinishReason, Request, Span
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """One computation of a prompt's keys and values: siblings that have the same one have the same bits of it."""
+    """One computation of a prompt's keys and values; siblings that share it have the same bits."""
 
     version: int
-    """Under which it was begun."""
+    """The version it was started under."""
 
 
 class Sequence:
-    """The tokens of one sample, the logprob and version of each sampled one, and its place in the cache."""
+    """The tokens of one sample, the logprob and version of each sampled token, and its slot in the cache."""
 
     def __init__(self, group: SequenceGroup, order: int, stream: np.uint64) -> None:
         self.group = group
         self.stream = stream
-        """Its random numbers: what tells them from those of all other samples."""
+        """Hash state that makes its random numbers unique among all samples."""
         self.order = order
         """Arrival order over all sequences: the youngest is preempted first."""
         self.tokens: list[int] = group.request.prompt_token_ids.tolist()
         self.logprobs: list[float] = []
         self.versions: list[int] = []
-        self.slot = -1
-        """Its place in the cache; -1 while it has none."""
+        self.is_running = False
+        """Whether it has a slot; else it waits for one, or is finished."""
+        self.slot = 0
+        """Its place in the cache, while it is running."""
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
         self.prefix: Prefix | None = None
-        """Which computation the prompt in the cache is of, as far as `num_computed` says that it is there."""
+        """The computation that the cached prompt comes from; valid up to `num_computed`."""
         self.finish_reason: FinishReason | None = None
 
     @property

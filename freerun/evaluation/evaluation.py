@@ -1,13 +1,11 @@
-"""An evaluation: every prompt through a workflow, side by side, and what came of each."""
-
-from __future__ import annotations
+"""An evaluation: all prompts through a workflow, concurrently, and the result of each."""
 
 import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from freerun.events.events import EvalFinished, ProblemResult
+from freerun.events.events import EvalFinished, PromptResult
 from freerun.events.pass_at_k import Estimate, estimate_pass_at_k
 from freerun.protocols import Generator, Grader, Workflow
 from freerun.types import Prompt, Trajectory
@@ -47,13 +45,13 @@ class Evaluation:
         counts = [(len(group), sum(t.reward.is_correct for t in group)) for group in self.groups]
         return estimate_pass_at_k(counts, k)
 
-    def problems(self) -> tuple[ProblemResult, ...]:
+    def prompts(self) -> tuple[PromptResult, ...]:
         return tuple(_result_of(attempt) for attempt in self.attempts)
 
     def as_event(
         self, *, seconds: float, version: int, num_samples: int, keeps_completions: bool = False
     ) -> EvalFinished:
-        """What is recorded and shown of it."""
+        """The event to record and show."""
         accuracy = self.pass_at(1)
         return EvalFinished(
             seconds=seconds,
@@ -65,7 +63,7 @@ class Evaluation:
             num_samples=num_samples,
             num_failed=len(self.failures),
             mean_length=_mean([len(t.completion.token_ids) for group in self.groups for t in group]),
-            problems=self.problems(),
+            prompts=self.prompts(),
             groups=self.groups if keeps_completions else (),
         )
 
@@ -78,7 +76,7 @@ async def evaluate(
     *,
     on_prompt: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Run all prompts side by side; one whose rollout fails is counted, not graded."""
+    """Run all prompts concurrently; a failed rollout is counted, not graded."""
 
     async def attempt(prompt: Prompt) -> Attempt:
         try:
@@ -91,9 +89,9 @@ async def evaluate(
     return Evaluation(tuple(await asyncio.gather(*(attempt(prompt) for prompt in prompts))))
 
 
-def _result_of(attempt: Attempt) -> ProblemResult:
+def _result_of(attempt: Attempt) -> PromptResult:
     group = attempt.trajectories
-    return ProblemResult(
+    return PromptResult(
         ordinal=attempt.prompt.ordinal,
         key=attempt.prompt.key,
         num_samples=len(group),

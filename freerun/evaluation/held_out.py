@@ -1,14 +1,12 @@
-"""Held-out evaluation of a run: each of one version, beside the rollouts, and one at a time.
+"""Held-out evaluations of a run: one at a time, each of one version, beside the rollouts.
 
     load(8) ─► pin(8) ─► sample and grade the held-out prompts under 8 ─► release ─► EvalFinished(8)
-               rollouts go on, under 8, 9, 10 ...
+               rollouts continue under 8, 9, 10 ...
 
-The invariant: every token of an evaluation was sampled by the version that it is reported for. It is checked
-here, whatever the generator: an evaluation that cannot be had whole (its version died with a worker, or was
-mixed) or that is due while another still runs is skipped, with the reason, and never reported as something else.
+The invariant: every token of an evaluation was sampled by the version it is reported for. It is checked here for
+any generator. An evaluation is skipped with the reason if its version was lost with a worker or mixed with
+another, or if it is due while another still runs.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -43,15 +41,17 @@ class HeldOut:
         self._num_samples = num_samples
         self._emit = emit
         self._clock = clock
-        self._running_version = -1
+        self._running_version: int | None = None
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
     def begin(self, version: int) -> Coroutine[Any, Any, None]:
-        """Pin `version`, which was loaded last, and return the work of evaluating it.
+        """Pin `version`, the one loaded last, and return the evaluation to await.
 
-        Not a coroutine: the version must be pinned before a newer one can be loaded.
+        Not a coroutine: the version must be pinned before a newer one is loaded.
         """
+        if not self._prompts:  # eval.num_prompts = 0
+            return asyncio.sleep(0)
         if not self._is_idle.is_set():
             return self._skip(version, f"the evaluation of version {self._running_version} still runs")
         self._is_idle.clear()
@@ -59,7 +59,7 @@ class HeldOut:
         return self._evaluate(version, self._generator.pin(version))
 
     async def evaluate_last(self, version: int) -> None:
-        """Evaluate the version that stays loaded, after the evaluation that may still run."""
+        """Evaluate the final version, after an evaluation that may still run."""
         await self._is_idle.wait()
         await self.begin(version)
 
@@ -82,7 +82,7 @@ class HeldOut:
 
 
 def _why_invalid(result: Evaluation, version: int) -> str:
-    """Why this is no evaluation of `version`; empty if it is one."""
+    """Why this is not a valid evaluation of `version`; empty if it is."""
     lost = [failure for failure in result.failures if isinstance(failure, PinLostError)]
     if lost:
         return str(lost[0])

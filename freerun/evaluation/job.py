@@ -1,12 +1,10 @@
-"""What `freerun eval` was asked: one model, one set of problems, one way of sampling; kept beside the results.
+"""The job of one `freerun eval`: a model, a set of prompts, a way of sampling; stored with the results.
 
 evals/<name>/              or runs/<run>/evals/<name>/
     evaluation.json        this job; a directory that has it is a finished evaluation
-    store.sqlite           accuracy, every problem, every completion
+    store.sqlite           accuracy, every prompt, every completion
     logs/                  what each process printed
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ class EvalJob:
     """An evaluation, resolved."""
 
     recipe: Recipe
-    """Data, sampling, engine, grader and `eval`; the rest of it plays no part."""
+    """Only data, sampling, engine, grader and `eval` are used."""
     model: str
     """The model directory that is evaluated."""
     version: int
@@ -35,9 +33,9 @@ class EvalJob:
     """What it is evaluated on, for people."""
     split: Split
     is_greedy: bool
-    """Take the likeliest token instead of sampling."""
+    """Take the most likely token instead of sampling."""
     num_available: int = 0
-    """Problems of the split, whether asked or not; known when the data has been read."""
+    """Prompts of the split, whether asked or not; known when the data has been read."""
 
     @property
     def sampling_words(self) -> str:

@@ -1,6 +1,4 @@
-"""What `freerun eval` prints, all of it read from the evaluation's store: estimates, problems, JSON."""
-
-from __future__ import annotations
+"""The output of `freerun eval`, read from the evaluation's store: estimates, prompts, JSON."""
 
 import json
 import math
@@ -15,9 +13,10 @@ import msgspec
 from freerun.errors import ConfigError
 from freerun.evaluation.job import EvalJob, read_job
 from freerun.events.accuracy import percent
-from freerun.events.events import ProblemResult
+from freerun.events.events import PromptResult
 from freerun.events.pass_at_k import Estimate, estimate_pass_at_k
-from freerun.events.reader import EvalCompletionRow, EvalRow, RunReader
+from freerun.events.reader import RunReader
+from freerun.events.schema import EvalCompletionRow, EvalRow
 from freerun.terminal.wording import count, printable, printable_block
 
 Shown = Literal["nothing", "wrong", "right", "all"]
@@ -25,7 +24,7 @@ MAX_PROMPT_TAIL = 200
 """Characters of a prompt's end that are shown."""
 
 
-class Report:
+class EvalReport:
     """One recorded evaluation."""
 
     def __init__(self, directory: Path, ks: Sequence[int]) -> None:
@@ -33,15 +32,15 @@ class Report:
         self._job: EvalJob = read_job(directory)
         with RunReader(directory) as reader:
             self.row: EvalRow = reader.evals()[-1]
-            self._problems: list[ProblemResult] = reader.eval_problems(self.row.version)
+            self._prompts: list[PromptResult] = reader.eval_prompts(self.row.version)
             self._completions: list[EvalCompletionRow] = reader.eval_completions(self.row.version)
         self.ks = tuple(ks) or default_ks(self.row.num_samples)
         check_ks(self.ks, self.row.num_samples)
 
     @property
     def is_empty(self) -> bool:
-        """Whether not one problem could be graded."""
-        return not any(problem.num_samples for problem in self._problems)
+        """Whether not one prompt could be graded."""
+        return not any(prompt.num_samples for prompt in self._prompts)
 
     def describe(self) -> str:
         """The table of estimates, what failed, and how to see more."""
@@ -49,7 +48,7 @@ class Report:
         version = f" (version {result.version})" if result.version else ""
         facts = [
             ("model", f"{job.model}{version}"),
-            ("problems", f"{result.num_prompts} of the {job.num_available} {job.split} ones of {job.task}"),
+            ("prompts", f"{result.num_prompts} of the {job.num_available} {job.split} ones of {job.task}"),
             ("sampling", f"{_times(result.num_samples, 'sample')} each, {job.sampling_words}"),
             *self._estimates(),
             ("reward", "" if self.is_empty else f"{self.mean_reward():.3g} on average"),
@@ -61,9 +60,9 @@ class Report:
         return "\n".join(f"{name:<11}{printable_block(words)}" for name, words in facts if words)
 
     def completions(self, shown: Shown) -> Iterator[str]:
-        """One block per problem that has completions of the kind asked for."""
+        """One block per prompt that has completions of the kind asked for."""
         wanted = {"nothing": (), "wrong": (False,), "right": (True,), "all": (False, True)}[shown]
-        by_ordinal = {problem.ordinal: problem for problem in self._problems}
+        by_ordinal = {prompt.ordinal: prompt for prompt in self._prompts}
         for ordinal, rows in groupby(self._completions, key=lambda row: row.ordinal):
             chosen = [row for row in rows if row.is_correct in wanted]
             if chosen:
@@ -81,20 +80,20 @@ class Report:
             "num_available": job.num_available,
             "is_greedy": job.is_greedy,
             "temperature": 0.0 if job.is_greedy else job.recipe.sampling.temperature,
-            "num_problems": result.num_prompts,
+            "num_prompts": result.num_prompts,
             "num_samples": result.num_samples,
             "num_failed": result.num_failed,
             "pass_at": passes,
             "mean_reward": self.mean_reward(),
             "mean_length": result.mean_length,
             "directory": str(self._directory),
-            "problems": msgspec.to_builtins(self._problems),
+            "prompts": msgspec.to_builtins(self._prompts),
         }
         return json.dumps(_without_nan(body), indent=2)
 
     def pass_at(self, k: int) -> Estimate:
         """The chance that one of k samples is right, with its interval."""
-        counts = [(p.num_samples, p.num_correct) for p in self._problems if p.num_samples]
+        counts = [(p.num_samples, p.num_correct) for p in self._prompts if p.num_samples]
         return estimate_pass_at_k(counts, k)
 
     def _estimates(self) -> Iterator[tuple[str, str]]:
@@ -106,23 +105,23 @@ class Report:
             yield f"pass@{k}", f"{percent(value)}  95 % interval [{percent(low)}, {percent(high)}]{also}"
 
     def mean_reward(self) -> float:
-        """Over the problems that could be graded; nan if there are none."""
-        rewards = [problem.mean_reward for problem in self._problems if problem.num_samples]
+        """Over the prompts that could be graded; nan if there are none."""
+        rewards = [prompt.mean_reward for prompt in self._prompts if prompt.num_samples]
         return sum(rewards) / len(rewards) if rewards else math.nan
 
     def _failed(self) -> str:
-        failed = [problem for problem in self._problems if not problem.num_samples]
+        failed = [prompt for prompt in self._prompts if not prompt.num_samples]
         if not failed:
             return ""
         first = f"the first, {failed[0].key}: {failed[0].failure}"
-        return f"{_times(len(failed), 'problem')} could not be graded; {first}"
+        return f"{_times(len(failed), 'prompt')} could not be graded; {first}"
 
     def _wrong(self) -> str:
-        graded = [problem for problem in self._problems if problem.num_samples]
-        num_never = sum(problem.num_correct == 0 for problem in graded)
-        num_mixed = sum(0 < problem.num_correct < problem.num_samples for problem in graded)
+        graded = [prompt for prompt in self._prompts if prompt.num_samples]
+        num_never = sum(prompt.num_correct == 0 for prompt in graded)
+        num_mixed = sum(0 < prompt.num_correct < prompt.num_samples for prompt in graded)
         mixed = f", {num_mixed} right in some samples only" if num_mixed else ""
-        return f"{_times(num_never, 'problem')} never right{mixed}" if num_never or num_mixed else ""
+        return f"{_times(num_never, 'prompt')} never right{mixed}" if num_never or num_mixed else ""
 
 
 def default_ks(num_samples: int) -> tuple[int, ...]:
@@ -131,18 +130,18 @@ def default_ks(num_samples: int) -> tuple[int, ...]:
 
 
 def check_ks(ks: Sequence[int], num_samples: int) -> None:
-    """Refuse a pass@k that the samples cannot tell."""
+    """Refuse a pass@k with k larger than the number of samples."""
     for k in ks:
         if not 1 <= k <= num_samples:
             raise ConfigError(
-                f"--k {k} must lie between 1 and the {num_samples} samples of a problem; "
+                f"--k {k} must lie between 1 and the {num_samples} samples of a prompt; "
                 "--eval.num_samples N draws more"
             )
 
 
-def _block(problem: ProblemResult, rows: Sequence[EvalCompletionRow]) -> str:
-    """The problem, then a line for each of its completions."""
-    header = f"{problem.key}  {problem.num_correct} of {problem.num_samples} right, answer {rows[0].answer}"
+def _block(prompt: PromptResult, rows: Sequence[EvalCompletionRow]) -> str:
+    """The prompt, then a line for each of its completions."""
+    header = f"{prompt.key}  {prompt.num_correct} of {prompt.num_samples} right, answer {rows[0].answer}"
     lines = [printable(header), f"  prompt {printable(rows[0].prompt[-MAX_PROMPT_TAIL:])}"]
     for row in rows:
         verdict = "right " if row.is_correct else "wrong "
@@ -156,7 +155,7 @@ def _times(number: int, noun: str) -> str:
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no not-a-number: null stands for it."""
+    """JSON has no NaN: null stands for it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

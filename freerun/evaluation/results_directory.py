@@ -1,6 +1,4 @@
-"""A directory for results that is there only if there are results: what failed leaves nothing behind."""
-
-from __future__ import annotations
+"""A directory for results that is removed again if there are none."""
 
 import shutil
 from collections.abc import Iterator
@@ -35,7 +33,7 @@ def results_directory(directory: Path) -> Iterator[None]:
 
 
 def _remove_empty(directories: list[Path]) -> None:
-    """Innermost first; one that somebody else uses by now stays, and so do those around it."""
+    """Innermost first; a directory that is in use by now stays, and so do its parents."""
     for directory in directories:
         try:
             directory.rmdir()

@@ -1,1 +1,1 @@
-"""Typed events and the run's store: the one record that everything shown is derived from."""
+"""Typed events and the run's store, from which everything shown is derived."""

@@ -1,6 +1,4 @@
-"""How an accuracy reads, wherever people read one: `22.5 %`. JSON and CSV hold the share itself, 0.225."""
-
-from __future__ import annotations
+"""How accuracies are shown to people: `22.5 %`. JSON and CSV hold the share, 0.225."""
 
 import math
 

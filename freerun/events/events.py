@@ -1,16 +1,17 @@
 """What happens in a run, as typed events: the store records them, the terminal view shows them.
 
-The controller emits each event once, in order, to everyone who listens; a listener never holds it up.
+The controller emits each event once, in order, to all listeners; a listener never delays it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
-from freerun.types import EngineStats, Group, StepResult, Trajectory
+from freerun.types import Doing, EngineStats, Group, GroupOutcome, StepResult, Trajectory
+
+RunOutcome = Literal["finished", "interrupted", "failed"]
+"""How a run ended."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", eq=False):
@@ -26,6 +27,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     version: int
     """0 for a new run, the checkpoint's version for a resumed one."""
     max_staleness: int
+    sft_step: int = 0
+    """Supervised steps done before, if the run is resumed in the middle of SFT."""
 
 
 class Activity(Event, frozen=True, kw_only=True, tag="activity"):
@@ -33,8 +36,13 @@ class Activity(Event, frozen=True, kw_only=True, tag="activity"):
 
     worker: str
     """rollout-0, trainer, grader-0, controller."""
-    doing: str
-    """`generating`, `training`, `waiting for rollouts 12, 14`, `starting` ..."""
+    doing: Doing
+
+
+class Notice(Event, frozen=True, kw_only=True, tag="notice"):
+    """A message that people should read once."""
+
+    text: str
 
 
 class CoresMoved(Event, frozen=True, kw_only=True, tag="cores_moved"):
@@ -42,19 +50,18 @@ class CoresMoved(Event, frozen=True, kw_only=True, tag="cores_moved"):
 
     cores: tuple[int, ...]
     num_borrowed: int
-    """Those among them that are a rollout worker's."""
+    """Those of them that are borrowed from rollout workers."""
 
 
 class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     """A group left the rollout stage: into the buffer, or out of the run."""
 
     ordinal: int
-    outcome: Literal["buffered", "filtered", "failed", "dropped", "requeued", "passed_over"]
-    """passed_over: never started, because the curriculum lets its problem rest."""
+    outcome: GroupOutcome
     num_tokens: int = 0
     mean_reward: float = 0.0
     reason: str = ""
-    """Why it failed: the last line a person needs."""
+    """Why it failed, in one line."""
 
 
 class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
@@ -63,13 +70,21 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
     """The batch that was consumed: the store keeps every trajectory."""
     step_seconds: float
     wait_seconds: float
-    """Time the trainer stood idle before this step."""
+    """Time the trainer was idle before this step."""
 
 
-class WarmStartProgress(Event, frozen=True, kw_only=True, tag="warm_start"):
+class SftStep(Event, frozen=True, kw_only=True, tag="sft_step"):
+    """A supervised step, before version 0; step 0 is the measurement before the first."""
+
     step: int
     num_steps: int
-    loss: float
+    loss: float | None
+    """Mean cross-entropy of the batch before the update; None for step 0."""
+    held_out_loss: float | None = None
+    """None where it was not measured."""
+    lr: float
+    num_tokens: int
+    """Tokens with loss in the batch."""
 
 
 class EngineReport(Event, frozen=True, kw_only=True, tag="engine_report"):
@@ -84,13 +99,13 @@ class WeightsLoaded(Event, frozen=True, kw_only=True, tag="weights_loaded"):
     checksum: str
 
 
-class ProblemResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one problem in one evaluation."""
+class PromptResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one prompt in one evaluation."""
 
     ordinal: int
     key: str
     num_samples: int
-    """Completions graded: 0 if the problem failed."""
+    """Completions graded: 0 if the prompt failed."""
     num_correct: int
     mean_reward: float
     mean_length: float
@@ -101,9 +116,9 @@ class ProblemResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class EvalFinished(Event, frozen=True, kw_only=True, tag="eval_finished"):
     version: int
-    """The version that sampled every token of it."""
+    """The version that sampled all its tokens."""
     accuracy: float
-    """Share of the completions that are right, mean over problems (pass@1); nan if none could be graded."""
+    """Share of the completions that are right, mean over prompts (pass@1); nan if none could be graded."""
     accuracy_low: float
     accuracy_high: float
     """The 95 % interval of `accuracy`; see `events/pass_at_k.py`."""
@@ -111,10 +126,10 @@ class EvalFinished(Event, frozen=True, kw_only=True, tag="eval_finished"):
     num_samples: int
     num_failed: int
     mean_length: float
-    problems: tuple[ProblemResult, ...] = ()
+    prompts: tuple[PromptResult, ...] = ()
     """One per prompt; the store keeps them in a table."""
     groups: tuple[tuple[Trajectory, ...], ...] = ()
-    """The completions themselves, where they are to be kept: `freerun eval`."""
+    """The completions, if they are kept: `freerun eval`."""
 
 
 class EvalSkipped(Event, frozen=True, kw_only=True, tag="eval_skipped"):
@@ -132,12 +147,12 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="checkpoint_saved"):
 class WorkerDied(Event, frozen=True, kw_only=True, tag="worker_died"):
     worker: str
     reason: str
-    """Exit status or silence, and the traceback if it left one."""
+    """Exit status or silence, and the traceback if there is one."""
     is_restarted: bool
 
 
 class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
-    outcome: Literal["finished", "interrupted", "failed"]
+    outcome: RunOutcome
     reason: str = ""
     version: int
     model_directory: str
@@ -147,10 +162,11 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
 AnyEvent = (
     RunStarted
     | Activity
+    | Notice
     | CoresMoved
     | GroupFinished
     | StepFinished
-    | WarmStartProgress
+    | SftStep
     | EngineReport
     | WeightsLoaded
     | EvalFinished

@@ -1,11 +1,9 @@
-"""What a run's events add up to: one state that the live view and the closing summary both render.
+"""The state of a run, accumulated from its events; the live view and the summary both render it.
 
-`RunState` is a listener. Every event updates it in microseconds and nothing is formatted here; numbers that
-depend on the present moment take `now`, in the run's clock. The events read back from a store give the same
-state again, except for the recent completions, which the store keeps elsewhere.
+`RunState` is a listener. Every event updates it in microseconds, and nothing is formatted here. Numbers that
+depend on the time take `now`, on the run's clock. Events read back from a store give the same state, except for
+the recent completions, which the store keeps elsewhere.
 """
-
-from __future__ import annotations
 
 import re
 from collections import Counter, deque
@@ -23,13 +21,13 @@ from freerun.events.events import (
     GroupFinished,
     RunFinished,
     RunStarted,
+    SftStep,
     StepFinished,
-    WarmStartProgress,
     WeightsLoaded,
     WorkerDied,
 )
 from freerun.events.schema import Rewound
-from freerun.types import EngineStats, StepResult
+from freerun.types import Doing, EngineStats, StepResult
 
 WINDOW_SECONDS = 15.0
 WINDOW_STEPS = 8
@@ -57,7 +55,7 @@ class EngineTrack:
             self.window.clear()
         self.latest = stats
         point = (seconds, self.total("num_tokens"), self.total("busy_seconds"))
-        if stats.version >= 0:  # before its first weights an engine has nothing to generate with
+        if stats.version is not None:  # before its first weights an engine has nothing to generate with
             self.first = self.first or point
         self.window.append(point)
         while len(self.window) > 2 and self.window[0][0] < seconds - WINDOW_SECONDS:
@@ -83,7 +81,7 @@ class EngineTrack:
 
 @dataclass
 class Step:
-    """What is remembered of a training step."""
+    """The facts kept about a training step."""
 
     seconds: float
     step_seconds: float
@@ -101,7 +99,7 @@ class Step:
 
     @property
     def why_no_update(self) -> str:
-        """Why the step left the weights as they were; empty if it changed them, or does not say."""
+        """Why the step did not change the weights; empty if it did, or if unknown."""
         metrics = self.result.metrics
         if "grad_norm" in metrics or "skipped_updates" not in metrics:
             return ""
@@ -122,7 +120,7 @@ class RecentCompletion:
 
 @dataclass
 class RunState:
-    """Everything the events of a run have said so far; call it with each event."""
+    """The state after all events so far; call it with each event."""
 
     name: str = ""
     directory: str = ""
@@ -141,14 +139,14 @@ class RunState:
     first_step: Step | None = None
     train_seconds: float = 0.0
     cores: CoresMoved | None = None
-    """Where the trainer computes, if it has moved."""
+    """The trainer's cores, if they have changed."""
     returned_seconds: float = 0.0
-    """Time for which the trainer had cores of rollout workers that it has given back."""
+    """Time for which the trainer borrowed cores, up to the last return."""
     num_trained: int = 0
     """Trajectories trained on."""
     num_steps_seen: int = 0
     num_steps_without_update: int = 0
-    """Steps that left the weights as they were."""
+    """Steps that did not change the weights."""
     last_reason_without_update: str = ""
     staleness_counts: Counter[int] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
@@ -161,7 +159,7 @@ class RunState:
     activities: dict[str, Activity] = field(default_factory=dict)
     deaths: list[WorkerDied] = field(default_factory=list)
     recent: deque[RecentCompletion] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))
-    warm_start: WarmStartProgress | None = None
+    sft: list[SftStep] = field(default_factory=list)
     checkpoint: CheckpointSaved | None = None
     finished: RunFinished | None = None
 
@@ -189,12 +187,11 @@ class RunState:
                 self.skipped_evals.append(event)
             case CheckpointSaved():
                 self.checkpoint = event
-            case WarmStartProgress():
-                self.warm_start = event
+            case SftStep():
+                self.sft.append(event)
             case WorkerDied():
                 self.deaths.append(event)
-                fate = "restarting" if event.is_restarted else "gone"
-                doing = f"died, {fate}: {event.reason.partition(chr(10))[0]}"
+                doing = Doing("died", event.reason.partition("\n")[0])
                 self.activities[event.worker] = Activity(seconds=event.seconds, worker=event.worker, doing=doing)
             case RunStarted():
                 self._start(event)
@@ -226,7 +223,7 @@ class RunState:
 
     @property
     def trained_tokens_per_second(self) -> float | None:
-        """Completion tokens consumed over the last steps, waiting included: a step may have little to compute."""
+        """Completion tokens consumed per second over the last steps, waiting included."""
         seconds = self.steps[-1].seconds - self.steps[0].begin if self.steps else 0.0
         tokens = sum(step.num_tokens for step in self.steps)
         if tokens and seconds > 0:
@@ -242,19 +239,19 @@ class RunState:
 
     @property
     def train_share(self) -> float | None:
-        """Share of the time since it could first have trained that the trainer did."""
+        """Busy share of the trainer since its first batch."""
         if self.first_step is None:
             return None
         return _share(self.train_seconds, self.steps[-1].seconds - self.first_step.begin)
 
     @property
     def borrowed_seconds(self) -> float:
-        """Time for which the trainer has had cores of rollout workers, those that it has now included."""
+        """Total time for which the trainer has borrowed cores."""
         return self.returned_seconds + self._open_loan_seconds(self.seconds)
 
     @property
     def recent_generate_share(self) -> float | None:
-        """Mean over the engines of the share of the last seconds that each was computing."""
+        """Mean busy share of the engines over the last seconds."""
         shares = [e.recent_busy_share for e in self.engines.values()]
         known = [share for share in shares if share is not None]
         return sum(known) / len(known) if known else None
@@ -262,6 +259,21 @@ class RunState:
     def engine_total(self, name: str) -> float:
         """A counter of `EngineStats` over all engines and the whole run."""
         return sum(engine.total(name) for engine in self.engines.values())
+
+    @property
+    def is_sft_only(self) -> bool:
+        """Whether it is a run of SFT alone, of which nothing is evaluated."""
+        return bool(self.sft) and not self.num_steps and not self.evals
+
+    @property
+    def sft_seconds_left(self) -> float | None:
+        """Time left of SFT, at its pace since it began."""
+        if len(self.sft) < 2:
+            return None
+        first, last = self.sft[0], self.sft[-1]
+        if last.step == first.step:
+            return None
+        return (last.seconds - first.seconds) / (last.step - first.step) * (last.num_steps - last.step)
 
     def eta_seconds(self, now: float) -> float | None:
         """Time left at the pace of the last steps."""
@@ -280,7 +292,7 @@ class RunState:
         self.cores = None
 
     def _open_loan_seconds(self, now: float) -> float:
-        """How long the trainer has had the cores of rollout workers that it has now."""
+        """How long the trainer has had its currently borrowed cores."""
         return now - self.cores.seconds if self.cores is not None and self.cores.num_borrowed else 0.0
 
     def _start(self, event: RunStarted) -> None:
@@ -319,7 +331,7 @@ class RunState:
 
 
 def failure_kind(reason: str) -> str:
-    """What failures of one cause share: the frames of their traceback, or their line without its numbers."""
+    """A key for failures of the same cause: the traceback's frames, or the line without numbers."""
     lines = reason.strip().splitlines()
     if len(lines) > 2:
         return "\n".join([*lines[1:-1], lines[-1].partition(":")[0]])
@@ -332,7 +344,7 @@ def _busy_share(points: Iterable[tuple[float, float, float]]) -> float | None:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Rise per second between the first and the last point; None if that says nothing."""
+    """Slope per second between the first and the last point; None if undefined."""
     if not points or points[-1][0] <= points[0][0]:
         return None
     return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])

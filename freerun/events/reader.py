@@ -1,47 +1,54 @@
-"""Reading a run's store, for everybody but its writer: the command line, reports, tests.
+"""Reads a run's store: for the command line, reports and programs.
 
-Read-only by the file's own mode; a run may be written while it is read. Whether a run still lives is judged
-here and not by what it says: a process that was killed could not write that it ended.
+The file is opened read-only and may be read while the run writes it. Whether a run is still alive is decided
+here, since a killed process cannot record its end.
 """
 
 from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
-import numpy as np
 
-from freerun.events.events import AnyEvent, ProblemResult
+from freerun.events.events import AnyEvent, PromptResult, RunOutcome, SftStep
 from freerun.events.schema import (
-    CHECKED_TABLES,
     DAMAGE,
+    EVAL_COMPLETIONS,
+    EVAL_PROMPTS,
+    EVALS,
+    STEPS,
     STORE_NAME,
+    TABLES,
+    TRAJECTORIES,
+    EvalCompletionRow,
+    EvalRow,
     Rewound,
+    StepRow,
     StoreError,
+    TrajectoryRow,
     check_schema,
-    checksum,
     damaged,
     is_alive,
     store_file,
 )
-from freerun.types import FinishReason, Floats, Ints, Span, decoder_for
+from freerun.events.table import R, Table, checksum
+from freerun.types import decoder_for
 
-T = TypeVar("T")
-State = Literal["running", "finished", "interrupted", "failed", "crashed"]
+RunStatus = RunOutcome | Literal["running", "crashed"]
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One line about a run."""
 
     name: str
-    state: State
+    state: RunStatus
     version: int
     num_steps: int
     """Steps the run was asked for."""
@@ -53,77 +60,12 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time of the last commit."""
     reason: str = ""
     """Why it failed or cannot be read."""
-
-
-class StepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded step."""
-
-    version: int
-    seconds: float
-    step_seconds: float
-    wait_seconds: float
-    staleness_counts: dict[int, int]
-    metrics: dict[str, float]
-
-
-class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded evaluation."""
-
-    version: int
-    """The version that sampled all of it."""
-    seconds: float
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    num_prompts: int
-    num_samples: int
-    num_failed: int
-    mean_length: float
-
-
-class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A recorded trajectory, as it was trained on."""
-
-    version: int
-    """Of the step that consumed it."""
-    ordinal: int
-    sample: int
-    key: str
-    prompt: str
-    answer: str
-    completion: str
-    reward: float
-    is_correct: bool
-    finish_reason: FinishReason
-    staleness: int
-    prompt_token_ids: Ints
-    token_ids: Ints
-    logprobs: Floats
-    spans: tuple[Span, ...]
-    reward_parts: dict[str, float]
-    """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
-
-
-class EvalCompletionRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A recorded completion of an evaluation."""
-
-    version: int
-    ordinal: int
-    sample: int
-    key: str
-    prompt: str
-    answer: str
-    completion: str
-    reward: float
-    is_correct: bool
-    finish_reason: FinishReason
-    token_ids: Ints
+    sft_step: int | None = None
+    """Supervised steps done, if that is all the run has done."""
+    num_sft_steps: int = 0
 
 
 _decode_event: msgspec.msgpack.Decoder[AnyEvent | Rewound] = decoder_for(AnyEvent | Rewound)
-_decode_spans = msgspec.json.Decoder(tuple[Span, ...])
-_decode_parts = msgspec.json.Decoder(dict[str, float])
-_decode_counts = msgspec.json.Decoder(dict[int, int])
 
 
 class RunReader:
@@ -158,14 +100,7 @@ class RunReader:
 
     def steps(self, after: int = 0) -> list[StepRow]:
         """Steps that produced a version greater than `after`, in order."""
-        metrics: dict[int, dict[str, float]] = {}
-        for row in self._rows("SELECT * FROM metrics WHERE version > ?", after):
-            metrics.setdefault(row["version"], {})[row["name"]] = _number(row["value"])
-
-        def make(row: sqlite3.Row) -> StepRow:
-            return _step_row(row, metrics.get(row["version"], {}))
-
-        return self._read(make, "SELECT * FROM steps WHERE version > ? ORDER BY version", after)
+        return self._read(STEPS, "WHERE version > ? ORDER BY version", after)
 
     def last_step(self) -> StepRow | None:
         """The newest step, or None before the first."""
@@ -174,22 +109,19 @@ class RunReader:
 
     def evals(self) -> list[EvalRow]:
         """Evaluations by version."""
-        return self._read(_eval_row, "SELECT * FROM evals ORDER BY version")
+        return self._read(EVALS, "ORDER BY version")
 
-    def eval_problems(self, version: int) -> list[ProblemResult]:
-        """What came of each problem in the evaluation of `version`, in the order they were asked."""
-        query = "SELECT * FROM eval_problems WHERE version = ? ORDER BY abs(ordinal)"
-        return self._read(_problem_row, query, version)
+    def eval_prompts(self, version: int) -> list[PromptResult]:
+        """The result of each prompt in the evaluation of `version`, in order."""
+        return self._read(EVAL_PROMPTS, "WHERE version = ? ORDER BY abs(ordinal)", version)
 
     def eval_completions(self, version: int) -> list[EvalCompletionRow]:
         """The completions of the evaluation of `version`; only `freerun eval` keeps them."""
-        query = "SELECT * FROM eval_completions WHERE version = ? ORDER BY abs(ordinal), sample"
-        return self._read(_eval_completion_row, query, version)
+        return self._read(EVAL_COMPLETIONS, "WHERE version = ? ORDER BY abs(ordinal), sample", version)
 
     def trajectories(self, version: int) -> list[TrajectoryRow]:
         """The batch that the step to `version` consumed, in the order it was given."""
-        query = "SELECT * FROM trajectories WHERE version = ? ORDER BY rowid"
-        return self._read(_trajectory_row, query, version)
+        return self._read(TRAJECTORIES, "WHERE version = ? ORDER BY rowid", version)
 
     def trained_ordinals(self) -> list[int]:
         """One ordinal per group and step that trained on it, in order: exactly once means no ordinal twice."""
@@ -208,12 +140,12 @@ class RunReader:
             yield event
 
     def verify(self) -> None:
-        """Read all of it, structure and rows; raises if anything is not what was written."""
-        [*problems] = self._rows("PRAGMA integrity_check(1)")
-        if problems[0][0] != "ok":
-            raise damaged(self.file, problems[0][0])
-        for table in CHECKED_TABLES:
-            for _ in self._rows(f"SELECT * FROM {table}"):
+        """Read everything, structure and rows; raises on any damage."""
+        [*complaints] = self._rows("PRAGMA integrity_check(1)")
+        if complaints[0][0] != "ok":
+            raise damaged(self.file, complaints[0][0])
+        for table in TABLES:
+            for _ in self._rows(f"SELECT * FROM {table.name}"):
                 pass  # each is compared with its checksum
 
     def num_steps_to(self, version: int) -> int:
@@ -221,7 +153,7 @@ class RunReader:
         return self._number_of("SELECT count(*) FROM steps WHERE version BETWEEN 1 AND ?", version)
 
     def status(self) -> RunSummary:
-        """What the run is and where it stands."""
+        """The run and its progress."""
         rows = list(self._rows("SELECT * FROM sessions ORDER BY session DESC LIMIT 1"))
         if not rows:
             raise StoreError(f"store {self.file} holds no run; it was not made by freerun train")
@@ -231,6 +163,7 @@ class RunReader:
 
     def _summarise(self, session: sqlite3.Row) -> RunSummary:
         last, evals = self.last_step(), self.evals()
+        sft = self._last_sft_step() if last is None else None
         is_crashed = session["state"] == "running" and not is_alive(session["pid"], session["pid_created"])
         return RunSummary(
             name=self.file.absolute().parent.name,
@@ -241,7 +174,15 @@ class RunReader:
             accuracy=_finite(evals[-1].accuracy) if evals else None,
             updated=session["updated"],
             reason=f"process {session['pid']} is gone" if is_crashed else session["reason"],
+            sft_step=sft.step if sft else None,
+            num_sft_steps=sft.num_steps if sft else 0,
         )
+
+    def _last_sft_step(self) -> SftStep | None:
+        for row in self._rows("SELECT * FROM events WHERE kind = 'sft_step' ORDER BY id DESC LIMIT 1"):
+            event = _decode_event.decode(row["body"])
+            return event if isinstance(event, SftStep) else None
+        return None
 
     def _rows(self, query: str, *values: object) -> Iterator[sqlite3.Row]:
         """The rows as they were written: one that carries a checksum is compared with it."""
@@ -257,9 +198,9 @@ class RunReader:
         except DAMAGE as error:
             raise StoreError(f"store {self.file} cannot be read: {error}") from error
 
-    def _read(self, make: Callable[[sqlite3.Row], T], query: str, *values: object) -> list[T]:
+    def _read(self, table: Table[R], which: str, *values: object) -> list[R]:
         with self._readable():
-            return [make(row) for row in self._rows(query, *values)]
+            return [table.read(row) for row in self._rows(f"SELECT * FROM {table.name} {which}", *values)]
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -290,54 +231,5 @@ def _summarise(file: Path) -> RunSummary:
         )  # fmt: skip
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
-def _fields(row: sqlite3.Row) -> dict[str, Any]:
-    return {name: value for name, value in dict(row).items() if name != "checksum"}
-
-
-def _with_nan(row: sqlite3.Row, names: tuple[str, ...]) -> dict[str, Any]:
-    """The row's fields; of those named, NULL is the nan that it stands for."""
-    return _fields(row) | {name: _number(row[name]) for name in names}
-
-
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _step_row(row: sqlite3.Row, metrics: dict[str, float]) -> StepRow:
-    counts = _decode_counts.decode(row["staleness_counts"])
-    fields: dict[str, Any] = _fields(row) | {"staleness_counts": counts, "metrics": metrics}
-    return StepRow(**fields)
-
-
-def _eval_row(row: sqlite3.Row) -> EvalRow:
-    return EvalRow(**_with_nan(row, ("accuracy", "accuracy_low", "accuracy_high", "mean_length")))
-
-
-def _problem_row(row: sqlite3.Row) -> ProblemResult:
-    fields = _with_nan(row, ("mean_reward", "mean_length"))
-    return ProblemResult(**{name: fields[name] for name in fields if name != "version"})
-
-
-def _eval_completion_row(row: sqlite3.Row) -> EvalCompletionRow:
-    fields = _with_nan(row, ("reward",)) | {
-        "is_correct": bool(row["is_correct"]),
-        "token_ids": np.frombuffer(row["token_ids"], np.int32),
-    }
-    return EvalCompletionRow(**fields)
-
-
-def _trajectory_row(row: sqlite3.Row) -> TrajectoryRow:
-    fields: dict[str, Any] = _fields(row) | {
-        "reward": _number(row["reward"]),
-        "is_correct": bool(row["is_correct"]),
-        "prompt_token_ids": np.frombuffer(row["prompt_token_ids"], np.int32),
-        "token_ids": np.frombuffer(row["token_ids"], np.int32),
-        "logprobs": np.frombuffer(row["logprobs"], np.float32),
-        "spans": _decode_spans.decode(row["spans"]),
-        "reward_parts": _decode_parts.decode(row["reward_parts"]),
-    }
-    return TrajectoryRow(**fields)

@@ -2,89 +2,121 @@
 
     sessions      one row per start of the run: process, state, target       (a resumed run has several)
     events        every event in order, without the batches                   (msgpack body)
-    steps         one row per version; metrics: its numbers by name
-    trajectories  what each step consumed, whole: text, tokens, logprobs, spans, reward
-    evals         one row per evaluated version; eval_problems: one per problem of it
+    steps         one row per version
+    trajectories  what each step consumed: text, tokens, logprobs, spans, reward
+    evals         one row per evaluated version; eval_prompts: one per prompt of it
     eval_completions   what was sampled in it, where that is kept (`freerun eval`)
 
-(ordinal, sample) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained
-twice. A not-a-number is stored as NULL, the only way SQLite knows it. Every row but those of `sessions`, which
-change, carries a checksum of itself: SQLite checks the structure of its file, not what the rows say.
+(ordinal, sample) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained twice.
+Rows of `sessions` change, so they carry no checksum.
 """
 
-from __future__ import annotations
-
-import math
 import sqlite3
-import zlib
-from collections.abc import Iterable, Mapping
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import psutil
 
 from freerun.errors import FreerunError
-from freerun.events.events import AnyEvent, EvalFinished, Event, RunFinished, RunStarted, StepFinished
-from freerun.types import Trajectory, encode
+from freerun.events.events import (
+    AnyEvent,
+    EvalFinished,
+    Event,
+    PromptResult,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+)
+from freerun.events.table import Table, valid_text
+from freerun.types import FinishReason, Floats, Ints, Span, Trajectory, encode
 
 STORE_NAME = "store.sqlite"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises for a damaged file; the second when the message itself quotes damaged bytes."""
 
-SCHEMA = """
-CREATE TABLE sessions (
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded step."""
+
+    version: int
+    seconds: float
+    step_seconds: float
+    wait_seconds: float
+    staleness_counts: dict[int, int]
+    metrics: dict[str, float]
+
+
+class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded evaluation."""
+
+    version: int
+    """The version that sampled all of it."""
+    seconds: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    num_prompts: int
+    num_samples: int
+    num_failed: int
+    mean_length: float
+
+
+class EvalCompletionRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A recorded completion of an evaluation."""
+
+    version: int
+    ordinal: int
+    sample: int
+    key: str
+    prompt: str
+    answer: str
+    completion: str
+    reward: float
+    is_correct: bool
+    finish_reason: FinishReason
+    token_ids: Ints
+
+
+class TrajectoryRow(EvalCompletionRow, frozen=True, kw_only=True, eq=False):
+    """A recorded trajectory, as it was trained on; `version` is that of the step that consumed it."""
+
+    staleness: int
+    prompt_token_ids: Ints
+    logprobs: Floats
+    spans: tuple[Span, ...]
+    reward_parts: dict[str, float]
+    """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded event."""
+
+    id: int | None = None
+    """Its place in the order of events; given by SQLite."""
+    seconds: float
+    kind: str
+    version: int | None
+    """A rewind to an earlier version removes it."""
+    body: bytes
+
+
+SESSIONS = """CREATE TABLE sessions (
     session INTEGER PRIMARY KEY, state TEXT NOT NULL, pid INTEGER NOT NULL, pid_created REAL NOT NULL,
     updated REAL NOT NULL, num_steps INTEGER NOT NULL DEFAULT 0, start_version INTEGER NOT NULL DEFAULT 0,
     reason TEXT NOT NULL DEFAULT '', model_directory TEXT NOT NULL DEFAULT ''
-);
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY, seconds REAL NOT NULL, kind TEXT NOT NULL, version INTEGER, body BLOB NOT NULL,
-    checksum INTEGER NOT NULL
-);
-CREATE TABLE steps (
-    version INTEGER PRIMARY KEY, seconds REAL NOT NULL, step_seconds REAL NOT NULL, wait_seconds REAL NOT NULL,
-    staleness_counts TEXT NOT NULL, checksum INTEGER NOT NULL
-);
-CREATE TABLE metrics (
-    version INTEGER NOT NULL, name TEXT NOT NULL, value REAL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (version, name)
-) WITHOUT ROWID;
-CREATE TABLE trajectories (
-    ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, version INTEGER NOT NULL, key TEXT NOT NULL,
-    prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
-    finish_reason TEXT NOT NULL, staleness INTEGER NOT NULL, prompt_token_ids BLOB NOT NULL,
-    token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, spans TEXT NOT NULL,
-    reward_parts TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (ordinal, sample)
-);
-CREATE INDEX trajectories_by_version ON trajectories (version);
-CREATE TABLE evals (
-    version INTEGER PRIMARY KEY, seconds REAL NOT NULL, accuracy REAL, accuracy_low REAL, accuracy_high REAL,
-    num_prompts INTEGER NOT NULL, num_samples INTEGER NOT NULL, num_failed INTEGER NOT NULL, mean_length REAL,
-    checksum INTEGER NOT NULL
-);
-CREATE TABLE eval_problems (
-    version INTEGER NOT NULL, ordinal INTEGER NOT NULL, key TEXT NOT NULL, num_samples INTEGER NOT NULL,
-    num_correct INTEGER NOT NULL, mean_reward REAL, mean_length REAL, failure TEXT NOT NULL,
-    checksum INTEGER NOT NULL, PRIMARY KEY (version, ordinal)
-);
-CREATE TABLE eval_completions (
-    version INTEGER NOT NULL, ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, key TEXT NOT NULL,
-    prompt TEXT NOT NULL, answer TEXT NOT NULL, completion TEXT NOT NULL, reward REAL, is_correct INTEGER NOT NULL,
-    finish_reason TEXT NOT NULL, token_ids BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (version, ordinal, sample)
-);
-"""
-
-
-CHECKED_TABLES = ("events", "steps", "metrics", "trajectories", "evals", "eval_problems", "eval_completions")
-"""Tables whose rows carry a checksum; each has a version as well."""
-
-
-DAMAGE = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite raises for a damaged file; the second when the message itself quotes damaged bytes."""
+)"""
+EVENTS = Table("events", EventRow, key=("id",))
+STEPS = Table("steps", StepRow, key=("version",))
+TRAJECTORIES = Table("trajectories", TrajectoryRow, key=("ordinal", "sample"))
+EVALS = Table("evals", EvalRow, key=("version",))
+EVAL_PROMPTS = Table("eval_prompts", PromptResult, key=("version", "ordinal"))
+EVAL_COMPLETIONS = Table("eval_completions", EvalCompletionRow, key=("version", "ordinal", "sample"))
+TABLES = (EVENTS, STEPS, TRAJECTORIES, EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS)
+BY_VERSION = "CREATE INDEX trajectories_by_version ON trajectories (version)"
 
 
 class StoreError(FreerunError):
@@ -94,16 +126,16 @@ class StoreError(FreerunError):
 def damaged(file: Path, what: str) -> StoreError:
     """The error for a store that is not what was written."""
     return StoreError(
-        f"store {file} is damaged: {what}; put a whole copy of it in its place, or start a run under another name"
+        f"store {file} is damaged: {what}; put an intact copy in its place, or start a run under another name"
     )
 
 
 class Rewound(Event, frozen=True, kw_only=True, tag="rewound"):
-    """A resumed run forgot the steps after its checkpoint; they will be made again."""
+    """A resumed run discarded the steps after its checkpoint; they will be repeated."""
 
     version: int
     num_steps: int
-    """Steps that were forgotten."""
+    """Steps that were discarded."""
 
 
 def store_file(path: Path) -> Path:
@@ -124,7 +156,7 @@ def check_schema(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _statements(db: sqlite3.Connection) -> frozenset[str]:
-    """How the tables of a file were made: a name in there may be damaged like any row."""
+    """The SQL of the tables of a file, which may be damaged too."""
     return frozenset(row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
 
 
@@ -141,7 +173,7 @@ def is_empty(db: sqlite3.Connection) -> bool:
 
 def create_tables(db: sqlite3.Connection) -> None:
     # Not `executescript`, which would commit the transaction under way.
-    for statement in filter(str.strip, SCHEMA.split(";")):
+    for statement in (SESSIONS, *(table.create for table in TABLES), BY_VERSION):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -161,81 +193,35 @@ def is_alive(pid: int, created: float) -> bool:
     return found is not None and abs(found - created) < 1.0
 
 
-def checksum(row: Mapping[str, Any]) -> int:
-    """Of what the row says, whether it is about to be written or was read back.
-
-    SQLite gives a whole number as a float where the column is one, and a not-a-number as None.
-    """
-    values = [row[name] for name in sorted(row) if name not in ("id", "checksum")]
-    return zlib.crc32(encode([_as_read(value) for value in values]))
-
-
-def _as_read(value: Any) -> Any:
-    if isinstance(value, int | float):
-        return None if math.isnan(value) else float(value)
-    return value
-
-
-def insert(db: sqlite3.Connection, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add rows with their checksums."""
-    checked = [{**row, "checksum": checksum(row)} for row in rows]
-    if checked:
-        columns, values = ", ".join(checked[0]), ", ".join(f":{name}" for name in checked[0])
-        db.executemany(f"INSERT INTO {table} ({columns}) VALUES ({values})", checked)
-
-
-def _valid_text(text: str) -> str:
-    """Text as UTF-8 can hold it: a lone surrogate from a data file must not stop the writer."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _event_row(event: AnyEvent | Rewound) -> dict[str, Any]:
-    """A row of `events`: what has a table of its own (batches, problems, completions) is left out."""
+def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> None:
+    """Record an event without the parts that have a separate table: batches, prompts, completions."""
     kind = str(event.__struct_config__.tag)
-    # A run's start and end name a version too, but they happened whatever is made again later.
+    # A run's start and end also name a version, but they stay true after a rewind.
     is_rewindable = kind in ("weights_loaded", "eval_skipped", "checkpoint_saved")
     version = getattr(event, "version", None) if is_rewindable else None
     if isinstance(event, StepFinished):
         version, event = event.result.version, msgspec.structs.replace(event, groups=())
     elif isinstance(event, EvalFinished):
-        version, event = event.version, msgspec.structs.replace(event, problems=(), groups=())
+        version, event = event.version, msgspec.structs.replace(event, prompts=(), groups=())
     try:
         body = encode(event)
     except UnicodeEncodeError:
-        texts = {name: _valid_text(v) for name, v in msgspec.structs.asdict(event).items() if isinstance(v, str)}
-        body = encode(msgspec.structs.replace(event, **texts))
-    return {"seconds": event.seconds, "kind": kind, "version": version, "body": body}
+        body = encode(_with_valid_text(event))
+    EVENTS.insert(db, [EventRow(seconds=event.seconds, kind=kind, version=version, body=body)])
 
 
-def _trajectory_row(version: int, trajectory: Trajectory) -> dict[str, Any]:
-    """A row of `trajectories`; `version` is the one its step produced, so it was trained at version - 1."""
-    prompt, completion = trajectory.prompt, trajectory.completion
-    return {
-        "ordinal": prompt.ordinal,
-        "sample": trajectory.sample,
-        "version": version,
-        "key": _valid_text(prompt.key),
-        "prompt": _valid_text(prompt.text),
-        "answer": _valid_text(prompt.answer),
-        "completion": _valid_text(completion.text),
-        "reward": trajectory.reward.value,
-        "is_correct": trajectory.reward.is_correct,
-        "finish_reason": completion.finish_reason,
-        "staleness": version - 1 - completion.oldest_version,
-        "prompt_token_ids": np.asarray(prompt.token_ids, np.int32).tobytes(),
-        "token_ids": np.asarray(completion.token_ids, np.int32).tobytes(),
-        "logprobs": np.asarray(completion.logprobs, np.float32).tobytes(),
-        "spans": msgspec.json.encode(completion.spans).decode(),
-        "reward_parts": msgspec.json.encode(trajectory.reward.parts).decode(),
-    }
-
-
-def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> None:
-    insert(db, "events", [_event_row(event)])
+def _with_valid_text(value: Any) -> Any:
+    """The same value, with replacements where a string, however deep, is not Unicode."""
+    if isinstance(value, str):
+        return valid_text(value)
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value).items()
+        return msgspec.structs.replace(value, **{name: _with_valid_text(field) for name, field in fields})
+    return value
 
 
 def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
-    """Put what people ask for into tables of its own."""
+    """Write the rows of the tables that people query."""
     match event:
         case StepFinished():
             _insert_step(db, event)
@@ -249,39 +235,53 @@ def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
         case RunFinished():
             db.execute(
                 "UPDATE sessions SET state = ?, reason = ?, model_directory = ? WHERE session = ?",
-                (event.outcome, _valid_text(event.reason), event.model_directory, session),
+                (event.outcome, valid_text(event.reason), event.model_directory, session),
             )
 
 
 def _insert_step(db: sqlite3.Connection, event: StepFinished) -> None:
-    version, result = event.result.version, event.result
-    step = {
-        "version": version,
-        "seconds": event.seconds,
-        "step_seconds": event.step_seconds,
-        "wait_seconds": event.wait_seconds,
-        "staleness_counts": msgspec.json.encode(result.staleness_counts).decode(),
-    }
-    insert(db, "steps", [step])
-    metrics = ({"version": version, "name": name, "value": value} for name, value in result.metrics.items())
-    insert(db, "metrics", metrics)
-    insert(db, "trajectories", (_trajectory_row(version, t) for g in event.groups for t in g.trajectories))
+    result = event.result
+    step = StepRow(
+        version=result.version,
+        seconds=event.seconds,
+        step_seconds=event.step_seconds,
+        wait_seconds=event.wait_seconds,
+        staleness_counts=result.staleness_counts,
+        metrics=result.metrics,
+    )
+    STEPS.insert(db, [step])
+    rows = (_trajectory_row(result.version, t) for group in event.groups for t in group.trajectories)
+    TRAJECTORIES.insert(db, rows)
 
 
 def _insert_eval(db: sqlite3.Connection, event: EvalFinished) -> None:
-    """The evaluation's tables; a resumed run evaluates its first version again, and the newer answer stands."""
+    """The evaluation's tables; a resumed run evaluates its first version again and replaces the result."""
     version = event.version
-    for table in ("evals", "eval_problems", "eval_completions"):
-        db.execute(f"DELETE FROM {table} WHERE version = ?", (version,))
-    columns = ("version", "seconds", "accuracy", "accuracy_low", "accuracy_high", "num_prompts", "num_samples",
-               "num_failed", "mean_length")  # fmt: skip
-    insert(db, "evals", [{name: getattr(event, name) for name in columns}])
-    problems = (msgspec.structs.asdict(problem) for problem in event.problems)
-    texts = ("key", "failure")
-    insert(
-        db, "eval_problems", ({"version": version} | p | {t: _valid_text(p[t]) for t in texts} for p in problems)
+    for table in (EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS):
+        db.execute(f"DELETE FROM {table.name} WHERE version = ?", (version,))
+    EVALS.insert(db, [EvalRow(**{name: getattr(event, name) for name in EvalRow.__struct_fields__})])
+    EVAL_PROMPTS.insert(db, event.prompts, version=version)
+    EVAL_COMPLETIONS.insert(db, (_trajectory_row(version, t) for group in event.groups for t in group))
+
+
+def _trajectory_row(version: int, trajectory: Trajectory) -> TrajectoryRow:
+    """A row of `trajectories`; `version` is the one its step produced, so it was trained at version - 1."""
+    prompt, completion, reward = trajectory.prompt, trajectory.completion, trajectory.reward
+    return TrajectoryRow(
+        version=version,
+        ordinal=prompt.ordinal,
+        sample=trajectory.sample,
+        key=prompt.key,
+        prompt=prompt.text,
+        answer=prompt.answer,
+        completion=completion.text,
+        reward=reward.value,
+        is_correct=reward.is_correct,
+        finish_reason=completion.finish_reason,
+        token_ids=completion.token_ids,
+        staleness=version - 1 - completion.oldest_version,
+        prompt_token_ids=prompt.token_ids,
+        logprobs=completion.logprobs,
+        spans=completion.spans,
+        reward_parts=reward.parts,
     )
-    kept = ("version", "ordinal", "sample", "key", "prompt", "answer", "completion", "reward", "is_correct",
-            "finish_reason", "token_ids")  # fmt: skip
-    completions = (_trajectory_row(version, t) for group in event.groups for t in group)
-    insert(db, "eval_completions", ({name: row[name] for name in kept} for row in completions))

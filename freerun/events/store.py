@@ -1,12 +1,10 @@
-"""The run's memory: one SQLite file in the run directory, written by the controller and by nobody else.
+"""The store of a run: one SQLite file in the run directory, written only by the controller.
 
     controller ── store(event) ──► queue ──► writer thread ── commits ──► store.sqlite ──► readers
 
-Recording puts the event in a queue and returns: it neither waits nor raises. What goes wrong in the writer
-is kept and raised by `check`, `flush` and `close`. A commit survives the death of the process; `flush` also
-survives the loss of power, so call it before a checkpoint that promises those steps.
-
-It knows nothing of what the numbers mean; reading is `freerun.events.reader`.
+Recording puts the event in a queue and returns: it neither waits nor raises. Errors of the writer are kept and
+raised by `check`, `flush` and `close`. A commit survives the death of the process; `flush` also survives a loss of
+power, so it is called before a checkpoint that includes those steps. Reading is `freerun.events.reader`.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from types import TracebackType
 
 from freerun.events.events import AnyEvent
 from freerun.events.schema import (
-    CHECKED_TABLES,
     DAMAGE,
+    TABLES,
     Rewound,
     StoreError,
     check_schema,
@@ -43,7 +41,7 @@ CLOSE_SECONDS = 60.0
 
 
 class _Mark:
-    """Asks the writer to commit at once and say so; the last one also ends it."""
+    """Asks the writer to commit and report back; the last one also ends it."""
 
     def __init__(self, *, is_last: bool = False) -> None:
         self.is_last = is_last
@@ -51,7 +49,7 @@ class _Mark:
 
 
 class Store:
-    """A listener that records every event of a run; see the module for what it promises."""
+    """A listener that records every event of a run; the module docstring has its guarantees."""
 
     def __init__(self, path: Path) -> None:
         self.file = store_file(path)
@@ -81,7 +79,7 @@ class Store:
         self.close()
 
     def check(self) -> None:
-        """Raise what went wrong in the writer, if anything did."""
+        """Raise the writer's error, if there is one."""
         if self._failure is not None:
             raise StoreError(f"store {self.file}: {_explain(self._failure)}") from self._failure
 
@@ -98,12 +96,12 @@ class Store:
                 _sync(self.file.with_name(f"{self.file.name}-wal"))
 
     def rewind(self, version: int, *, seconds: float = 0.0) -> int:
-        """Forget every step after `version` and all that happened after `seconds`; returns the steps' number."""
+        """Delete every step after `version` and all events after `seconds`; returns the number of steps."""
         self.flush()
         with self._exclusive() as connection, _transaction(connection) as db:
             [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
-            for table in CHECKED_TABLES:
-                db.execute(f"DELETE FROM {table} WHERE version > ?", (version,))
+            for table in TABLES:
+                db.execute(f"DELETE FROM {table.name} WHERE version > ?", (version,))
             # What belongs to no version but came after the checkpoint will happen again too; a session's
             # start and end stay.
             kept = "('run_started', 'run_finished', 'rewound')"
@@ -115,7 +113,7 @@ class Store:
         return int(num_steps)
 
     def close(self) -> None:
-        """Write what is left, release the file, and raise what went wrong in the writer."""
+        """Write the remaining events, release the file, and raise the writer's error, if any."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -127,7 +125,7 @@ class Store:
 
     @contextmanager
     def _exclusive(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for us alone; what SQLite refuses becomes the store's failure."""
+        """Exclusive access to the connection; an SQLite error becomes the store's failure."""
         try:
             with self._lock:
                 yield self._connection
@@ -158,7 +156,7 @@ class Store:
                 is_last = mark.is_last
 
     def _gather(self) -> tuple[list[AnyEvent], _Mark | None]:
-        """Wait for an event, then take what comes within the commit interval or up to a mark."""
+        """Wait for an event, then collect those that arrive within the commit interval or up to a mark."""
         events: list[AnyEvent] = []
         item = self._queue.get()
         deadline = time.monotonic() + COMMIT_SECONDS
@@ -182,7 +180,7 @@ class Store:
 
 
 def _open(file: Path) -> tuple[sqlite3.Connection, int]:
-    """Open or make the store and enter this process as its one writer."""
+    """Open or create the store and register this process as its only writer."""
     try:
         # Autocommit mode: transactions are ours to begin and end. The lock in Store replaces the thread check.
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30.0)
@@ -222,7 +220,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _cannot_open(file: Path, error: Exception) -> StoreError:
-    """Why, and what to do about it."""
+    """The reason and the remedy."""
     remedies = {
         sqlite3.SQLITE_FULL: "free disk space",
         sqlite3.SQLITE_IOERR: "look at the disk, free space on it",
@@ -236,7 +234,7 @@ def _cannot_open(file: Path, error: Exception) -> StoreError:
 
 
 def _enter_session(db: sqlite3.Connection, file: Path) -> int:
-    """Add the row of this process, unless another one that still lives has not finished with the store."""
+    """Add the row of this process, unless another live process still writes the store."""
     for pid, created in db.execute("SELECT pid, pid_created FROM sessions WHERE state = 'running'"):
         if pid != os.getpid() and is_alive(pid, created):
             raise StoreError(

@@ -1,12 +1,10 @@
 """Adapters in and out, in the format of PEFT: adapter_config.json and adapter_model.safetensors.
 
-An adapter directory of ours has the model's tokenizer beside it, so that it is read wherever a model directory is:
-`checkpoint.load_model` merges it into its base. `peft` and `transformers` read it too.
+Our adapter directories also hold the model's tokenizer, so they can be read like a model directory:
+`checkpoint.load_model` merges an adapter into its base. `peft` and `transformers` read them too.
 
-The adapter remembers a checksum of the base it was trained on: on other weights it would be noise, silently.
+The adapter stores a checksum of the base it was trained on: added to other weights it would silently be noise.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -19,7 +17,13 @@ from torch import Tensor
 
 from freerun.config.lora import LoraConfig
 from freerun.errors import ModelError
-from freerun.model.adapter_directory import CONFIG_FILE, PREFIX, WEIGHTS_FILE, check_adapter, read_config
+from freerun.model.adapter_directory import (
+    ADAPTER_CONFIG_FILE,
+    ADAPTER_WEIGHTS_FILE,
+    PEFT_PREFIX,
+    check_adapter,
+    read_adapter_config,
+)
 from freerun.model.decoder import Decoder
 from freerun.model.finite import finite
 from freerun.model.lora import LoraLinear, frozen_checksum, projections_of, weights_checksum
@@ -37,14 +41,14 @@ def save_adapter(
     base: Path,
     base_checksum: str,
 ) -> None:
-    """Write the adapter whose stacked matrices are in `state`; `model` only says how they are stacked."""
+    """Write the adapter whose stacked matrices are in `state`; `model` only tells how they are stacked."""
     tensors: dict[str, Tensor] = {}
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLinear):
             for projection, A, B in layer.matrices(state[f"{name}.lora_A"], state[f"{name}.lora_B"]):
-                tensors[f"{PREFIX}{projection.name}.lora_A.weight"] = A.contiguous()
-                tensors[f"{PREFIX}{projection.name}.lora_B.weight"] = B.contiguous()
-    save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt", BASE_CHECKSUM: base_checksum})
+                tensors[f"{PEFT_PREFIX}{projection.name}.lora_A.weight"] = A.contiguous()
+                tensors[f"{PEFT_PREFIX}{projection.name}.lora_B.weight"] = B.contiguous()
+    save_file(tensors, directory / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt", BASE_CHECKSUM: base_checksum})
     settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -56,17 +60,17 @@ def save_adapter(
         "bias": "none",
         "inference_mode": True,
     }
-    (directory / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+    (directory / ADAPTER_CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
 
 
 @torch.no_grad()
 def load_adapter(model: Decoder, directory: Path) -> None:
-    """Put a saved adapter's matrices into a model that has an adapter of the same shape on the same base."""
+    """Load a saved adapter into a model that has an adapter of the same shape on the same base."""
     tensors = _read_tensors(directory, base_checksum=frozen_checksum(model))
     for layer in [module for module in model.modules() if isinstance(module, LoraLinear)]:
         for projection, A, B in layer.matrices(layer.lora_A, layer.lora_B):
             for matrix, kind in ((A, "lora_A"), (B, "lora_B")):
-                saved = tensors.pop(f"{PREFIX}{projection.name}.{kind}.weight", None)
+                saved = tensors.pop(f"{PEFT_PREFIX}{projection.name}.{kind}.weight", None)
                 if saved is None or saved.shape != matrix.shape:
                     shape = "missing" if saved is None else f"of shape {tuple(saved.shape)}"
                     raise ModelError(
@@ -79,32 +83,32 @@ def load_adapter(model: Decoder, directory: Path) -> None:
 
 @torch.no_grad()
 def merge_adapter(model: Decoder, directory: Path) -> None:
-    """Add the adapter's product to the weights of its base, a model without adapter; it is gone afterwards."""
-    config = read_config(directory)
+    """Add the adapter's product to the weights of its base, a model without adapter."""
+    config = read_adapter_config(directory)
     check_adapter(directory, model.config)
     scale = config["lora_alpha"] / config["r"]
     tensors = _read_tensors(directory, base_checksum=weights_checksum(dict(model.named_parameters())))
     for name, projections in projections_of(model.config):
         weight = model.get_parameter(f"{name}.weight")
         for projection in projections:
-            A, B = (tensors.get(f"{PREFIX}{projection.name}.{kind}.weight") for kind in ("lora_A", "lora_B"))
+            A, B = (tensors.get(f"{PEFT_PREFIX}{projection.name}.{kind}.weight") for kind in ("lora_A", "lora_B"))
             if A is not None and B is not None:
                 weight[projection.begin : projection.end].add_(B @ A, alpha=scale)
 
 
 def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:
     """The adapter's tensors, after confirming that they belong to this base."""
-    path = directory / WEIGHTS_FILE
+    path = directory / ADAPTER_WEIGHTS_FILE
     names = file_headers(path)
     with safe_open(path, framework="pt") as file:
         tensors = {name: finite(file.get_tensor(name), name, directory) for name in names}
         metadata = file.metadata() or {}
-    # An adapter from elsewhere has no checksum; its word for the base is all there is.
+    # An adapter written by other software has no checksum; only its path names the base.
     trained_on = metadata.get(BASE_CHECKSUM, base_checksum)
     if trained_on != base_checksum:
         raise ModelError(
-            f"{path}: trained on a base with checksum {trained_on}, this base has {base_checksum}; the weights of "
-            "the base model have changed since: restore them"
+            f"{path}: trained on a base with checksum {trained_on}, this base has {base_checksum}; the "
+            "weights of the base model have changed: restore them"
         )
     return tensors
 
@@ -112,6 +116,6 @@ def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:
 def _require_used_up(tensors: Mapping[str, Tensor], directory: Path) -> None:
     if tensors:
         raise ModelError(
-            f'{directory / WEIGHTS_FILE}: tensor "{min(tensors)}" belongs to no adapter of this model; '
+            f'{directory / ADAPTER_WEIGHTS_FILE}: tensor "{min(tensors)}" belongs to no adapter of this model; '
             "use the targets it was trained with"
         )

@@ -1,28 +1,26 @@
-"""What an adapter directory says about itself, read without torch: its base model, and whether it can be merged.
+"""An adapter directory, read without torch: its base model, and whether it can be merged.
 
-The matrices of an adapter mean `scale * B A` added to the weights of its base only if nothing in its settings
-changes that. Settings that do not are listed; any other that is switched on is refused by name.
+Merging adds `scale * B A` to the weights of the base. That is right only if no setting changes what the matrices
+mean. Settings that do not are listed; any other that is on is refused by name.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from freerun.config.lora import LORA_TARGETS
+from freerun.config.model_directory import read_object, shown
 from freerun.errors import ModelError
 from freerun.model.config_file import read_config_file
 from freerun.model.decoder_config import DecoderConfig
+from freerun.model.families import stacked_parts
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
-from freerun.model.json_file import read_object, shown
-from freerun.model.tensor_names import stacked_parts
 from freerun.model.weight_files import DTYPES, file_headers
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
-PREFIX = "base_model.model."
-"""PEFT's path to the model that it wraps."""
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+PEFT_PREFIX = "base_model.model."
+"""How PEFT names the model that it wraps."""
 UNCHANGED_BASE = ("true", "false", "gaussian", "eva", "orthogonal", "mica")
 """Values of init_lora_weights that leave the base as it is; PiSSA, OLoRA, CorDA and others subtract from it."""
 IRRELEVANT = frozenset({
@@ -31,19 +29,21 @@ IRRELEVANT = frozenset({
     "peft_type", "peft_version", "qalora_group_size", "r", "revision", "runtime_config", "target_modules",
     "task_type",
 })  # fmt: skip
-"""Settings that do not change what is merged: the tensors say which modules they belong to."""
+"""Settings that do not change what is merged: tensor names tell which modules they belong to."""
 
 
 def is_adapter(directory: Path) -> bool:
-    return (directory / CONFIG_FILE).is_file()
+    return (directory / ADAPTER_CONFIG_FILE).is_file()
 
 
 def base_of(directory: Path) -> Path:
     """The model directory that the adapter was trained on."""
-    config = read_config(directory)
+    config = read_adapter_config(directory)
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(name, str):
-        raise ModelError(f"{directory / CONFIG_FILE}: base_model_name_or_path is not a text; restore the file")
+        raise ModelError(
+            f"{directory / ADAPTER_CONFIG_FILE}: base_model_name_or_path is not a string; restore the file"
+        )
     base = Path(local_directory(name, revision=revision if isinstance(revision, str) else ""))
     try:
         is_model = (base / "config.json").is_file() and not is_adapter(base)
@@ -58,9 +58,9 @@ def base_of(directory: Path) -> Path:
     return base
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """The adapter's settings; refuses those under which merging would need more than its matrices."""
-    path = directory / CONFIG_FILE
+def read_adapter_config(directory: Path) -> dict[str, Any]:
+    """The adapter's settings; refuses those that would need more than its matrices to merge."""
+    path = directory / ADAPTER_CONFIG_FILE
     config = read_object(path)
     if config.get("peft_type") != "LORA":
         raise ModelError(f'{path}: peft_type {shown(config.get("peft_type"))} is not supported, only "LORA"')
@@ -90,14 +90,14 @@ def _check_settings(config: Mapping[str, Any], path: Path) -> None:
 
 def check_adapter(directory: Path, config: DecoderConfig) -> None:
     """Refuse an adapter file that cannot be read, or a matrix that does not fit a model of this shape."""
-    path, rank = directory / WEIGHTS_FILE, read_config(directory)["r"]
+    path, rank = directory / ADAPTER_WEIGHTS_FILE, read_adapter_config(directory)["r"]
     fitting: dict[str, tuple[int, ...]] = {}
     for _, parts in stacked_parts(config):
         for name, shape in parts:
             module, _, kind = name.rpartition(".")
             if kind == "weight" and module.rpartition(".")[2] in LORA_TARGETS:
-                fitting[f"{PREFIX}{module}.lora_A.weight"] = (rank, shape[1])
-                fitting[f"{PREFIX}{module}.lora_B.weight"] = (shape[0], rank)
+                fitting[f"{PEFT_PREFIX}{module}.lora_A.weight"] = (rank, shape[1])
+                fitting[f"{PEFT_PREFIX}{module}.lora_B.weight"] = (shape[0], rank)
     headers = file_headers(path)
     if not headers:
         raise ModelError(f"{path}: holds no matrices; save the adapter again")
@@ -107,7 +107,7 @@ def check_adapter(directory: Path, config: DecoderConfig) -> None:
         if header.shape != fitting[name] or header.dtype not in DTYPES:
             raise ModelError(
                 f"{path}: tensor {shown(name)} is {header.dtype} of shape {header.shape}; the base and r = {rank} "
-                f"in {CONFIG_FILE} ask for floats of shape {fitting[name]}"
+                f"in {ADAPTER_CONFIG_FILE} ask for floats of shape {fitting[name]}"
             )
         other = name.replace("lora_A", "lora_B") if "lora_A" in name else name.replace("lora_B", "lora_A")
         if other not in headers:

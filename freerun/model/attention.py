@@ -5,15 +5,12 @@ A family is a trunk (the prompt) and branches (its completions) that continue it
     packed    t0 t1 t2 | a0 a1 | b0 b1 b2          trunk 3, branches 2 and 3
     position   0  1  2    3  4    3  4  5
 
-A branch attends to the trunk and to itself, never to its siblings, so that the prompt of a group is
-computed once, forward and backward, with exactly the gradients of separate sequences. A plain sequence is
-a family without branches.
+A branch attends to the trunk and to itself, never to its siblings. The prompt of a group is computed once, forward
+and backward, with exactly the gradients of separate sequences. A plain sequence is a family without branches.
 
-Nothing is padded. Elsewhere than on a CPU (`cpu_attention.py`) there is one scaled-dot-product call per trunk and
-branch, with a mask for the latter.
+Nothing is padded. Except on CPUs (`cpu_attention.py`) there is one scaled-dot-product call per trunk and branch,
+with a mask for branches.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,9 @@
 """Hugging Face model directories in and out: config.json, safetensors (single and sharded), tokenizer files.
 
-Our decoder keeps q, k, v and gate, up as one matrix each; the directory keeps them apart. Everything
-that is not a weight (config.json, tokenizer, chat template) is copied from the directory that was loaded,
-so that a saved model loads in `transformers` unchanged.
+Our decoder keeps q, k, v and gate, up as one matrix each; the directory keeps them separate. Everything that is
+not a weight (config.json, tokenizer, chat template) is copied from the loaded directory: a saved model loads in
+`transformers` unchanged.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -22,8 +20,8 @@ from freerun.model.adapter_directory import base_of, is_adapter
 from freerun.model.companions import copy_companions
 from freerun.model.decoder import Decoder
 from freerun.model.decoder_config import DecoderConfig, read_config
+from freerun.model.families import stacked_parts
 from freerun.model.finite import finite
-from freerun.model.tensor_names import stacked_parts
 from freerun.model.weight_files import INDEX_FILE, WEIGHTS_FILE, check_weights
 
 MAX_SHARD_BYTES = 5_000_000_000
@@ -40,7 +38,7 @@ def to_hugging_face(state: Mapping[str, Tensor], config: DecoderConfig) -> dict[
 
 
 def empty_model(directory: Path) -> Decoder:
-    """A decoder of the directory's shape, whose parameters hold no memory."""
+    """A decoder of the directory's shape, with parameters that allocate no memory."""
     with torch.device("meta"):
         return Decoder(read_config(directory))
 

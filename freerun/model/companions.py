@@ -1,9 +1,7 @@
-"""The files beside a model's weights: its shape, its tokenizer, its chat template. No torch is needed for them.
+"""The files beside a model's weights: config, tokenizer, chat template. No torch is needed for them.
 
-They are copied into every run and checkpoint, which others may read (`config/model_links.py`).
+They are copied into every run and checkpoint, which other users may read (`config/model_links.py`).
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -11,9 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from freerun.config.model_links import real_file
+from freerun.config.model_directory import read_object, real_file
 from freerun.errors import ModelError
-from freerun.model.json_file import read_object
 
 COMPANION_FILES = (
     "config.json",
@@ -40,9 +37,9 @@ def copy_companions(source: Path, directory: Path) -> None:
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:
-    """What belongs beside an adapter: all but config.json, which would make it pass for a whole model.
+    """Copy what belongs beside an adapter: all but config.json, which would make it look like a whole model.
 
-    The end tokens that config.json names go where they are looked for without it.
+    The end tokens of config.json go into generation_config.json.
     """
     for name in COMPANION_FILES:
         if name != "config.json":
@@ -56,13 +53,13 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
 
 
 def check_companions(source: Path) -> None:
-    """Refuse a directory with a link that leads out of it, before anything of it is read."""
+    """Refuse a directory with a link that leads out of it, before any file is read."""
     for name in COMPANION_FILES:
         _companion(source, name)
 
 
 def _copy(source: Path, name: str, directory: Path) -> None:
-    """Copy a file that is there; others may do with the copy at most what they may with the original."""
+    """Copy a file if it exists; other users get at most the permissions they have on the original."""
     original, copy = _companion(source, name), directory / name
     if original is None:
         return
@@ -76,7 +73,7 @@ def _copy(source: Path, name: str, directory: Path) -> None:
 
 
 def _companion(source: Path, name: str) -> Path | None:
-    """The regular file behind a name in the directory, None if there is no such name."""
+    """The regular file behind a name in the directory, or None."""
     path = source / name
     if not os.path.lexists(path):
         return None
@@ -91,5 +88,5 @@ def _end_of(source: Path) -> Any:
 
 
 def _listed(end: Any) -> list[int]:
-    """One token id or several, as numbers; anything else names no token."""
+    """One token id or several, as a list; anything else is ignored."""
     return [token for token in (end if isinstance(end, list) else [end]) if type(token) is int]

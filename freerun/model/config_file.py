@@ -1,30 +1,27 @@
-"""The config.json of a model directory, checked without torch: what we cannot compute is refused before any work.
+"""The config.json of a model directory, checked without torch: what the decoder cannot compute is refused early.
 
-`decoder_config.py` makes the decoder's shape of what was accepted here; `weight_files.py` compares it with the
-tensors that are there, so a size needs no upper bound unless no tensor has it.
+`decoder_config.py` derives the decoder's shape from it; `weight_files.py` compares that with the tensors on disk,
+so a size needs no upper bound unless no tensor has it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from freerun.config.model_directory import read_object, shown
 from freerun.errors import ModelError
+from freerun.model.families import FAMILIES
 from freerun.model.hub import how_to_fetch, is_hub_name
-from freerun.model.json_file import read_object, shown
 
-SUPPORTED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-_FAMILY = ", ".join(SUPPORTED)
 MAX_FLOAT = 3.4e38
-"""Of float32, in which they are computed with."""
+"""The largest float32."""
 SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "max_position_embeddings",
 )  # fmt: skip
 OPTIONAL_SIZES = ("num_key_value_heads", "head_dim")
 MAX_POSITIONS = 2**24
-"""No tensor has a row for each position, but the decoder keeps a table that does."""
+"""No tensor has a row per position, but the decoder's rotary table does."""
 UNQUANTISE = (
     "use the model's unquantised version, or write one with transformers: model.dequantize().save_pretrained(DIR)"
 )
@@ -32,11 +29,11 @@ LLAMA3_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_po
 
 
 def read_config_file(directory: Path) -> dict[str, Any]:
-    """What config.json says; refuses what the decoder cannot compute, by name."""
+    """The content of config.json; refuses what the decoder cannot compute, by name."""
     path = directory / "config.json"
     if not path.is_file():
         if is_hub_name(str(directory)):
-            raise ModelError(f'"{directory}" is no directory here, and {how_to_fetch(str(directory))}')
+            raise ModelError(f'"{directory}" is not a directory, and {how_to_fetch(str(directory))}')
         raise ModelError(
             f'model directory "{directory}" has no config.json; '
             f"make one with `freerun model smollm2 {directory}` or give a Hugging Face directory"
@@ -51,7 +48,7 @@ def head_size(raw: Mapping[str, Any]) -> int:
 
 
 def cached_numbers(raw: Mapping[str, Any]) -> int:
-    """Numbers that the KV cache holds for one token."""
+    """How many numbers the KV cache holds per token."""
     num_kv_heads = raw.get("num_key_value_heads") or raw["num_attention_heads"]
     return int(2 * raw["num_hidden_layers"] * num_kv_heads * head_size(raw))
 
@@ -59,12 +56,15 @@ def cached_numbers(raw: Mapping[str, Any]) -> int:
 def check_config(raw: Mapping[str, Any], where: str) -> None:
     """Refuse other model families, quantised weights, features outside the family, and impossible sizes."""
     kind = raw.get("model_type")
-    if not isinstance(kind, str) or kind not in SUPPORTED:
-        raise ModelError(f"{where}: model_type {shown(kind)} is outside the supported family ({_FAMILY})")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        raise ModelError(
+            f"{where}: model_type {shown(kind)} is outside the supported family ({', '.join(FAMILIES)})"
+        )
     _check_quantisation(raw, where)
-    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
+    for key in family.refuses:
         if raw.get(key):
-            raise ModelError(f"{where}: {key} = true is not supported by the embedded decoder")
+            raise ModelError(f"{where}: {key} = {shown(raw[key])} is not supported by the embedded decoder")
     if raw.get("hidden_act", "silu") != "silu":
         raise ModelError(f'{where}: hidden_act = {shown(raw["hidden_act"])} is not supported, only "silu"')
     layer_types = raw.get("layer_types") or []
@@ -112,7 +112,7 @@ def _check_sizes(raw: Mapping[str, Any], where: str) -> None:
 
 
 def _check_positive(settings: Mapping[str, Any], key: str, where: str) -> None:
-    """Refuse a number that is there and cannot be computed with."""
+    """Refuse a value that is present and not a positive number."""
     value = settings.get(key)
     if value is None:
         return

@@ -16,8 +16,6 @@ torch's kernels are called by name because `F.scaled_dot_product_attention` does
 Shapes: T packed tokens, H query heads, K key/value heads, D head size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

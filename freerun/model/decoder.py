@@ -1,9 +1,8 @@
 """One decoder for engine and trainer: the Llama / Qwen2 / Qwen3 family over packed tokens.
 
-The decoder sees a flat run of T tokens with their positions; who attends to whom is the caller's
-business, given as an `Attention`: packed causal sequences for training (`attention.py`), a KV cache for
-generation (`freerun.engine`). One implementation of everything else is what makes the logprobs of engine
-and trainer agree to 1e-5.
+The decoder sees T flat tokens with their positions. The caller decides which tokens attend to which, by passing an
+`Attention`: packed causal sequences for training (`attention.py`), a KV cache for generation (`freerun.engine`).
+Sharing everything else makes the logprobs of engine and trainer agree to 1e-5.
 
 Left out: mixture of experts, sliding windows, multimodal inputs. `config_file.py` refuses them by name.
 
@@ -26,13 +25,13 @@ from freerun.model.packed import PackedWeight, is_worth_packing
 
 
 class Attention(Protocol):
-    """Who attends to whom: given one layer's rotated queries and keys, returns the attended values."""
+    """Attention of one layer: rotated queries and keys in, attended values out."""
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor: ...
 
 
 class Linear(nn.Linear):
-    """A linear layer; for generation it may have its weight in packed form too."""
+    """A linear layer; for generation its weight may also be packed."""
 
     packed: PackedWeight | None = None
 
@@ -47,7 +46,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        # Under autocast queries and keys are bfloat16 where the weight is float32.
+        # Under autocast queries and keys are bfloat16 while the weight is float32.
         return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
@@ -70,9 +69,9 @@ def rotary_frequencies(config: DecoderConfig) -> Tensor:
 
 
 def rotate(x_THD: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
-    """Rotary position embedding, halves convention; computed in float32 whatever the model computes in.
+    """Rotary position embedding, halves convention; always computed in float32.
 
-    The first half of the sines comes negated, so that rolling the halves is all that is left to do.
+    The first half of the sines is already negated, so rolling the halves is enough.
     """
     rolled_THD = x_THD.roll(x_THD.shape[-1] // 2, dims=-1)
     return torch.addcmul(x_THD * cos_T1D, rolled_THD, sin_T1D).to(x_THD.dtype)
@@ -107,7 +106,7 @@ class Block(nn.Module):
         return out_TC
 
     def _normed(self, qk: Tensor) -> Tensor:
-        """Queries and keys, which lie together, with their norms if the model has them."""
+        """Stacked queries and keys, normalised if the model has q/k norms."""
         if self.q_norm is None or self.k_norm is None:
             return qk
         q_THD, k_TKD = qk.split([self.num_heads, self.num_kv_heads], dim=1)
@@ -123,7 +122,7 @@ def _packed(weight: Tensor, packed: PackedWeight | None, *, is_changed: bool) ->
 
 
 class Decoder(nn.Module):
-    """Token ids and positions in, normalised hidden states out; `logits` only where they are needed."""
+    """Token ids and positions in, normalised hidden states out; `logits` are computed only where needed."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -153,9 +152,9 @@ class Decoder(nn.Module):
         return F.linear(hidden_TC, self.embedding.weight)
 
     def pack(self, changed: Collection[str]) -> None:
-        """Pack the weights by which generation multiplies, again if they are among `changed`.
+        """Pack the weights for generation; those packed before are packed again only if in `changed`.
 
-        From then on the products are of the packed weights: whoever changes a weight packs again.
+        Products then use the packed copies: after changing a weight, pack again.
         """
         for name, layer in self.named_modules():
             if isinstance(layer, Linear):
@@ -165,7 +164,7 @@ class Decoder(nn.Module):
             self._packed_embedding = _packed(self.embedding.weight, self._packed_embedding, is_changed=is_changed)
 
     def packed_weights(self) -> dict[str, PackedWeight]:
-        """What is packed, by the name of the weight that it is a copy of."""
+        """The packed copies by the names of their weights."""
         copies = {
             f"{name}.weight": layer.packed for name, layer in self.named_modules() if isinstance(layer, Linear)
         }
@@ -173,9 +172,9 @@ class Decoder(nn.Module):
         return {name: packed for name, packed in copies.items() if packed is not None}
 
     def frozen_copy(self, changing: Collection[str]) -> Decoder:
-        """A decoder for generation that stays when the weights named in `changing` do not; the others are shared.
+        """A copy for generation that keeps the weights named in `changing` as they are now and shares the others.
 
-        What is packed and changes is kept in that form only: the parameter of such a layer is empty.
+        Of a packed weight in `changing` only the packed form is kept: the layer's parameter is empty.
         """
         weights = (*self.named_parameters(), *self.packed_weights().items())
         stand_ins: dict[int, Any] = {id(weight): weight for name, weight in weights if name not in changing}
@@ -185,7 +184,7 @@ class Decoder(nn.Module):
         return copy.deepcopy(self, stand_ins)
 
     def _rotary_table(self, device: torch.device) -> Tensor:
-        """Cosines and signed sines (`rotate`) of every position: derived, so neither saved nor published."""
+        """Cosines and signed sines (`rotate`) of every position; derived, so not saved or published."""
         if self._rotary_P21D is None or self._rotary_P21D.device != device:
             with torch.no_grad():
                 positions = torch.arange(self.config.max_positions, dtype=torch.float32)

@@ -1,6 +1,4 @@
-"""The shape of a decoder, and how it follows from a Hugging Face config.json; no torch is needed for it."""
-
-from __future__ import annotations
+"""The shape of a decoder, derived from a Hugging Face config.json without torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from freerun.model.config_file import head_size, read_config_file, rope_of, rope_type
+from freerun.model.families import FAMILIES
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3's stretching of low frequencies."""
+    """Llama 3's scaling of low frequencies."""
 
     factor: float
     low_freq_factor: float
@@ -40,9 +39,13 @@ class DecoderConfig:
 
 def read_config(directory: Path) -> DecoderConfig:
     """The decoder's shape from config.json; refuses what the decoder cannot compute, by name."""
-    raw = read_config_file(directory)
+    return shape_of(read_config_file(directory))
+
+
+def shape_of(raw: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder's shape from a checked config.json."""
     rope = rope_of(raw)
-    num_heads = raw["num_attention_heads"]
+    family, num_heads = FAMILIES[raw["model_type"]], raw["num_attention_heads"]
     return DecoderConfig(
         vocab_size=raw["vocab_size"],
         hidden_size=raw["hidden_size"],
@@ -54,8 +57,8 @@ def read_config(directory: Path) -> DecoderConfig:
         norm_eps=float(raw.get("rms_norm_eps") or 1e-6),
         rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
         max_positions=raw["max_position_embeddings"],
-        has_qkv_bias=raw["model_type"] == "qwen2",
-        has_qk_norm=raw["model_type"] == "qwen3",
+        has_qkv_bias=family.has_qkv_bias,
+        has_qk_norm=family.has_qk_norm,
         is_head_tied=bool(raw.get("tie_word_embeddings", False)),
         rope_scaling=_rope_scaling(rope),
     )

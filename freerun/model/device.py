@@ -1,16 +1,15 @@
-"""Where a worker computes and in what: the configuration's words for it, made torch's.
+"""A worker's device and dtype: from the configuration's names to torch's.
 
     auto    the worker's GPU if torch sees one, else the CPU
     cuda    the worker's GPU, or an error
     cpu     the CPU
 
-Workers of one machine are counted, rollout workers first, then the trainer's ranks; worker number `index` takes
-GPU `index % number of GPUs`: each has its own as long as there are enough, and they share in turn if not. Who
-cannot share is refused (`session/devices.py`): ranks of a trainer with each other, vLLM servers with each other,
-of which each counts as `engine.num_gpus` workers. Under Ray a worker sees only the GPUs it was given, and the same
-rule finds them.
+Workers of one machine are numbered, rollout workers first, then the trainer's ranks. Worker `index` takes GPU
+`index % number of GPUs`: each has its own if there are enough, otherwise they share. `session/devices.py` refuses
+sharing where it cannot work: between ranks of a trainer, and between servers, each of which counts as
+`engine.num_gpus` workers. Under Ray a worker sees only the GPUs it was given, and the same rule applies.
 
-torch is imported when it is asked, so that the controller can read the rule without it.
+torch is imported inside the functions, so the controller can use the rule without it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def choose_device(key: str, asked: Device, *, num_gpus: int, index: int) -> str:
-    """The device's name in torch; `key` is the setting to name if there is no such device."""
+    """The device's name in torch; `key` is the setting that an error names."""
     if asked == "cuda" and num_gpus == 0:
         raise ConfigError(f'{key} = "cuda", but torch sees no CUDA device on this machine; set {key} = "cpu"')
     return "cpu" if asked == "cpu" or num_gpus == 0 else f"cuda:{index % num_gpus}"

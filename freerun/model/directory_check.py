@@ -1,9 +1,7 @@
-"""Whether a model directory can be loaded, from its small files and the headers of the large ones.
+"""Whether a model directory can be loaded, judged by its small files and the headers of its weights.
 
-`--dry-run` and every start call this before a process is started; it takes milliseconds and no torch.
+`--dry-run` and every start call this before starting a process; it takes milliseconds and no torch.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 

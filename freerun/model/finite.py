@@ -1,14 +1,24 @@
-"""Whether all numbers of a tensor are finite, and weights as they are read: float32, all of them finite."""
+"""Whether numbers are finite: weights as they are read, and a model before it becomes a checkpoint.
 
-from __future__ import annotations
+Gradients that are not finite are skipped, so one bad minibatch is harmless. Weights that are not finite stay, and
+so do weights whose logits overflow: every later gradient is skipped and every engine refuses to sample. No later
+step can repair that, so such a state must not be saved.
+"""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from freerun.config.model_directory import shown
 from freerun.errors import ModelError
-from freerun.model.json_file import shown
+from freerun.model.attention import full_forward_logits
+from freerun.model.decoder import Decoder
+
+PROBE_TOKENS = (0, 1, 2, 3)
+"""Token ids that every vocabulary has."""
+DIVERGED_REMEDY = "training has diverged, lower train.lr, or sft.lr during SFT"
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -21,7 +31,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def finite(tensor: Tensor, name: str, directory: Path) -> Tensor:
-    """The tensor in float32; refuses one with NaN or infinity, under which every logprob would be NaN."""
+    """The tensor in float32; refuses NaN and infinity, which would make every logprob NaN."""
     weight = tensor.to(torch.float32)
     if not is_finite(weight):
         raise ModelError(
@@ -29,3 +39,18 @@ def finite(tensor: Tensor, name: str, directory: Path) -> Tensor:
             "or fetch the model again"
         )
     return weight
+
+
+def find_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Name the first tensor with a number that is not finite; empty if there is none."""
+    for name, tensor in tensors:
+        if not is_finite(tensor):
+            return f"{name} is not finite: {DIVERGED_REMEDY}"
+    return ""
+
+
+@torch.no_grad()
+def find_overflow(model: Decoder) -> str:
+    """Report finite weights whose logits are not, by one short forward pass; all ranks call it together."""
+    logits_TV = full_forward_logits(model, [token % model.config.vocab_size for token in PROBE_TOKENS])
+    return "" if bool(torch.isfinite(logits_TV).all()) else f"its logits are not finite: {DIVERGED_REMEDY}"

@@ -3,8 +3,6 @@
 Nothing is downloaded here: `hf download NAME` does that (decision 20). torch is not needed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
@@ -13,18 +11,18 @@ from freerun.config.recipe import Recipe
 
 NAME = re.compile(r"[a-z0-9][\w.-]*/[a-z0-9][\w.-]*", re.ASCII | re.IGNORECASE)
 OWN_FOLDERS = ("models", "runs")
-"""Where our commands put models: `models/smollm2` is a directory yet to be made, never a name on the hub."""
+"""Where our commands put models: `models/smollm2` is a directory even before it exists, not a name on the hub."""
 CONFIG_FILES = ("config.json", "adapter_config.json")
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether it can only be meant as a name on the hub."""
+    """Whether it can only be a name on the hub."""
     folder = path.partition("/")[0]
     return NAME.fullmatch(path) is not None and folder not in OWN_FOLDERS and not Path(folder).exists()
 
 
 def local_directory(path: str, *, revision: str = "") -> str:
-    """The cached snapshot if `path` is a name on the hub that has one; else `path` as it is."""
+    """The cached snapshot if `path` is a name on the hub that has one, else `path`."""
     if not is_hub_name(path):
         return path
     from huggingface_hub import try_to_load_from_cache
@@ -37,7 +35,7 @@ def local_directory(path: str, *, revision: str = "") -> str:
 
 
 def with_local_model(recipe: Recipe) -> Recipe:
-    """The recipe with `model.path` as a directory: workers and a later `--resume` then read the same snapshot."""
+    """The recipe with `model.path` as a directory, so workers and a later `--resume` read the same snapshot."""
     path = local_directory(recipe.model.path)
     return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, path=path))
 

@@ -4,12 +4,10 @@
     lora_A   [A_q; A_v]           one product for all projections of the layer that have an adapter
     lora_B   [B_q; B_v]           each applied to its own part of the product, added to its own rows of y
 
-Engine and trainer use this same module, so their logprobs agree as they do without an adapter. A is random and B
-is zero at the start: version 0 is the base model, exactly. Dropout is left out: the engine samples from what the
-trainer computes.
+Engine and trainer use this same module, so their logprobs agree as they do without an adapter. At the start A is
+random and B is zero: version 0 is exactly the base model. There is no dropout: the engine must sample from the
+distribution that the trainer computes.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,12 +21,12 @@ from torch.nn import functional as F
 from freerun.config.lora import LORA_TARGETS, LoraConfig
 from freerun.model.decoder import Decoder, Linear
 from freerun.model.decoder_config import DecoderConfig
-from freerun.model.tensor_names import stacked_parts
+from freerun.model.families import stacked_parts
 
 
 @dataclass(frozen=True)
 class Projection:
-    """One Hugging Face projection and the rows of the stacked layer that it is."""
+    """One Hugging Face projection and its rows in the stacked layer."""
 
     name: str
     """Of the module, such as model.layers.0.self_attn.q_proj."""
@@ -41,7 +39,7 @@ class Projection:
 
 
 class LoraLinear(Linear):
-    """A frozen linear layer with adapters beside some of the projections that it stacks."""
+    """A frozen linear layer with adapters on some of the projections that it stacks."""
 
     def __init__(self, linear: nn.Linear, projections: Sequence[Projection], *, rank: int, scale: float) -> None:
         super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
@@ -61,14 +59,14 @@ class LoraLinear(Linear):
         return y
 
     def matrices(self, lora_A: Tensor, lora_B: Tensor) -> Iterator[tuple[Projection, Tensor, Tensor]]:
-        """Stacked matrices, such as this layer's own, by projection."""
+        """Stacked matrices (this layer's or equal ones) by projection."""
         Bs = lora_B.split([p.end - p.begin for p in self.projections])
         return zip(self.projections, lora_A.split(self.rank), Bs, strict=True)
 
 
 @torch.no_grad()
 def merged_state(model: Decoder) -> dict[str, Tensor]:
-    """The weights of a plain decoder that computes what this one does with its adapter."""
+    """The weights of a plain decoder that computes the same as this one with its adapter."""
     adapter = trained_parameters(model)
     state = {name: parameter.data for name, parameter in model.named_parameters() if name not in adapter}
     for name, layer in model.named_modules():
@@ -96,7 +94,7 @@ def projections_of(config: DecoderConfig) -> Iterator[tuple[str, list[Projection
 
 
 def add_adapter(model: Decoder, config: LoraConfig, *, seed: int) -> None:
-    """Freeze the model and put an adapter that changes nothing yet beside the configured projections."""
+    """Freeze the model and add an adapter, initially without effect, to the configured projections."""
     generator = torch.Generator().manual_seed(seed)
     model.requires_grad_(False)
     for name, projections in projections_of(model.config):
@@ -113,14 +111,14 @@ def add_adapter(model: Decoder, config: LoraConfig, *, seed: int) -> None:
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What training changes and publication carries: the adapter if the model has one, else everything."""
+    """What is trained and published: the adapter if the model has one, else everything."""
     parameters = dict(model.named_parameters())
     adapter = {name: p for name, p in parameters.items() if name.endswith((".lora_A", ".lora_B"))}
     return adapter or parameters
 
 
 def frozen_checksum(model: nn.Module) -> str:
-    """A hash over the weights that an adapter stands on; empty for a model without one."""
+    """A hash of the frozen weights under an adapter; empty for a model without one."""
     trained = trained_parameters(model)
     frozen = {name: p for name, p in model.named_parameters() if name not in trained}
     return weights_checksum(frozen) if frozen else ""

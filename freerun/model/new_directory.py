@@ -1,10 +1,12 @@
-"""A new model directory appears whole or not at all: written under a temporary name beside it, then renamed."""
+"""Writing a model directory: it appears whole or not at all, and its growth can be watched.
 
-from __future__ import annotations
+It is written under a temporary name beside its place, then renamed.
+"""
 
 import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,12 +14,15 @@ from safetensors import SafetensorError
 
 from freerun.errors import ModelError
 
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """What a model directory must hold to be loaded."""
+LOOK_SECONDS = 1.0
+BLOCK_BYTES = 512
+"""The unit of `st_blocks` on every file system."""
 
 
 def is_complete(directory: Path) -> bool:
-    return all((directory / name).is_file() for name in FILES)
+    return all((directory / name).is_file() for name in MODEL_FILES)
 
 
 def require_vacant(directory: Path) -> None:
@@ -45,3 +50,35 @@ def new_directory(directory: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def reported_growth(directory: Path, report: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, call `report` from a thread whenever the directory has grown on disk."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        most = disk_bytes(directory)
+        while not is_over.wait(LOOK_SECONDS):
+            if (now := disk_bytes(directory)) > most:
+                most = now
+                report()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def disk_bytes(directory: Path) -> int:
+    """Blocks, not lengths: safetensors sets a file's full length before it writes."""
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            total += path.stat().st_blocks * BLOCK_BYTES
+        except FileNotFoundError:  # renamed in the meantime
+            continue
+    return total

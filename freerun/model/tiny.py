@@ -1,9 +1,8 @@
 """A small random Llama with one token per character: a model that a procedural task can be trained on in minutes.
 
-The vocabulary is `<pad>`, then the characters of the alphabet. A `$` in the alphabet ends a sequence and is
-text all the same; an alphabet without one gets an `<eos>` token. A character outside the alphabet is an error,
-never an unknown token. torch and transformers are imported when a model is made, so that the command line can
-read the defaults without them.
+The vocabulary is `<pad>`, then the characters of the alphabet. A `$` in the alphabet ends a sequence and is still
+text; an alphabet without one gets an `<eos>` token. A character outside the alphabet is an error, never an unknown
+token. torch and transformers are imported inside the functions: the command line reads the defaults without them.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ def make_tiny(
     with new_directory(directory) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        # transformers marks every end token as special, and special tokens are left out of a decoded text;
-        # a task's `$` is part of the answer that is graded.
+        # transformers marks every end token as special, and decoding drops special tokens; but a task's `$` is
+        # part of the answer that is graded.
         character_tokenizer(alphabet).save(str(temporary / "tokenizer.json"))
 
 

@@ -1,4 +1,4 @@
-"""A model that is trained, whole or by an adapter, and how its weights are written out."""
+"""The model in training, whole or with an adapter, and how its weights are saved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from freerun.model.lora import add_adapter, frozen_checksum, trained_parameters
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The decoder, and what is known of the part of it that stays as it is."""
+    """The decoder and its frozen part."""
 
     decoder: Decoder
     base: Path
@@ -28,7 +28,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, base: Path, lora: LoraConfig, *, seed: int, adapter: Path | None = None) -> TrainedModel:
-        """The base model, with a new adapter or a saved one if there is to be one."""
+        """The base model; with LoRA, with a new adapter or a saved one."""
         decoder = load_model(base)
         if lora.is_on:
             add_adapter(decoder, lora, seed=seed)
@@ -45,11 +45,11 @@ class TrainedModel:
         return sum(parameter.numel() for parameter in trained_parameters(self.decoder).values())
 
     def state(self) -> dict[str, Tensor]:
-        """What training changes; live tensors."""
+        """The trained weights, as live tensors."""
         return {name: parameter.detach() for name, parameter in trained_parameters(self.decoder).items()}
 
     def save(self, state: Mapping[str, Tensor], directory: Path, *, companions: Path) -> None:
-        """Write a `state` as a model directory, or as an adapter directory, with what belongs beside it."""
+        """Write a `state` as a model or adapter directory, with tokenizer and config from `companions`."""
         directory.mkdir(parents=True, exist_ok=True)
         if self.lora.is_on:
             save_adapter(

@@ -3,11 +3,9 @@
     model.safetensors, or the files that model.safetensors.index.json names
       ─► name, dtype and shape of every tensor ─► compared, one by one, with what config.json asks for
 
-Loading (`checkpoint.py`) begins with the same check, so `--dry-run` refuses what a start would. What only the
-numbers can tell, NaN and infinity, is found where they are read.
+Loading (`checkpoint.py`) begins with the same check, so `--dry-run` refuses what a start would. NaN and infinity
+are found later, when the numbers are read.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Mapping
@@ -17,31 +15,31 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from freerun.config.model_directory import read_object, shown
 from freerun.errors import ModelError
 from freerun.model.config_file import UNQUANTISE
 from freerun.model.decoder_config import DecoderConfig
-from freerun.model.json_file import read_object, shown
-from freerun.model.tensor_names import stacked_parts
+from freerun.model.families import stacked_parts
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SHARD = re.compile(r"[\w.+-]+\.safetensors", re.ASCII)
-"""A file beside the index, never a path to elsewhere."""
+"""A file beside the index, never a path to another directory."""
 DTYPES = ("F64", "F32", "F16", "BF16")
-"""What is read as float32 without a scale beside it, in the words of safetensors."""
+"""What can be read as float32 without a scale, by the names of safetensors."""
 QUANTISED = re.compile(
     r"(weight_scale|weight_scale_inv|weight_scale_2|input_scale|SCB|weight_format|qweight|qzeros|scales|g_idx|absmax"
     r"|nested_absmax|quant_map|nested_quant_map|quant_state\.\w+|weight_packed|weight_shape|weight_zero_point)$"
 )
-"""Tensors that methods of quantisation keep beside a weight, or instead of it."""
+"""Tensors that quantisation methods store beside a weight, or instead of it."""
 DERIVED = re.compile(r"^model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$")
-"""Tensors that older checkpoints have and that follow from config.json."""
+"""Tensors of older checkpoints that can be derived from config.json."""
 LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a weight file says about one of its tensors."""
+    """The header of one tensor in a weight file."""
 
     file: Path
     dtype: str
@@ -53,7 +51,7 @@ def check_weights(directory: Path, config: DecoderConfig) -> dict[str, TensorHea
     headers = read_headers(directory)
     _refuse_quantised(headers)
     expected: set[str] = set()
-    # One at a time: a config.json that asks for a million layers ends at the first that is not there.
+    # One at a time: a config.json that asks for a million layers fails at the first missing one.
     for _, parts in stacked_parts(config):
         for name, shape in parts:
             expected.add(name)
@@ -79,7 +77,7 @@ def check_weights(directory: Path, config: DecoderConfig) -> dict[str, TensorHea
 
 
 def read_headers(directory: Path) -> dict[str, TensorHeader]:
-    """All tensors of the directory's weight files, none read."""
+    """The headers of all tensors in the directory's weight files."""
     headers: dict[str, TensorHeader] = {}
     for path in _weight_files(directory):
         for name, header in file_headers(path).items():
@@ -92,8 +90,8 @@ def read_headers(directory: Path) -> dict[str, TensorHeader]:
 
 
 def file_headers(path: Path) -> dict[str, TensorHeader]:
-    """The tensors of one safetensors file whose length is as its header says."""
-    if not path.is_file():  # a pipe, too, which would never be read to its end
+    """The headers of one safetensors file, whose length must match them."""
+    if not path.is_file():  # also a pipe, which would never end
         raise ModelError(f"{path}: no such file; fetch the model again")
     try:
         with path.open("rb") as file:

@@ -1,8 +1,7 @@
-"""A worker process of this machine as the controller knows it: typed messages to it and from it."""
+"""A worker process on this machine: typed messages to and from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,22 +23,9 @@ class Child(Generic[M]):
         self._last_heard = self._clock.time()
 
     @classmethod
-    async def start(
-        cls,
-        name: str,
-        module: str,
-        *,
-        receives: Any,
-        log_path: Path,
-        num_threads: int = 1,
-        cores: Sequence[int] = (),
-        inherited_fds: Sequence[int] = (),
-    ) -> Child[M]:
-        """Run `python -m module` with a connected socket; `receives` is the union of its messages to us."""
-        process = await WorkerProcess.start(
-            name, module, log_path=log_path, num_threads=num_threads, cores=cores, inherited_fds=inherited_fds
-        )
-        return cls(process, receives)
+    async def start(cls, name: str, module: str, *, receives: Any, log_path: Path, **options: Any) -> Child[M]:
+        """Run `python -m module` as a `WorkerProcess`; `receives` is the union of its messages to us."""
+        return cls(await WorkerProcess.start(name, module, log_path=log_path, **options), receives)
 
     @property
     def pid(self) -> int:
@@ -58,8 +44,8 @@ class Child(Generic[M]):
         return self._process.was_taken_away
 
     def send(self, message: Any) -> None:
-        """Queue a message; never waits. A dead child swallows it: `receive` tells of the death."""
-        self._process.write(to_frame(message))  # a message that cannot be encoded is our defect, and raises
+        """Queue a message; never waits. To a dead child it is lost: `receive` reports the death."""
+        self._process.write(to_frame(message))  # a message that cannot be encoded is a bug, and raises
 
     async def receive(self) -> M | None:
         """The child's next message, or None when it is gone; cancelling it loses no message."""
@@ -72,14 +58,14 @@ class Child(Generic[M]):
 
     @property
     def seconds_silent(self) -> float:
-        """Time awake since it last said anything; a healthy child says once a second that it is alive.
+        """Awake seconds since its last message; a healthy child sends one every second.
 
-        Only meaningful while somebody is in `receive`.
+        Only meaningful while a task is in `receive`.
         """
         return self._clock.time() - self._last_heard
 
     def kill(self) -> None:
-        """End the process and all that it started, at once; a no-op when it has ended."""
+        """Kill the process and all that it started; a no-op when it has ended."""
         self._process.kill()
 
     async def wait(self, timeout_seconds: float) -> int | None:

@@ -1,10 +1,8 @@
-"""Cores for one process alone, on machines whose scheduler counts cores but pins nothing.
+"""Exclusive cores for a process, on machines whose scheduler counts cores but pins nothing.
 
-A claim is a lock on a file of the machine, one for each core. So it holds against workers of other runs and of
-other nodes that are the same machine, and it ends with the process, whatever ends that.
+A claim is a file lock per core. It holds against workers of other runs and of other nodes on the same machine,
+and it always ends with the process.
 """
-
-from __future__ import annotations
 
 import fcntl
 import os
@@ -14,7 +12,7 @@ from pathlib import Path
 
 
 class CoreClaim:
-    """Cores that nobody else claims until this one is released."""
+    """Cores that no other process can claim until this is released."""
 
     def __init__(self, cores: tuple[int, ...] = (), locks: tuple[int, ...] = ()) -> None:
         self.cores = cores
@@ -27,7 +25,7 @@ class CoreClaim:
 
 
 def claim_cores(allowed: Collection[int], num_cores: int, *, directory: Path | None = None) -> CoreClaim:
-    """The lowest cores that are free; none if there are not enough, for threads would crowd on a part of them."""
+    """The lowest free cores; none if there are too few, because threads would crowd on them."""
     directory = directory or Path(tempfile.gettempdir()) / f"freerun-cores-{os.getuid()}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     locked: dict[int, int] = {}

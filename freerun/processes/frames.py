@@ -4,8 +4,6 @@ A frame is four bytes of length, big-endian, then the body. A decoder accepts ex
 message structs, so a frame of the wrong kind is an error at the edge, not later.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from typing import Any, Generic, TypeVar
@@ -22,7 +20,7 @@ M = TypeVar("M")
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """Sent by every child once a second, whatever it is doing; `Child` keeps it to itself."""
+    """Sent by every child once a second, busy or not; `Child` does not pass it on."""
 
 
 def to_frame(message: Any) -> bytes:
@@ -49,9 +47,7 @@ class MessageDecoder(Generic[M]):
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError as error:
-            raise WorkerError(
-                f"received a message of {len(body)} bytes that is none of the expected: {error}"
-            ) from error
+            raise WorkerError(f"received an unexpected message of {len(body)} bytes: {error}") from error
 
 
 class FrameReader(Generic[M]):
@@ -62,7 +58,7 @@ class FrameReader(Generic[M]):
         self._decoder: MessageDecoder[M] = MessageDecoder(message_type)
 
     def read(self) -> M | None:
-        """The next message, or None when the other side is gone."""
+        """The next message; None when the other side is gone."""
         try:
             header = self._file.read(HEADER_BYTES)
             if len(header) < HEADER_BYTES:
@@ -77,18 +73,18 @@ class FrameReader(Generic[M]):
 
 
 class FrameStream:
-    """Asyncio side: reads the bodies of frames from a stream; a cancelled read loses nothing."""
+    """Asyncio side: reads the bodies of frames; a cancelled read loses nothing."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._arrived = bytearray()
-        """What has been taken from the stream, from the beginning of a frame on."""
+        """Bytes read so far, beginning with a frame."""
 
     async def read(self) -> bytes | None:
-        """The body of the next frame, or None when the other side is gone."""
+        """The body of the next frame; None when the other side is gone."""
         try:
             while (body := self._take_body()) is None:
-                # Frames come in bursts: one look at the stream for all that is there.
+                # Frames come in bursts: take all that has arrived.
                 if not (chunk := await self._reader.read(CHUNK_BYTES)):
                     return None
                 self._arrived += chunk
@@ -97,7 +93,7 @@ class FrameStream:
         return body
 
     def _take_body(self) -> bytes | None:
-        """Of the first frame, if it has arrived whole."""
+        """The body of the first frame, if it is complete."""
         if len(self._arrived) < HEADER_BYTES:
             return None
         end = HEADER_BYTES + _checked_length(self._arrived[:HEADER_BYTES])

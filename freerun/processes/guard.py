@@ -1,17 +1,15 @@
-"""A guard for a worker that runs other people's code: when the worker is gone, what it started goes too.
+"""A guard for a worker that runs user code: when the worker ends, all that it started ends too.
 
     controller ──► guard ──► worker ──► programs
-                     └─────────────────► those whose parents have ended
+                     └─────────────────► orphans
 
-The guard is the process that the controller starts, and the worker is its child. As the subreaper of all that is
-below it, it becomes the parent of every program whose own parent ends, daemons and leaders of sessions included.
-When the worker ends, or the controller, it finds and kills them all; then it ends as the worker did, by the same
-status or signal. It waits in the kernel: no busy loop in the worker can hold it up.
+The controller starts the guard, and the worker is the guard's child. The guard is a subreaper: it becomes the
+parent of every program below it whose parent ends, daemons and session leaders included. When the worker or the
+controller ends, the guard kills them all and then ends as the worker did, with the same status or signal. It
+waits in the kernel: no busy loop in the worker can hold it up.
 
-It also keeps the worker's log within bounds: nothing else limits what such code prints.
+It also bounds the worker's log: nothing else limits what user code prints.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -27,21 +25,21 @@ from typing import NoReturn
 
 MAX_LOG_BYTES = 16 << 20
 KEPT_LOG_BYTES = 4 << 20
-LOOK_SECONDS = 0.5
-"""How often the guard looks at the log and for orphans that have ended."""
-END_SECONDS = 10.0
+SWEEP_SECONDS = 0.5
+"""How often the guard reaps orphans and checks the log."""
+KILL_SECONDS = 10.0
 """For killed processes to be gone; those of another user cannot be killed."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PARENT_ARGUMENT = 3
-"""Of a worker's command: the pid of its parent (`parent.py`)."""
+"""The position of the parent's pid in a worker's argv (`parent.py`)."""
 _WORKER, _CONTROLLER, _LOG = 0, 1, 2
 """Descriptors of the guard."""
 
 
 def leave_guard() -> None:
-    """Return in a child of this process, which becomes its guard; call it before there are threads."""
+    """Return in a child of this process, which becomes its guard; call it before threads are started."""
     if os.getpgrp() != os.getpid():
-        return  # started by hand: the group is the shell's
+        return  # started by hand, in the shell's process group
     controller = int(sys.argv[_PARENT_ARGUMENT])
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     worker = os.fork()
@@ -64,18 +62,18 @@ def _watch(ends: list[int], worker: int) -> None:
     """Return when the worker or the controller has ended."""
     for descriptor, end in enumerate(ends):
         os.dup2(end, descriptor)
-    # Above all the socket to the controller: held open here, it would hide the worker's end.
+    # Above all the socket to the controller: if it stayed open here, it would hide the worker's end.
     _close_from(_LOG + 1)
-    while not select.select([_WORKER, _CONTROLLER], [], [], LOOK_SECONDS)[0]:
+    while not select.select([_WORKER, _CONTROLLER], [], [], SWEEP_SECONDS)[0]:
         _reap_orphans(worker)
         _bound_log()
 
 
 def _close_from(first: int) -> None:
-    """Close what is open from this descriptor on; up to their limit, often 2^30, would take a minute."""
+    """Close all open descriptors from this one on; trying every number up to the limit could take a minute."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor >= first:
-            with contextlib.suppress(OSError):  # that of the listing itself
+            with contextlib.suppress(OSError):  # the listing's own descriptor
                 os.close(descriptor)
 
 
@@ -86,12 +84,12 @@ def _reap_orphans(worker: int) -> None:
 
 
 def _bound_log() -> None:
-    """Cut a log that has grown too long down to its end."""
-    with contextlib.suppress(OSError):  # no log is worth a guard
+    """Cut a log that is too long down to its end."""
+    with contextlib.suppress(OSError):  # the guard must survive any trouble with the log
         found = os.fstat(_LOG)
         if not stat.S_ISREG(found.st_mode) or found.st_size <= MAX_LOG_BYTES:
             return
-        # Opened anew: the worker's descriptor, which this one is a copy of, can only append.
+        # Opened again: our descriptor, a copy of the worker's, can only append.
         with open(f"/proc/self/fd/{_LOG}", "r+b") as log:
             log.seek(found.st_size - KEPT_LOG_BYTES)
             end = log.read(KEPT_LOG_BYTES)
@@ -101,9 +99,9 @@ def _bound_log() -> None:
 
 
 def _kill_all(worker: int) -> int:
-    """Kill all below this process; returns the worker's wait status."""
+    """Kill everything below this process; returns the worker's wait status."""
     status = signal.SIGKILL.value
-    deadline = time.monotonic() + END_SECONDS
+    deadline = time.monotonic() + KILL_SECONDS
     # The children of a killed process become ours, so this reaches all of them.
     while (children := _children()) and time.monotonic() < deadline:
         for pid in children:

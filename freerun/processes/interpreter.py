@@ -1,11 +1,9 @@
-"""How another Python process of this run is started: it imports what this one imports.
+"""The command that starts another Python process of this run with the same imports.
 
-`python -m` would search the current directory first, so a user's `random.py` would hide Python's own, and a
-checkout would start its workers with another, installed freerun. Here the new process gets the same search path,
-in the same order, and the freerun that is running. The user's directory comes last (`config/user_code.py`).
+`python -m` would search the current directory first: a user's `random.py` would hide Python's, and a checkout
+would start its workers with an installed freerun. Here the new process gets the same search path in the same
+order, and the running freerun. The user's directory comes last (`config/user_code.py`).
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -28,7 +26,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def python_command(module: str, *, search_path: Sequence[str] | None = None) -> list[str]:
-    """`python -m module` with our search path, or another; if that is empty, the interpreter finds its own."""
+    """`python -m module` with this search path, or ours; if it is empty, the interpreter's default."""
     path = sys.path if search_path is None else search_path
     absolute = [os.path.abspath(entry) for entry in path]
     package = str(Path(freerun.__file__).resolve().parent)
@@ -36,6 +34,6 @@ def python_command(module: str, *, search_path: Sequence[str] | None = None) -> 
 
 
 def search_current_directory_last() -> None:
-    """Undo what `python -m` does to the search path of the process that it starts."""
+    """Undo what `python -m` did to this process's search path."""
     if not sys.flags.safe_path and sys.path and os.path.abspath(sys.path[0]) == os.getcwd():
         sys.path.append(sys.path.pop(0))

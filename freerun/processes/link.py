@@ -1,14 +1,14 @@
-"""The seam between the controller and its workers: a link to one of them, and what launches them.
+"""The seam between the controller and its workers: a `Link` to one worker, a `Launcher` that starts them.
 
-A worker is a module whose `__main__` serves typed messages (`parent.py`). Who gives it a process decides only
-where it runs: this machine (`local.py`), or a node of a Ray cluster (`freerun.backends.ray.cluster`). The worker
-cannot tell, and neither can the pools that talk to it.
+A worker is a module whose `__main__` serves typed messages (`parent.py`). The launcher decides only where it
+runs: on this machine (`local.py`), or on a node of a Ray cluster (`freerun.backends.ray.cluster`). Neither the
+worker nor the pools that talk to it can tell.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
+
+from freerun.types import WeightRoute
 
 M_co = TypeVar("M_co", covariant=True)
 Role = Literal["rollout", "trainer", "grader"]
@@ -19,12 +19,12 @@ class WorkerJob:
     """A worker to be started."""
 
     name: str
-    """For people and for its log; unique among the workers of a run."""
+    """For messages and its log; unique among the workers of a run."""
     role: Role
     module: str
     """Run as `python -m module`."""
-    has_weights: bool = False
-    """Whether it gets the buffers through which weights are published and loaded."""
+    weights: WeightRoute | None = None
+    """How it publishes or loads weights; None if it does neither."""
 
 
 class Link(Protocol[M_co]):
@@ -37,12 +37,12 @@ class Link(Protocol[M_co]):
 
     @property
     def is_placed(self) -> bool:
-        """Whether it has a machine to run on; until then it is not expected to say anything."""
+        """Whether it has a machine to run on; until then no message is expected."""
         ...
 
     @property
     def was_taken_away(self) -> bool:
-        """Whether its machine was lost or somebody killed it, rather than that it ended by itself.
+        """Whether it ended because its machine was lost or it was killed from outside, not by itself.
 
         Then a successor may do better, even if it was not ready yet. Known once it has ended.
         """
@@ -50,22 +50,22 @@ class Link(Protocol[M_co]):
 
     @property
     def seconds_silent(self) -> float:
-        """Time since it last said anything (`patience.py`); a healthy worker says once a second that it is alive.
+        """Awake seconds (`patience.py`) since its last message; a healthy worker sends one every second.
 
-        Only meaningful while somebody is in `receive`.
+        Only meaningful while a task is in `receive`.
         """
         ...
 
     def send(self, message: Any) -> None:
-        """Queue a message; never waits. A dead worker swallows it: `receive` tells of the death."""
+        """Queue a message; never waits. To a dead worker it is lost: `receive` reports the death."""
         ...
 
     async def receive(self) -> M_co | None:
-        """The worker's next message, or None when it is gone; cancelling it loses no message."""
+        """The worker's next message; None when it is gone. Cancelling it loses no message."""
         ...
 
     def kill(self) -> None:
-        """End the worker and all that it started, at once; a no-op when it has ended."""
+        """Kill the worker and all that it started; a no-op when it has ended."""
         ...
 
     async def wait(self, timeout_seconds: float) -> object:
@@ -78,12 +78,17 @@ class Link(Protocol[M_co]):
 
 
 class Launcher(Protocol):
-    """Gives workers a process and cores of their own."""
+    """Gives each worker a process and cores."""
+
+    @property
+    def weights(self) -> WeightRoute | None:
+        """How weights travel between its workers; None if the run publishes none."""
+        ...
 
     async def launch(self, job: WorkerJob, receives: Any) -> Link[Any]:
         """Start a worker; `receives` is the union of its messages to us. The same job again is its successor."""
         ...
 
     async def close(self) -> None:
-        """Let go of what the workers shared; their links are closed by whoever holds them."""
+        """Release what the workers shared; the owners of the links close them."""
         ...

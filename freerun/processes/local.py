@@ -1,34 +1,33 @@
-"""Launches workers as child processes of this one, each on the cores that were set aside for it."""
-
-from __future__ import annotations
+"""Launches workers as child processes, each on its cores."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from freerun.processes.child import Child
 from freerun.processes.link import WorkerJob
+from freerun.types import WeightRoute
 
 
 @dataclass(frozen=True)
 class Seat:
-    """What a worker gets of a machine."""
+    """A worker's share of a machine."""
 
     num_threads: int = 1
     cores: tuple[int, ...] = ()
-    """Empty leaves the choice to the kernel."""
+    """Empty: the kernel chooses."""
 
 
 class LocalLauncher:
     """Implements `link.Launcher`; a worker without a seat floats with one thread."""
 
-    def __init__(self, logs: Path, seats: Mapping[str, Seat], *, weight_buffers: Sequence[int] = ()) -> None:
+    def __init__(self, logs: Path, seats: Mapping[str, Seat], *, weights: WeightRoute | None = None) -> None:
         self._logs = logs
         self._seats = seats
-        self._weight_buffers = tuple(weight_buffers)
-        """Descriptors of shared memory, inherited by workers that have weights; ours to close."""
+        self.weights = weights
+        """Its descriptors are ours to close."""
 
     async def launch(self, job: WorkerJob, receives: Any) -> Child[Any]:
         seat = self._seats.get(job.name, Seat())
@@ -39,10 +38,10 @@ class LocalLauncher:
             log_path=self._logs / f"{job.name}.log",
             num_threads=seat.num_threads,
             cores=seat.cores,
-            inherited_fds=self._weight_buffers if job.has_weights else (),
+            inherited_fds=job.weights.descriptors if job.weights else (),
         )
 
     async def close(self) -> None:
-        for descriptor in self._weight_buffers:
+        for descriptor in self.weights.descriptors if self.weights else ():
             os.close(descriptor)
-        self._weight_buffers = ()
+        self.weights = None

@@ -1,13 +1,11 @@
-"""The child's side of a worker process: connect to the parent, never outlive it, wait for it only when told to.
+"""The child's side of a worker process: connects to the parent and never outlives it.
 
     main loop ──send──► writer thread ──► socket ──► parent
     main loop ◄─queue── reader thread ◄── socket ◄── parent
 
-Sending only queues, so that a slow controller never holds up an engine's step (`send_now` does not). When the
-parent is gone the process ends at once, whatever it is doing: there is nobody left to work for.
+`send` only queues, so a slow controller never holds up an engine's step; `send_now` waits. When the parent is
+gone the process ends immediately, busy or not.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -36,31 +34,27 @@ FIRST_MESSAGE_SECONDS = 60.0
 
 def _die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent was gone before we asked. Its pid is compared, not 1: in a container the controller may
-    # itself be process 1, and under a subreaper orphans are adopted by another.
+    # The parent may be gone already. Compared with its pid, not with 1: in a container the controller may be
+    # process 1, and a subreaper adopts orphans.
     if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def _ignore_signal(signum: int, frame: FrameType | None) -> None:
-    # A handler rather than SIG_IGN, which programs started by a grader would inherit: they could then
-    # not be ended with `terminate()`.
+    # A handler rather than SIG_IGN: programs started by a grader would inherit SIG_IGN, and `terminate()` would
+    # not end them.
     pass
 
 
 class Parent(Generic[M]):
     """Typed messages from and to the process that started this one."""
 
-    def __init__(
-        self, sock: socket.socket, message_type: Any, *, num_threads: int = 1, weight_buffers: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, sock: socket.socket, message_type: Any, *, num_threads: int = 1) -> None:
         self.num_threads = num_threads
-        """How many this worker may compute with: as many as it has cores to itself, where it has any."""
-        self.weight_buffers = weight_buffers
-        """Inherited descriptors of the memory through which weights travel; empty for a worker without any."""
+        """How many threads this worker may compute with: one per core, if it has cores to itself."""
         self._socket = sock
         self._reader: FrameReader[M] = FrameReader(sock, message_type)
-        self._inbox: queue.SimpleQueue[M] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[M | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._writer_thread = threading.Thread(target=self._write, daemon=True)
@@ -69,25 +63,29 @@ class Parent(Generic[M]):
         threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, message: Any) -> None:
-        """Queue a message; a message that cannot be encoded raises here, where its sender is."""
+        """Queue a message; one that cannot be encoded raises here, in the sender."""
         self._outbox.put(to_frame(message))
 
     def send_now(self, message: Any) -> None:
         """Send a message before returning, ahead of those that are queued.
 
-        For a worker whose next work may keep the thread that sends the others from running, or end the process.
+        For a worker whose next work may block the sending thread or end the process.
         """
         self._write_frame(to_frame(message))
 
     def receive(self, timeout_seconds: float) -> M | None:
-        """The next message, or None if there is none within `timeout_seconds` (0: only what has arrived)."""
+        """The next message; None after `timeout_seconds` (0: only what has arrived), or when woken."""
         try:
             return self._inbox.get(timeout=timeout_seconds) if timeout_seconds else self._inbox.get_nowait()
         except queue.Empty:
             return None
 
+    def wake(self) -> None:
+        """End the present or the next `receive` without a message; may be called from any thread."""
+        self._inbox.put(None)
+
     def receive_first(self, kind: type[F]) -> F:
-        """The message that a worker is started with."""
+        """The first message to a worker."""
         first = self.receive(FIRST_MESSAGE_SECONDS)
         if not isinstance(first, kind):
             raise WorkerError(
@@ -105,12 +103,12 @@ class Parent(Generic[M]):
             while (message := self._reader.read()) is not None:
                 self._inbox.put(message)
         except BaseException:  # noqa: BLE001 - the edge of a thread
-            # A thread that merely died would leave a worker that waits for ever.
+            # If only the thread died, the worker would wait forever.
             exit_with_traceback()
         os._exit(0)
 
     def _beat(self) -> None:
-        # From a thread: it tells of a process that is stopped or gone, not of one that is busy.
+        # From a thread: silence means that the process is stopped or gone, not that it is busy.
         while True:
             self.send(Alive())
             time.sleep(HEARTBEAT_SECONDS)
@@ -128,7 +126,7 @@ class Parent(Generic[M]):
 
 
 def exit_with_traceback() -> NoReturn:
-    """End the process: one line if a user can act on the exception, or a limit was reached, else its traceback."""
+    """End the process; print one line if the user can act on the exception, else its traceback."""
     # Into the log, whose tail the parent quotes when it reports the death.
     error = sys.exception()
     if error is not None and (shortage := describe_shortage(error)):
@@ -144,22 +142,19 @@ def exit_with_traceback() -> NoReturn:
 def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
     """The whole `__main__` of a worker module: argv is what `Child.start` gave it."""
     descriptor, cores, parent_pid = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    num_threads, buffers = int(sys.argv[4]), tuple(int(number) for number in sys.argv[5].split(",") if number)
     _die_with_parent(parent_pid)
-    # The controller decides when a worker ends; a signal sent to the whole group must not pre-empt it.
+    # The controller decides when a worker ends, not a signal to the whole group.
     signal.signal(signal.SIGINT, _ignore_signal)
     signal.signal(signal.SIGTERM, _ignore_signal)
-    # Ray blocks SIGINT in what it starts, and the mask is inherited: a grader could not interrupt its programs.
+    # Ray blocks SIGINT in its processes, and the mask is inherited: a grader could not interrupt its programs.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    # Popen made it inheritable; a program that this worker starts must not hold the connection open.
+    # Popen made it inheritable; programs that this worker starts must not hold the connection open.
     os.set_inheritable(descriptor, False)
     if cores:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     try:
-        parent: Parent[M] = Parent(
-            socket.socket(fileno=descriptor), message_type, num_threads=num_threads, weight_buffers=buffers
-        )
+        parent: Parent[M] = Parent(socket.socket(fileno=descriptor), message_type, num_threads=int(sys.argv[4]))
         serve(parent)
     except BaseException:  # noqa: BLE001 - the edge of the process
         exit_with_traceback()

@@ -1,11 +1,9 @@
-"""Time for which this process could hear its workers: what their silence is measured in.
+"""Awake time: the seconds in which this process could have heard its workers. Their silence is measured in it.
 
-A controller that is stopped (Ctrl-Z, a suspended machine) or too busy to read hears nothing, whatever its workers
-say. When it continues, the timers that were due fire before the first message is read. By the event loop's clock
-every worker was silent; by this clock no time has passed.
+A controller that is stopped (Ctrl-Z, a suspended machine) or too busy to read hears nothing. When it continues,
+due timers fire before the first message is read: by the event loop's clock every worker was silent, by this
+clock no time has passed.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +11,7 @@ from typing import TypeVar
 
 TICK_SECONDS = 1.0
 MAX_TICK_SECONDS = 3.0
-"""A tick that took longer than this was no waiting for workers: it does not count at all."""
+"""A tick that took longer does not count: the process was not listening."""
 R = TypeVar("R")
 
 
@@ -27,7 +25,7 @@ class AwakeClock:
         loop.call_later(TICK_SECONDS, self._tick)
 
     def time(self) -> float:
-        """Seconds awake; what has passed since the last tick is taken back if it turns out to be too long."""
+        """Seconds awake; the time since the last tick counts only if it is short enough."""
         since = self._loop.time() - self._last_tick
         return self._awake + (since if since <= MAX_TICK_SECONDS else 0.0)
 
@@ -51,9 +49,9 @@ def awake_clock() -> AwakeClock:
 
 
 async def within(seconds: float, wait: Callable[[], Awaitable[R]]) -> R:
-    """What `wait()` returns, or a `TimeoutError` after this many seconds awake.
+    """The result of `wait()`; raises `TimeoutError` after this many awake seconds.
 
-    A wait that only seemed to take too long is cancelled and called again, so cancelling it must lose nothing.
+    If the process was asleep in between, `wait` is cancelled and called again: cancelling it must lose nothing.
     """
     clock = awake_clock()
     deadline = clock.time() + seconds

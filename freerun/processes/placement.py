@@ -1,15 +1,13 @@
-"""Which cores each worker of a machine stays on: its own, as far as there are enough.
+"""Which cores each worker of a machine is pinned to.
 
-Two torch processes on the same cores collapse (OpenMP teams spin), so rollout workers and trainer ranks are pinned
-to disjoint cores. Graders and the controller are light and float.
+Two torch processes on the same cores collapse (OpenMP teams spin), so rollout workers and trainer ranks are
+pinned to disjoint cores. Graders and the controller are light and float.
 
-Workers of one thread have no team that could spin. Where there are cores enough for all of one role, but not for
-both, rollout workers and trainer ranks meet on a core: one computes while the other waits.
+Workers with one thread have no team that could spin. If there are enough cores for each role but not for both, a
+rollout worker and a trainer rank share a core: one computes while the other waits.
 
     2 cores, 2 rollout workers, 1 trainer     core 0: rollout-0     core 1: rollout-1, trainer
 """
-
-from __future__ import annotations
 
 import os
 from dataclasses import dataclass
@@ -24,11 +22,12 @@ class Placement:
 
     seats: dict[str, Seat]
     is_crowded: bool
-    """More threads than cores, and no way to share them: nothing is pinned."""
+    """More threads than cores and no way to share them: nothing is pinned."""
 
 
 def rollout_names(recipe: Recipe) -> list[str]:
-    return [f"rollout-{index}" for index in range(recipe.engine.num_workers)]
+    """None for SFT alone."""
+    return [f"rollout-{index}" for index in range(recipe.engine.num_workers if recipe.generates else 0)]
 
 
 def trainer_names(recipe: Recipe) -> list[str]:

@@ -1,16 +1,14 @@
-"""What a machine ran out of, in words: open files, processes and threads. The limits are the user's to raise."""
-
-from __future__ import annotations
+"""Errors of a machine that ran out of files, processes or threads, with the limit and how to raise it."""
 
 import errno
 import resource
 
 NO_THREAD = "can't start new thread"
-"""All that Python says."""
+"""Python's message; it has no other sign."""
 
 
 def describe_shortage(error: BaseException) -> str:
-    """Which limit was reached and how to raise it; empty if the error is of another kind."""
+    """Which limit was reached and how to raise it; empty for other errors."""
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.EMFILE, errno.ENFILE):
         return f"too many open files: the limit is {_limit(resource.RLIMIT_NOFILE)}; raise it with ulimit -n 1024"

@@ -1,16 +1,15 @@
-"""The parent's side of a worker process: start it, pass frames to and from it, end it, and know why it ended.
+"""The parent's side of a worker process: start it, pass frames to and from it, end it, say why it ended.
 
-It knows nothing of what the frames say: `child.py` gives them types, a host on another machine passes them on.
+It does not look into the frames: `child.py` gives them types, a host on another machine passes them on.
 
-A child gets one end of a socket pair and nothing else: no port, no file, no name that could be left
-behind. It dies with its parent in every case, kill -9 included: it asks the kernel for a signal on the
-parent's death, and the socket closes (`parent.py`). It runs in its own session, so that Ctrl-C in the
-terminal reaches only the controller, and so that killing it takes its own children along. What it
-started is killed too when it dies by itself, except for what moved to a session of its own; of workers that run
-other people's code, that too (`guard.py`).
-
-The kernel ties "the parent's death" to the thread that started the child: start children from the
-thread of the event loop, never from a helper thread that ends.
+- A child gets one end of a socket pair and nothing else: no port, file or name could be left behind.
+- It always dies with its parent, kill -9 included: it asks the kernel for a signal on the parent's death, and the
+  socket closes (`parent.py`). The kernel ties "the parent's death" to the thread that started the child: start
+  children from the event loop's thread, never from a helper thread that ends.
+- It runs in its own session: Ctrl-C in the terminal reaches only the controller, and killing it kills its
+  children.
+- What it started is killed too when it dies by itself, except for programs in other sessions. For workers that run
+  user code these are killed as well (`guard.py`).
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from freerun.errors import WorkerError
 from freerun.processes.frames import FrameStream
 from freerun.processes.interpreter import python_command
-from freerun.processes.log_file import open_log
 from freerun.processes.shortage import describe_shortage
 
 LOG_TAIL_BYTES = 4000
 SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-"""Of a cluster. Graders run other people's code, which has no business there, and no worker needs them."""
+"""Of a cluster. Graders run user code, which must not see them, and no worker needs them."""
 
 
 def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence[int]) -> dict[str, str]:
     threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    # OpenMP teams that spin while they wait and share cores with others are ten times slower; a child that
-    # has its cores to itself may spin, which halves the cost of many small operations.
+    # OpenMP teams that spin on shared cores are ten times slower. A child that has its cores to itself may spin,
+    # which halves the cost of many small operations.
     waiting = {} if cores else {"OMP_WAIT_POLICY": "PASSIVE"}
     known = {name: value for name, value in inherited.items() if name not in SECRETS}
     return known | threads | waiting | {"TOKENIZERS_PARALLELISM": "false"}
 
 
 def _descendants(pid: int) -> list[int]:
-    """Pids of everything below a living process, those that made sessions of their own included."""
+    """Pids of everything below a living process, other sessions included."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -62,12 +61,21 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def open_log(path: Path) -> FileIO:
+    """Open a log of the run for appending, unbuffered, readable by the user only.
+
+    Refuses a symbolic link: in a copied run it may lead to any file.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
+
+
 def log_tail(path: Path, start: int) -> str:
-    """The end of a worker's log, as the last part of a sentence about it; empty if there is none to be read."""
+    """The end of a worker's log, to be appended to a sentence; empty if there is none."""
     with contextlib.suppress(OSError), path.open("rb") as log:
-        # A restarted worker appends to its predecessor's log: quote only what is its own.
+        # A restarted worker appends to its predecessor's log: quote only its own part.
         size = path.stat().st_size
-        is_cut = size < start  # by the guard (`guard.py`): all that is left is its own
+        is_cut = size < start  # by `guard.py`: what is left is its own
         log.seek(max(0 if is_cut else start, size - LOG_TAIL_BYTES))
         tail = log.read().decode(errors="replace").strip()
         if tail:
@@ -112,12 +120,11 @@ class WorkerProcess:
         search_path: Sequence[str] | None = None,
     ) -> WorkerProcess:
         """Run `python -m module` in `directory` with a connected socket; `search_path` as in `python_command`."""
-        fds = ",".join(map(str, inherited_fds))
         try:
             return await cls._start(
                 name,
                 python_command(module, search_path=search_path),
-                [",".join(map(str, cores)), str(os.getpid()), str(num_threads), fds],
+                [",".join(map(str, cores)), str(os.getpid()), str(num_threads)],
                 log_path,
                 inherited_fds,
                 env=_environment(environment, num_threads, cores),
@@ -136,11 +143,11 @@ class WorkerProcess:
         inherited_fds: Sequence[int],
         **options: Any,
     ) -> WorkerProcess:
-        """Start the command with the number of its socket and the arguments; an error leaves nothing behind."""
+        """Start the command with its socket's number and the arguments; an error leaves nothing behind."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        # Nothing is awaited once the process exists, so a cancelled start leaves none behind.
+        # Nothing is awaited once the process exists: a cancelled start leaves none behind.
         with theirs:
             streams = await asyncio.open_connection(sock=ours)
             try:
@@ -160,7 +167,7 @@ class WorkerProcess:
                 raise
         try:
             return cls(name, process, log_path, log_start, streams)
-        except OSError:  # no descriptor is left to watch it with
+        except OSError:  # too many open files to watch it
             process.kill()
             process.wait()
             streams[1].close()
@@ -176,21 +183,21 @@ class WorkerProcess:
 
     @property
     def was_taken_away(self) -> bool:
-        """Whether a signal ended it that was not ours: kill -9, or a kernel out of memory."""
+        """Whether a signal that was not ours ended it: kill -9, or the kernel out of memory."""
         status = self._process.poll()
         return status is not None and status < 0 and not self._is_ended_by_us
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame; never waits. A dead child swallows it: `read` tells of the death."""
+        """Queue a frame; never waits. To a dead child it is lost: `read` reports the death."""
         with contextlib.suppress(ConnectionError, RuntimeError):
             self._writer.write(frame)
 
     async def read(self) -> bytes | None:
-        """The body of the child's next frame, or None when it is gone; cancelling it loses no frame."""
+        """The body of the child's next frame; None when it is gone. Cancelling it loses no frame."""
         return await self._frames.read()
 
     def kill(self) -> None:
-        """End the process and all that it started, at once; a no-op when it has ended."""
+        """Kill the process and all that it started; a no-op when it has ended."""
         is_running = self._pidfd is not None and self.is_alive
         self._is_ended_by_us |= is_running
         descendants = _descendants(self.pid) if is_running else []
@@ -201,8 +208,8 @@ class WorkerProcess:
         self._writer.close()
 
     def _kill_group(self) -> None:
-        """Kill the process, or what it left behind when it ended: once, while its pid cannot be another's."""
-        # A forked child that outlives the process would also hold the socket open, and `receive` with it.
+        """Kill the process, or what it left behind: once, while its pid cannot be reused."""
+        # A forked child that outlives the process would hold the socket open, and `receive` would not end.
         if self._pidfd is None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -212,7 +219,7 @@ class WorkerProcess:
         self._pidfd = None
 
     async def wait(self, timeout_seconds: float) -> int | None:
-        """Exit status, or None if it is still alive after `timeout_seconds`."""
+        """Exit status; None if it is still alive after `timeout_seconds`."""
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         while self.is_alive and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)

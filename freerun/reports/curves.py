@@ -1,10 +1,8 @@
 """Several runs as one curve: their mean over a common axis, with the interval over seeds.
 
-Runs meet on no common grid: seconds never agree, and an evaluation may be skipped in one of them. So each run
-is a line between its own points, and lines are averaged where all of them are defined.
+Runs share no grid: seconds never agree, and one run may skip an evaluation. Each run is a line between its
+points, and the lines are averaged where all of them are defined.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +17,12 @@ from freerun.reports.record import Point
 Numbers = NDArray[np.float64]
 Axis = Literal["step", "seconds", "trained_tokens"]
 MAX_POINTS = 60
-"""Of one curve: more are averaged over consecutive steps, or noise hides the course."""
+"""Of one curve. Longer series are averaged over consecutive steps to show the trend."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of the mean; `low` and `high` are nan for a single run."""
+    """Points of the mean; `low` and `high` are nan for a single seed."""
 
     x: Numbers
     mean: Numbers
@@ -37,7 +35,7 @@ def mean_curve(
 ) -> Curve | None:
     """The mean over the runs that have points, from where the last begins to where the first ends.
 
-    Runs of one of the `seeds`, one for each run, count once, as their mean; without seeds each run has its own.
+    `seeds` has the seed of each run: runs of the same seed count once, as their mean. By default all differ.
     """
     seed_of_line = [seed for seed, points in zip(seeds or range(len(runs)), runs, strict=True) if points]
     lines = [_line(points, axis, bin_size) for points in runs if points]
@@ -51,12 +49,12 @@ def mean_curve(
         [of_lines[np.array(seed_of_line) == seed].mean(axis=0) for seed in dict.fromkeys(seed_of_line)]
     )
     estimates = [t_interval(column.tolist()) for column in values.T]
-    mean, low, high = (np.array([getattr(e, name) for e in estimates]) for name in ("mean", "low", "high"))
+    mean, low, high = (np.array([getattr(e, name) for e in estimates]) for name in ("value", "low", "high"))
     return Curve(grid, mean, low, high)
 
 
 def bin_size_for(runs: Sequence[Sequence[Point]]) -> int:
-    """Consecutive points to average so that the longest run has at most `MAX_POINTS`."""
+    """How many consecutive points to average to fit the longest run into `MAX_POINTS`."""
     return max(1, -(-max((len(points) for points in runs), default=0) // MAX_POINTS))
 
 

@@ -1,10 +1,8 @@
-"""The figures. matplotlib is imported where something is drawn: tables and CSV need none.
+"""The figures. matplotlib is imported only to draw: tables and CSV work without it.
 
-Colours are those of Okabe and Ito, told apart by every kind of colour vision; markers and dashes repeat what
-colours say. A band or a bar is always the 95 % interval over seeds; a band that would hide the lines is left out.
+Colours are Okabe and Ito's, safe for colour-blind readers; markers and dashes repeat what they say. Bands and bars
+are 95 % intervals over seeds. A band that would hide the lines is left out.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,13 +12,13 @@ from typing import Any
 
 from freerun.errors import FreerunError
 from freerun.events.accuracy import percent
+from freerun.events.pass_at_k import Estimate
 from freerun.reports.curves import Axis, Curve, bin_size_for, mean_curve
-from freerun.reports.grouping import RunGroup
-from freerun.reports.intervals import Estimate
+from freerun.reports.groups import GroupSummary, RunGroup
 from freerun.reports.record import HELD_OUT
 
 MIN_SEEDS_OF_A_BAND = 3
-"""The interval of two seeds is 12.7 standard errors to each side: wider than anything there is to see."""
+"""The interval of two seeds is 12.7 standard errors to each side: too wide to show."""
 MAX_BANDS = 6
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -40,10 +38,10 @@ STYLE: Any = {
     "figure.dpi": 150,
     "figure.constrained_layout.w_pad": 0.09,
     "figure.constrained_layout.h_pad": 0.09,
-    "text.parse_math": False,  # labels come from files: a dollar is a dollar
+    "text.parse_math": False,  # labels come from files: a dollar is just a dollar
 }
 MAX_HALF_LABEL = 85
-"""Characters of a legend's label of which two fit side by side."""
+"""Characters; two shorter labels fit side by side in the legend."""
 PANELS: tuple[tuple[str, Axis, str, str, str], ...] = (
     (HELD_OUT, "step", "Held-out accuracy by step", "step", "accuracy"),
     (HELD_OUT, "seconds", "Held-out accuracy by time", "seconds of training", "accuracy"),
@@ -55,9 +53,9 @@ PANELS: tuple[tuple[str, Axis, str, str, str], ...] = (
 
 
 def require_matplotlib() -> None:
-    """Fail before the work whose figure could not be drawn."""
+    """Fail before the work, not when its figure is drawn."""
     try:
-        import matplotlib  # noqa: F401 - only to see whether it is there
+        import matplotlib  # noqa: F401 - is it installed?
     except ImportError:
         raise FreerunError(
             "figures need matplotlib, which is not installed; pip install 'freerun[plots]'"
@@ -66,7 +64,7 @@ def require_matplotlib() -> None:
 
 @contextmanager
 def _figure(path: Path, width: float, height: float) -> Iterator[Any]:
-    """A figure in the house style, saved when it is drawn; no global state, no window."""
+    """A figure in our style, saved at the end of the block; no global state, no window."""
     require_matplotlib()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -78,7 +76,7 @@ def _figure(path: Path, width: float, height: float) -> Iterator[Any]:
 
 
 def draw_comparison(groups: Sequence[RunGroup], path: Path) -> None:
-    """Six panels: accuracy over each axis, and what training looked like on the way."""
+    """Six panels: accuracy over each axis, and what training looked like."""
     legend_inches = 0.25 * len(groups) + 0.1
     with _figure(path, 11, 6.2 + legend_inches) as figure:
         panels = figure.subplots(2, 3)
@@ -93,13 +91,13 @@ def draw_comparison(groups: Sequence[RunGroup], path: Path) -> None:
 
 
 def _has_band(group: RunGroup, num_groups: int) -> bool:
-    return group.num_seeds >= MIN_SEEDS_OF_A_BAND and num_groups <= MAX_BANDS
+    return len(group.by_seed) >= MIN_SEEDS_OF_A_BAND and num_groups <= MAX_BANDS
 
 
 def _legend(group: RunGroup, *, has_band: bool) -> str:
-    num_runs = len(group.records)
-    what = f"{num_runs} seeds: mean{' and 95 % interval' if has_band else ''}" if num_runs > 1 else "1 seed"
-    # matplotlib leaves a label that begins with an underscore out.
+    num_seeds = len(group.by_seed)
+    what = f"{num_seeds} seeds: mean{' and 95 % interval' if has_band else ''}" if num_seeds > 1 else "1 seed"
+    # matplotlib hides labels that begin with an underscore.
     return f"{' ' if group.label.startswith('_') else ''}{group.label}   ({what})"
 
 
@@ -117,7 +115,7 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
         values += curve.mean.tolist() if curve else []
         lowest, highest = min([lowest, *values]), max([highest, *values])
     if lowest < math.inf:
-        # By the values, not the bands: that of two seeds can be ten times as wide as all there is to see.
+        # By the values, not the bands: the band of a few seeds can be many times wider than the curves.
         margin = 0.12 * (highest - lowest) or 0.1
         bounds = (lowest - margin, highest + margin)
         panel.set_ylim(_within_shares(*bounds) if is_accuracy else bounds)
@@ -136,7 +134,7 @@ def _draw_curve(panel: Any, curve: Curve | None, index: int, *, has_band: bool) 
         return panel.plot([], [], **look)[0]
     if has_band:
         panel.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
-    marker = MARKERS[index % len(MARKERS)] if len(curve.x) == 1 else ""  # a line needs two points to be seen
+    marker = MARKERS[index % len(MARKERS)] if len(curve.x) == 1 else ""  # a line needs two points to show
     return panel.plot(curve.x, curve.mean, marker=marker, linewidth=1.8, **look)[0]
 
 
@@ -149,51 +147,53 @@ def _percent(value: float, position: object) -> str:
 
 
 def _within_shares(low: float, high: float) -> tuple[float, float]:
-    """Limits for an axis of shares; the interval of few seeds may reach beyond what a share can be."""
+    """Limits for an axis of shares; the interval of few seeds may go beyond 0 or 1."""
     return max(low, -0.02), min(high, 1.02)
 
 
-def draw_by_eta(
-    etas: Sequence[str],
-    accuracy: dict[str, list[Estimate]],
-    throughput: dict[str, list[Estimate]],
+def draw_by_value(
+    path: Path,
+    key: str,
+    values: Sequence[str],
+    lines: dict[str, list[GroupSummary]],
     *,
     before_training: float,
-    path: Path,
 ) -> None:
-    """Accuracy and throughput against the bound, a line per objective with its estimates in the order of etas."""
-    with _figure(path, 9.6, 4.2) as figure:
+    """Accuracy and throughput against the values of a key; each line has a summary for each value."""
+    legend_inches = 0.25 * -(-len(lines) // 2)
+    with _figure(path, 9.6, 4.0 + legend_inches) as figure:
         left, right = figure.subplots(1, 2)
-        _draw_by_category(left, etas, accuracy)
-        _draw_by_category(right, etas, throughput)
-        # In words: as a line, far below, it would squeeze what is to be seen into a corner.
+        _draw_lines(left, values, {label: [s["final_accuracy"] for s in line] for label, line in lines.items()})
+        _draw_lines(
+            right, values, {label: [s["tokens_per_second"] for s in line] for label, line in lines.items()}
+        )
+        # In words: drawn as a line, far below, it would squeeze the rest into a corner.
         before = f" (before: {percent(before_training)})" if math.isfinite(before_training) else ""
-        left.set(title=f"Held-out accuracy after training{before}", ylabel="accuracy")
+        left.set(title=f"Held-out accuracy after training{before}", ylabel="accuracy", xlabel=key)
         left.set_ylim(_within_shares(*left.get_ylim()))
         left.yaxis.set_major_formatter(_percent)
-        right.set(title="Throughput", ylabel="trained completion tokens per second")
+        right.set(title="Throughput", ylabel="trained completion tokens per second", xlabel=key)
         right.set_ylim(bottom=0)
         right.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
-        for panel in (left, right):
-            panel.set_xlabel("η, largest staleness allowed (versions)")
         handles, labels = left.get_legend_handles_labels()
-        labels = [f"{label} (mean and 95 % interval over seeds)" for label in labels]
+        labels = [f"{label} (mean and 95 % interval)".strip() for label in labels]
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
 
 
-def _draw_by_category(panel: Any, etas: Sequence[str], lines: dict[str, list[Estimate]]) -> None:
-    """Evenly spaced categories; objectives stand a little beside each other so that no bar hides another."""
-    panel.set_xticks(range(len(etas)), ["∞" if eta == "inf" else eta for eta in etas])
-    panel.set_xlim(-0.5, len(etas) - 0.5)
+def _draw_lines(panel: Any, values: Sequence[str], lines: dict[str, list[Estimate]]) -> None:
+    """Values are evenly spaced categories. Lines are shifted a little to keep their bars apart."""
+    panel.set_xticks(range(len(values)), values)
+    panel.set_xlim(-0.5, len(values) - 0.5)
     panel.grid(axis="x", visible=False)
-    for index, (objective, estimates) in enumerate(lines.items()):
-        shift = 0.12 * (index - (len(lines) - 1) / 2)
-        known = [(place + shift, e) for place, e in enumerate(estimates) if math.isfinite(e.mean)]
+    for index, (label, estimates) in enumerate(lines.items()):
+        shift = min(0.12, 0.6 / len(lines)) * (index - (len(lines) - 1) / 2)
+        known = [(place + shift, e) for place, e in enumerate(estimates) if math.isfinite(e.value)]
+        errors = [[e.value - e.low, e.high - e.value] if e.has_interval else [0.0, 0.0] for _, e in known]
         panel.errorbar(
             [x for x, _ in known],
-            [e.mean for _, e in known],
-            yerr=[e.half_width if e.has_interval else 0.0 for _, e in known],
-            label=objective,
+            [e.value for _, e in known],
+            yerr=[[low for low, _ in errors], [high for _, high in errors]],
+            label=f" {label}",
             color=COLOURS[index % len(COLOURS)],
             marker=MARKERS[index % len(MARKERS)],
             linestyle=DASHES[index % len(DASHES)],

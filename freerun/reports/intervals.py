@@ -1,55 +1,38 @@
-"""95 % confidence intervals over seeds, by Student's t: mean ± t(n - 1) s / sqrt(n).
+"""95 % intervals over seeds by Student's t: mean ± t(n - 1) s / sqrt(n).
 
-Another seed would fall elsewhere. The interval over the prompts of one evaluation is another one: it is recorded
-with the evaluation (`events/pass_at_k.py`).
+They say where another seed would land. Intervals over prompts are in `events/pass_at_k.py`.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cache
+
+from freerun.events.pass_at_k import Estimate
 
 LEVEL = 0.95
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean with its interval; `low` and `high` are nan when one value is all there is."""
-
-    mean: float
-    low: float
-    high: float
-    num: int
-    """Values that were averaged."""
-
-    @property
-    def has_interval(self) -> bool:
-        return math.isfinite(self.low)
-
-    @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
+def mean(values: Iterable[float]) -> float:
+    """The mean of the values that are not nan; nan if there are none."""
+    known = [value for value in values if math.isfinite(value)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def t_interval(values: Sequence[float]) -> Estimate:
-    """The mean of independent values; what is not a number says nothing and is left out."""
+    """The mean of independent values; nan values are left out, and a single value has no interval."""
     known = [value for value in values if math.isfinite(value)]
-    if not known:
-        return Estimate(math.nan, math.nan, math.nan, 0)
-    mean = math.fsum(known) / len(known)
-    if len(known) == 1:
-        return Estimate(mean, math.nan, math.nan, 1)
-    variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
+    centre = mean(known)
+    if len(known) < 2:
+        return Estimate(centre, math.nan, math.nan)
+    variance = math.fsum((value - centre) ** 2 for value in known) / (len(known) - 1)
     half = t_quantile(len(known) - 1) * math.sqrt(variance / len(known))
-    return Estimate(mean, mean - half, mean + half, len(known))
+    return Estimate(centre, centre - half, centre + half)
 
 
 @cache
 def t_quantile(degrees: int) -> float:
-    """The t with `LEVEL` of the distribution between -t and t, by bisection: scipy would be a heavy guest."""
-    low, high = 0.0, 13.0  # one degree of freedom has the widest, 12.706
+    """The t with `LEVEL` of the distribution between -t and t, by bisection, to avoid a scipy dependency."""
+    low, high = 0.0, 13.0  # one degree of freedom has the largest, 12.706
     for _ in range(60):
         middle = (low + high) / 2
         if central_probability(middle, degrees) < LEVEL:
@@ -60,7 +43,7 @@ def t_quantile(degrees: int) -> float:
 
 
 def central_probability(t: float, degrees: int) -> float:
-    """P(-t < T < t) for a whole number of degrees of freedom: a finite sum, exact for each parity."""
+    """P(-t < T < t) for an integer number of degrees of freedom: an exact, finite sum for each parity."""
     angle = math.atan(t / math.sqrt(degrees))
     cosine = math.cos(angle)
     is_odd = degrees % 2 == 1

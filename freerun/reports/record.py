@@ -1,14 +1,12 @@
-"""One run as the reports see it: its settings, its curves, and the few numbers it comes down to.
+"""One run as reports see it: its settings, its series, and the few numbers it comes down to.
 
-Everything comes from the run's directory: config.toml and the store. `seconds` here are seconds of training, the
+Everything is read from the run directory: config.toml and the store. `seconds` are seconds of training, the
 run's clock without its pauses:
 
     start-ups       from the start of a session to its first weights in the engines, warm start included
-    evaluations     of a synchronous run, which waits for each; others sample them beside their rollouts, and
-                    what that costs stays in
+    evaluations     of a synchronous run, which waits for each. Other runs sample them beside their rollouts;
+                    that cost stays in
 """
-
-from __future__ import annotations
 
 import math
 import tomllib
@@ -21,41 +19,23 @@ from typing import Any
 
 from freerun.errors import FreerunError
 from freerun.events.events import AnyEvent, RunFinished, RunStarted, WeightsLoaded
-from freerun.events.reader import EvalRow, RunReader, RunSummary, StepRow
-from freerun.events.schema import Rewound
+from freerun.events.reader import RunReader, RunSummary
+from freerun.events.schema import EvalRow, Rewound, StepRow
+from freerun.reports.intervals import mean
+from freerun.session.run_directory import CONFIG_FILE
 
-CONFIG_FILE = "config.toml"
 HELD_OUT = "held_out_accuracy"
-"""The one series that comes from evaluations; all others are the metrics of the steps, by their names."""
+"""The only series that comes from evaluations; the others are metrics of the steps, by name."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a series, and where it stands on each of the axes."""
+    """One value of a series and its place on each axis."""
 
     step: int
     seconds: float
     trained_tokens: float
     value: float
-
-
-@dataclass(frozen=True)
-class RunNumbers:
-    """What a run comes down to; nan where the run never got so far."""
-
-    first_accuracy: float
-    """Held out, at version 0."""
-    final_accuracy: float
-    best_accuracy: float
-    tokens_per_second: float
-    """Completion tokens trained on, by seconds of training."""
-    seconds: float
-    trained_tokens: float
-    staleness_mean: float
-    """Over all trajectories trained on; the bound says only what it cannot exceed."""
-    staleness_max: float
-    metrics: dict[str, float]
-    """The mean over the steps of each metric in the store."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +49,7 @@ class RunRecord:
     steps: list[StepRow]
     evals: list[EvalRow]
     pauses: list[tuple[float, float]]
-    """From when to when on the run's clock; see the module."""
+    """Begin and end on the run's clock; see the module docstring."""
     wall_seconds: float
     """The run's clock at its last event."""
 
@@ -87,7 +67,7 @@ class RunRecord:
 
     @property
     def final_eval(self) -> EvalRow | None:
-        """The last evaluation that came to an accuracy."""
+        """The last evaluation that has an accuracy."""
         return next((row for row in reversed(self.evals) if math.isfinite(row.accuracy)), None)
 
     def metric_names(self) -> list[str]:
@@ -96,7 +76,7 @@ class RunRecord:
         return [*([HELD_OUT] if self.evals else []), *sorted(names)]
 
     def series(self, metric: str) -> list[Point]:
-        """A metric over the run; an accuracy stands where its version was made, not where it was measured."""
+        """A metric over the run; an accuracy is placed where its version was made, not where it was measured."""
         if metric == HELD_OUT:
             values = {row.version: row.accuracy for row in self.evals}
         else:
@@ -107,23 +87,26 @@ class RunRecord:
             if version in self._axes and math.isfinite(value)
         ]
 
-    def numbers(self) -> RunNumbers:
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """What the run comes down to, then the mean of each metric over its steps; nan where there is none."""
         accuracies = [row.accuracy for row in self.evals if math.isfinite(row.accuracy)]
         seconds, tokens = self._axes[max(self._axes)]
         staleness: Counter[int] = Counter()
         for step in self.steps:
             staleness.update(step.staleness_counts)
-        return RunNumbers(
-            first_accuracy=next((row.accuracy for row in self.evals if row.version == 0), math.nan),
-            final_accuracy=accuracies[-1] if accuracies else math.nan,
-            best_accuracy=max(accuracies, default=math.nan),
-            tokens_per_second=tokens / seconds if seconds > 0 else math.nan,
-            seconds=seconds if self.steps else math.nan,
-            trained_tokens=tokens,
-            staleness_mean=_mean(staleness.elements()),
-            staleness_max=float(max(staleness)) if staleness else math.nan,
-            metrics={n: _mean(p.value for p in self.series(n)) for n in self.metric_names() if n != HELD_OUT},
-        )
+        numbers = {
+            "first_accuracy": next((row.accuracy for row in self.evals if row.version == 0), math.nan),
+            "final_accuracy": accuracies[-1] if accuracies else math.nan,
+            "best_accuracy": max(accuracies, default=math.nan),
+            "tokens_per_second": tokens / seconds if seconds > 0 else math.nan,
+            "seconds": seconds if self.steps else math.nan,
+            "trained_tokens": tokens,
+            "staleness_mean": mean(staleness.elements()),
+            "staleness_max": float(max(staleness)) if staleness else math.nan,
+        }
+        metrics = [name for name in self.metric_names() if name != HELD_OUT and name not in numbers]
+        return numbers | {name: mean(point.value for point in self.series(name)) for name in metrics}
 
     @cached_property
     def _axes(self) -> dict[int, tuple[float, float]]:
@@ -137,7 +120,7 @@ class RunRecord:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run directory; a run that is still being written is read as far as it is."""
+    """Read a run directory; a running one as far as it is written."""
     config = read_config(path)
     with RunReader(path) as reader:
         ends = [event.seconds for event in reader.events("run_finished") if isinstance(event, RunFinished)]
@@ -156,7 +139,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a run's config.toml by dotted key, whether or not this freerun still knows them."""
+    """The settings in a run's config.toml by dotted key, including keys this freerun does not know."""
     file = path / CONFIG_FILE
     try:
         sections = tomllib.loads(file.read_text())
@@ -166,6 +149,11 @@ def read_config(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FreerunError(f"{file}: not valid TOML ({error}); restore the file") from None
+    return by_dotted_key(sections)
+
+
+def by_dotted_key(sections: dict[str, Any]) -> dict[str, Any]:
+    """`{"train": {"lr": 1e-5}}` as `{"train.lr": 1e-5}`."""
     return {
         f"{section}.{key}": value
         for section, table in sections.items()
@@ -175,14 +163,14 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_start_ups(events: Iterable[AnyEvent | Rewound]) -> list[tuple[float, float]]:
-    """The stretches from a session's start to its first weights in the engines."""
+    """The intervals from a session's start to its first weights in the engines."""
     start_ups: list[tuple[float, float]] = []
     begin: float | None = None
     for event in events:
         if isinstance(event, RunStarted):
             begin = event.seconds
-            # A session goes on from its checkpoint's clock: what an earlier one did after that is undone.
-            start_ups = [known for known in start_ups if known[0] < begin]
+            # A session continues its checkpoint's clock; what an earlier one did after that is undone.
+            start_ups = [known for known in start_ups if known[1] <= begin]
         elif isinstance(event, WeightsLoaded) and begin is not None:
             start_ups.append((begin, event.seconds))
             begin = None
@@ -192,7 +180,7 @@ def find_start_ups(events: Iterable[AnyEvent | Rewound]) -> list[tuple[float, fl
 def find_evaluations(
     events: Iterable[AnyEvent | Rewound], steps: Iterable[StepRow], evals: Iterable[EvalRow]
 ) -> list[tuple[float, float]]:
-    """The stretches from new weights to the end of their evaluation, as far as the next step waited for it."""
+    """The intervals from new weights to the end of their evaluation, as far as the next step waited for it."""
     loaded = {event.version: event.seconds for event in events if isinstance(event, WeightsLoaded)}
     waits = {step.version - 1: step.wait_seconds for step in steps}
     return [
@@ -200,8 +188,3 @@ def find_evaluations(
         for row in evals
         if row.version in loaded and row.version in waits
     ]
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return math.fsum(known) / len(known) if known else math.nan

@@ -1,150 +1,239 @@
-"""A staleness study, planned: which runs, in which order, with which settings. Nothing is run here.
+"""A study, planned: a grid of settings times seeds, and how far each run is. Nothing is run here.
 
-    <study>/
-        warm/           the warm start, once for all runs, if the recipe has one
-        runs/<name>/    one run directory per condition and seed
+    studies/<name>/
+        warm/           the shared warm start, if the recipe has one
+        runs/<name>/    a run directory for each combination of values and each seed
         logs/<name>.txt what each run printed
-        study.json  study.csv  table.md  study.png
+        table.md  study.png  study.csv  study.json
 
-Seed by seed, all conditions of one before the next, so that a study that is not finished is still balanced.
+Seed by seed, so an unfinished study has every combination equally often. Progress is read from the run directories
+alone. A run counts as finished only if its store says so and its settings are the ones this study asks for.
 """
 
-from __future__ import annotations
-
+import hashlib
+import itertools
 import re
+import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-from freerun.config.load import load_recipe
+from freerun.config.load import dump_toml, load_recipe
 from freerun.config.recipe import Recipe
-from freerun.errors import ConfigError
+from freerun.config.values import as_toml
+from freerun.data.tasks import check_task
+from freerun.errors import ConfigError, FreerunError
+from freerun.model.hub import local_directory
+from freerun.reports.groups import RunGroup
+from freerun.reports.record import RunRecord, by_dotted_key, read_config, read_run
+from freerun.reward.graders import check_graders
+from freerun.session.run_directory import CONFIG_FILE
 
 WARM_NAME = "warm"
-CORRECTIONS = {"naive": "none", "decoupled": "decoupled"}
-DECIDED_BY_STUDY = ("run.name", "run.directory", "run.seed", "buffer.max_staleness", "objective.correction",
-                    "objective.preset")  # fmt: skip
+OWN_SECTIONS = ("model", "data", "lora", "sft")
+"""What a warm start depends on: if one of these is studied, each run does its own."""
+DECIDED_BY_STUDY = {"run.name": "--out", "run.directory": "--out", "run.seed": "--seeds"}
 
-
-@dataclass(frozen=True)
-class Condition:
-    """What is varied."""
-
-    eta: str
-    """As it was asked for: a whole number, or "inf"."""
-    objective: str
+RunState = Literal["to run", "to resume", "running", "finished"]
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """One `freerun train`, and the recipe it comes to."""
+    """One `freerun train`."""
 
     name: str
-    condition: Condition
-    seed: int
+    values: tuple[str, ...]
+    """Of the studied keys, as they were given; empty for the shared warm start."""
     directory: Path
-    """The run's own."""
-    overrides: list[str]
+    log_file: Path
     recipe: Recipe
+    arguments: tuple[str, ...]
+    """What follows `freerun` on its command line."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Study:
     """Everything that is to be run."""
 
     recipe_path: Path
     directory: Path
-    recipe: Recipe
-    """As the command gave it, before a condition."""
-    etas: list[str]
-    objectives: list[str]
-    seeds: list[int]
-    warm: StudyRun | None
-    runs: list[StudyRun]
+    over: dict[str, list[str]]
+    """The studied keys and their values, as they were given."""
+    num_seeds: int
+    warm: StudyRun | None = None
+    runs: list[StudyRun] = field(default_factory=list)
 
     @property
     def all_runs(self) -> list[StudyRun]:
         """In the order in which they are run."""
         return [*([self.warm] if self.warm else []), *self.runs]
 
-    def log_file(self, run: StudyRun) -> Path:
-        return self.directory / "logs" / f"{run.name}.txt"
+    def combinations(self) -> list[tuple[str, ...]]:
+        """Every choice of one value for each key; the last key varies fastest."""
+        return list(itertools.product(*self.over.values()))
+
+    def label(self, values: Sequence[str]) -> str:
+        return " ".join(f"{key}={value}" for key, value in zip(self.over, values, strict=True))
 
 
-def plan_staleness(
-    recipe_path: Path,
-    overrides: Sequence[str],
-    *,
-    etas: Sequence[str],
-    objectives: Sequence[str],
-    num_seeds: int,
-    directory: Path,
+def plan_study(
+    recipe_path: Path, overrides: Sequence[str], *, over: Sequence[str], num_seeds: int, directory: Path | None
 ) -> Study:
-    """All runs of the study, each with its recipe checked."""
-    _check(etas, objectives, num_seeds, overrides)
-    recipe = load_recipe(recipe_path, overrides)
-    shared, warm = list(overrides), None
-    if recipe.warm_start.num_steps:
-        warm = _warm_start(recipe_path, overrides, directory)
-        # The controller saves a warm-started model as version 0 before anything else.
-        model = warm.directory / "checkpoints" / "step-0" / "model"
-        shared += ["--model.path", str(model), "--warm_start.num_steps", "0"]
-    runs = [
-        _plan_run(recipe_path, shared, Condition(eta, objective), seed, recipe, directory)
-        for seed in range(num_seeds)
-        for eta in etas
-        for objective in objectives
-    ]
-    return Study(
-        recipe_path=recipe_path, directory=directory, recipe=recipe, etas=list(etas), objectives=list(objectives),
-        seeds=list(range(num_seeds)), warm=warm, runs=runs,
-    )  # fmt: skip
-
-
-def objective_overrides(name: str) -> list[str]:
-    """The paper's two objectives by their names there; any other name is a preset of the recipe's."""
-    if name in CORRECTIONS:
-        return ["--objective.correction", CORRECTIONS[name]]
-    return ["--objective.preset", name]
-
-
-def max_staleness_of(eta: str, num_steps: int) -> int:
-    """The bound for an eta; no trajectory can be older than the run has steps, so that many is no bound."""
-    return num_steps if eta == "inf" else int(eta)
-
-
-def _plan_run(
-    recipe_path: Path, shared: Sequence[str], condition: Condition, seed: int, recipe: Recipe, directory: Path
-) -> StudyRun:
-    name = f"eta-{condition.eta}-{condition.objective}-seed-{seed}"
-    max_staleness = max_staleness_of(condition.eta, recipe.train.num_steps)
-    overrides = [*shared, "--buffer.max_staleness", str(max_staleness)]
-    overrides += [*objective_overrides(condition.objective), *_place(directory / "runs", name, seed)]
-    own_recipe = load_recipe(recipe_path, overrides)
-    return StudyRun(name, condition, seed, directory / "runs" / name, overrides, own_recipe)
-
-
-def _warm_start(recipe_path: Path, overrides: Sequence[str], directory: Path) -> StudyRun:
-    """A run of no steps: it ends with the warm-started model as its checkpoint of version 0."""
-    own = [*overrides, "--train.num_steps", "0", *_place(directory, WARM_NAME, 0)]
-    recipe = load_recipe(recipe_path, own)
-    return StudyRun(WARM_NAME, Condition("", ""), 0, directory / WARM_NAME, own, recipe)
-
-
-def _place(directory: Path, name: str, seed: int) -> list[str]:
-    return ["--run.directory", str(directory), "--run.name", name, "--run.seed", str(seed)]
-
-
-def _check(etas: Sequence[str], objectives: Sequence[str], num_seeds: int, overrides: Sequence[str]) -> None:
-    for eta in etas:
-        if eta != "inf" and not re.fullmatch(r"[0-9]{1,9}", eta):
-            raise ConfigError(f'--eta "{eta}" must be a whole number of versions, or inf')
-    for option, values in (("--eta", etas), ("--objective", objectives)):
-        if len(set(values)) < len(values):
-            raise ConfigError(f"{option} {' '.join(values)} names a value twice; name each once")
+    """All runs of the study. Every recipe of the grid is loaded, so a bad key or value is refused here."""
+    keys = _parse_over(over)
+    _check_keys(keys, overrides)
     if num_seeds < 1:
         raise ConfigError(f"--seeds {num_seeds} must be 1 or more")
+    names = [_short_name(key, keys) for key in keys]
+    directory = directory or Path("studies") / "-".join([recipe_path.stem, *names])
+    study = Study(recipe_path, directory, keys, num_seeds)
+    shared = list(overrides)
+    is_shared = not any(key.partition(".")[0] in OWN_SECTIONS for key in keys)
+    if is_shared and load_recipe(recipe_path, overrides).sft.is_on:
+        # A run of no steps saves the warm-started model as its checkpoint of version 0.
+        study.warm = _plan_run(study, WARM_NAME, (), 0, [*overrides, "--train.num_steps=0"])
+        model = study.warm.directory / "checkpoints" / "step-0" / "model"
+        shared += [f"--model.path={model}", "--sft.num_steps=0", "--sft.path=", "--sft.template="]
+    for seed, values in itertools.product(range(num_seeds), study.combinations()):
+        parts = [f"{name}-{_file_name(value)}" for name, value in zip(names, values, strict=True)]
+        own = [f"--{key}={value}" for key, value in zip(keys, values, strict=True)]
+        study.runs.append(_plan_run(study, "-".join([*parts, f"seed-{seed}"]), values, seed, [*shared, *own]))
+    _check_values(study)
+    for run in study.runs[: len(study.combinations())]:  # of the first seed: data and graders are cheap to check
+        for part in run.recipe.data.parts.values():
+            check_task(part)
+        check_graders(run.recipe.reward)
+    return study
+
+
+def _plan_run(study: Study, name: str, values: tuple[str, ...], seed: int, overrides: Sequence[str]) -> StudyRun:
+    place = study.directory / "runs" if name != WARM_NAME else study.directory
+    where = [f"--run.directory={place}", f"--run.name={name}", f"--run.seed={seed}"]
+    return StudyRun(
+        name=name,
+        values=values,
+        directory=place / name,
+        log_file=study.directory / "logs" / f"{name}.txt",
+        recipe=load_recipe(study.recipe_path, [*overrides, *where]),
+        arguments=("train", str(study.recipe_path), *overrides, *where),
+    )
+
+
+def _parse_over(over: Sequence[str]) -> dict[str, list[str]]:
+    keys: dict[str, list[str]] = {}
+    for text in over:
+        key, _, listed = text.partition("=")
+        values = re.findall(r"(?:\[[^\]]*\]|[^,])+", listed)  # a comma inside brackets belongs to an array
+        if not values:
+            raise ConfigError(f'--over "{text}" must be KEY=VALUE,VALUE, such as buffer.max_staleness=0,4')
+        if key in keys:
+            raise ConfigError(f"--over {key} is given twice; list all its values once: --over {key}=VALUE,VALUE")
+        keys[key] = values
+    return keys
+
+
+def _check_keys(keys: dict[str, list[str]], overrides: Sequence[str]) -> None:
     given = [override.removeprefix("--").partition("=")[0] for override in overrides if override.startswith("--")]
-    for key in given:
+    for key in [*keys, *given]:
         if key in DECIDED_BY_STUDY:
-            raise ConfigError(f"--{key} is decided by the study; use --eta, --objective, --seeds or --out instead")
+            raise ConfigError(f"{key} is decided by the study; use {DECIDED_BY_STUDY[key]} instead")
+        if key in keys and key in given:
+            raise ConfigError(f"{key} is given twice, as an override and with --over; leave one of them out")
+
+
+def _check_values(study: Study) -> None:
+    """Refuse two values that mean the same, such as 1e-5 and 0.00001."""
+    for place, (key, values) in enumerate(study.over.items()):
+        found: dict[str, str] = {}
+        for value in values:
+            run = next(run for run in study.runs if run.values[place] == value)
+            meaning = as_toml(_settings(run.recipe).get(key))
+            if meaning in found or values.count(value) > 1:
+                raise ConfigError(f"--over {key}: {found.get(meaning, value)} and {value} are the same value")
+            found[meaning] = value
+
+
+def _short_name(key: str, keys: dict[str, list[str]]) -> str:
+    """`max_staleness` for `buffer.max_staleness`, if no other studied key ends like that."""
+    last = key.rpartition(".")[2]
+    return key if sum(other.rpartition(".")[2] == last for other in keys) > 1 else last
+
+
+def _file_name(value: str) -> str:
+    """The value as part of a file name; a long or odd one is cut and told apart by its hash."""
+    plain = re.sub(r"[^A-Za-z0-9._+-]+", "_", value)[:24]
+    return plain if plain == value else f"{plain}-{hashlib.sha256(value.encode()).hexdigest()[:6]}"
+
+
+def state_of(run: StudyRun) -> RunState:
+    """What is left to do for a run; refuses a directory with steps of a run with other settings."""
+    if not (run.directory / CONFIG_FILE).is_file():
+        return "to run"
+    difference = _difference(run)
+    try:
+        record = read_run(run.directory)
+    except FreerunError:  # killed before its store was made
+        return "to run" if difference else "to resume"
+    if record.summary.state == "running":
+        return "running"
+    if difference and not record.steps and not record.is_finished:
+        return "to run"  # it failed before its first step, and the command was corrected
+    if difference:
+        raise FreerunError(
+            f'the run "{run.directory}" was made with {difference}; give this study another directory with --out'
+        )
+    return "finished" if record.is_finished else "to resume"
+
+
+def finished_groups(study: Study) -> list[RunGroup]:
+    """The finished runs of each combination of values; a group may be empty."""
+    records = {run.name: read_run(run.directory) for run in study.runs if state_of(run) == "finished"}
+
+    def records_of(values: tuple[str, ...]) -> list[RunRecord]:
+        return [records[run.name] for run in study.runs if run.values == values and run.name in records]
+
+    label = study.recipe_path.stem
+    return [RunGroup(study.label(values) or label, records_of(values)) for values in study.combinations()]
+
+
+def find_failures(study: Study) -> dict[str, str]:
+    """The reason for each run that was tried and failed."""
+    return {run.name: why_it_ended(run) for run in study.all_runs if _has_failed(run)}
+
+
+def why_it_ended(run: StudyRun) -> str:
+    """The reason a run recorded for its end, else the last line it printed."""
+    try:
+        reason = read_run(run.directory).summary.reason
+    except FreerunError:
+        reason = ""
+    lines = run.log_file.read_text(errors="replace").strip().splitlines() if run.log_file.is_file() else []
+    return reason or (lines[-1].removeprefix("freerun: ") if lines else "it ended without a message")
+
+
+def _has_failed(run: StudyRun) -> bool:
+    if not run.log_file.is_file():
+        return False  # never tried
+    try:
+        return read_run(run.directory).summary.state in ("failed", "crashed")
+    except FreerunError:  # it did not get as far as a store
+        return True
+
+
+def _difference(run: StudyRun) -> str:
+    """The first setting in which the run on disk differs from the study's; empty if it is the same run."""
+    saved, wanted = read_config(run.directory), _settings(run.recipe)
+    for key in sorted((saved.keys() | wanted.keys()) - {"run.directory"}):  # it is here, by any path
+        found, asked = (_comparable(key, values.get(key)) for values in (saved, wanted))
+        if found != asked:
+            return f"{key} = {as_toml(found)}, not {as_toml(asked)}"
+    return ""
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    return by_dotted_key(tomllib.loads(dump_toml(recipe)))
+
+
+def _comparable(key: str, value: Any) -> Any:
+    return str(Path(local_directory(value)).resolve()) if key == "model.path" and value else value

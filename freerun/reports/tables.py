@@ -1,56 +1,55 @@
-"""Numbers as words, and rows as Markdown and CSV: what tables show is made here, whoever shows them."""
-
-from __future__ import annotations
+"""Numbers as text, and rows as Markdown and CSV."""
 
 import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from freerun.events.accuracy import UNKNOWN, percent
-from freerun.reports.intervals import Estimate
+from freerun.events.accuracy import UNKNOWN
+from freerun.events.pass_at_k import Estimate
+
+CSV_FILE, TABLE_FILE = "compare.csv", "table.md"
 
 
-def accuracy_with_interval(estimate: Estimate) -> str:
-    """`83.4 % ± 5.2 %`; `83.4 % [71.0 %, 91.2 %]` where the interval is not symmetric; `83.4 %` without one."""
-    return _with_interval(estimate, percent)
-
-
-def with_interval(estimate: Estimate, digits: int) -> str:
-    """`1.25 ± 0.16`, or as above."""
-    return _with_interval(estimate, lambda value: f"{value:.{digits}f}")
-
-
-def _with_interval(estimate: Estimate, write: Callable[[float], str]) -> str:
-    mean, low, high = estimate.mean, estimate.low, estimate.high
-    if not math.isfinite(mean):
+def with_interval(estimate: Estimate, write: Callable[[float], str]) -> str:
+    """`83.4 % ± 5.2 %`; `83.4 % [71.0 %, 91.2 %]` if the interval is not symmetric; `83.4 %` without one."""
+    value, low, high = estimate
+    if not math.isfinite(value):
         return UNKNOWN
     if not estimate.has_interval:
-        return write(mean)
-    if math.isclose(high - mean, mean - low, rel_tol=1e-6, abs_tol=1e-12):
-        return f"{write(mean)} ± {write(estimate.half_width)}"
-    return f"{write(mean)} [{write(low)}, {write(high)}]"
+        return write(value)
+    if math.isclose(high - value, value - low, rel_tol=1e-6, abs_tol=1e-12):
+        return f"{write(value)} ± {write(estimate.half_width).removeprefix('+')}"
+    return f"{write(value)} [{write(low)}, {write(high)}]"
 
 
-def number(value: float, digits: int) -> str:
-    return f"{value:,.{digits}f}" if math.isfinite(value) else UNKNOWN
+def number(digits: int) -> Callable[[float], str]:
+    """Writes numbers with this many digits after the point."""
+    return lambda value: f"{value:,.{digits}f}" if math.isfinite(value) else UNKNOWN
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points, with its sign: `+1.3`."""
+    return f"{100 * share:+.1f}"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells may hold anything. The first column is text, the others are numbers."""
+    """A table of any text. The first column is aligned left, the others right."""
     lines = [[escape_markdown(cell) for cell in row] for row in [header, *rows]]
     lines.insert(1, ["---", *("---:" for _ in header[1:])])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def brief(text: str) -> str:
-    """The first and the last line of a long text: of a traceback, where it began and what it was."""
-    lines = [line.strip() for line in text.strip().splitlines()] or [""]
-    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+def write_table(
+    path: Path, header: Sequence[str], rows: Iterable[Sequence[str]], text: str, notes: Iterable[str]
+) -> None:
+    """A Markdown file with a table, a text and notes."""
+    told = "".join(f"\nNote: {escape_markdown(note)}\n" for note in notes)
+    path.write_text(markdown(header, rows) + text + told, encoding="utf-8")
 
 
 def escape_markdown(text: str) -> str:
-    """One line that means itself: names and values come from files."""
+    """One line of literal text: names and values come from files."""
     line = "".join(character if character.isprintable() else " " for character in text)
     for special in "\\|`*<[":
         line = line.replace(special, "\\" + special)
@@ -58,7 +57,7 @@ def escape_markdown(text: str) -> str:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Numbers in full, what is not a number as an empty field."""
+    """Numbers in full; nan becomes an empty field."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)

@@ -10,42 +10,43 @@
              what the dataset of the answer, a reasoning_gym entry as JSON, gives the completion
     m:f      the user's function f(prompt=, completion=, answer=) of module m
 
-A grader returns a verdict (`verdict.py`). Whatever it cannot judge it raises: a reference answer without a
-number is a failure of the grade, not a wrong completion. A completion that says nothing usable is wrong, not
-a failure.
+A grader returns a verdict (`verdict.py`) and raises what it cannot judge: a reference answer without a number is a
+failure of the grade, not a wrong completion. A completion without anything usable is wrong, not a failure.
 
-Nothing here bounds time or survives hostile code: that is the pool's business.
+Nothing here bounds time or survives hostile code: that is the pool's job.
 """
-
-from __future__ import annotations
 
 import difflib
 import importlib
 import logging
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from freerun.config.reward import RewardConfig
-from freerun.config.user_code import split_name
-from freerun.errors import ConfigError
-from freerun.reward.code import code_grader
+from freerun.config.user_code import is_user_code, split_name
+from freerun.errors import ConfigError, DataError
+from freerun.reward.code import check_absences, check_tests, code_grader
 from freerun.reward.last_number import Ratio, last_number
-from freerun.reward.reasoning_gym_entry import check_installed, reasoning_gym_grader
-from freerun.reward.user_function import SETTING, import_function
-from freerun.sandbox.features import check_allowed_absences
+from freerun.reward.reasoning_gym_entry import check_entry, check_installed, reasoning_gym_grader
+from freerun.reward.user_function import GRADER_SETTING, import_function
+from freerun.reward.verdict import GraderFunction
+from freerun.types import Prompt
 
-GraderFunction = Callable[[str, str, str], Any]
-"""(prompt text, completion text, answer) -> verdict; `verdict.to_reward` checks that it is one."""
+CALLERS_MODULE = "__main__"
+"""Of a reward function that only the program that calls `freerun.train` has."""
+NUM_REPORTED = 5
+"""Prompts that an error names."""
 
 
 def grade_number(prompt: str, completion: str, answer: str) -> bool:
     """Whether the completion's last number equals the answer's, by value: 3.0 is 3, 1,234 is 1234.
 
-    The last one, because reasoning comes before the result. It follows that a model that goes on after
-    its answer is judged by what it says last: a completion that was stopped at a stop string still holds
-    all the text of its last token, which may reach beyond the string. ` 42\\n` is 42; ` 42\\n7 * 8` is 8.
+    The last one, because reasoning comes before the result. A model that continues after its answer is judged by
+    its last number: a completion that was stopped at a stop string holds all the text of its last token, which
+    may reach beyond the string. ` 42\\n` is 42; ` 42\\n7 * 8` is 8.
     """
     expected = require_number(answer)
     found = last_number(completion)
@@ -64,8 +65,13 @@ def grade_exact(prompt: str, completion: str, answer: str) -> bool:
     return completion.strip() == answer.strip()
 
 
-def _regex_grader(pattern: str) -> GraderFunction:
-    compiled = _compiled_with_group("pattern", pattern)
+def _regex_grader(config: RewardConfig) -> GraderFunction:
+    compiled = _compiled("pattern", config.pattern)
+    if compiled.groups == 0:
+        raise ConfigError(
+            f'config: reward.pattern "{config.pattern}" has no group; put parentheses around the part that is the '
+            "answer"
+        )
 
     def grade_regex(prompt: str, completion: str, answer: str) -> bool:
         match = compiled.search(completion)
@@ -74,11 +80,11 @@ def _regex_grader(pattern: str) -> GraderFunction:
     return grade_regex
 
 
-def _math_grader() -> GraderFunction:
-    # Imported only by those who use it: sympy takes half a second.
+def _math_grader(config: RewardConfig) -> GraderFunction:
+    # Imported only if it is used: sympy takes half a second.
     math_verify = importlib.import_module("math_verify")
-    # math-verify's own timeouts are signal.alarm, which fails outside the main thread and cannot stop a C
-    # loop; in AReaL that turned into rewards of 0. They are off: the pool's clock kills the whole process.
+    # math-verify's timeouts use signal.alarm, which fails outside the main thread and cannot stop a loop in C; in
+    # AReaL that turned into rewards of 0. They are off: the pool kills the process when its time is over.
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # else it warns that they are off
 
     def parsed(text: str) -> list[Any]:
@@ -101,7 +107,8 @@ def _math_grader() -> GraderFunction:
         except MemoryError:
             raise  # the machine's fault as much as the completion's
         except Exception as error:
-            # A number of more than 4,300 digits, say. It is the completion's fault if the answer can be compared.
+            # For example a number of more than 4,300 digits. If the answer can be compared, the completion is
+            # wrong.
             if not are_equal(expected, expected):
                 raise
             print(f"math: wrong: cannot be read: {error!r:.200}")
@@ -111,68 +118,95 @@ def _math_grader() -> GraderFunction:
 
 
 def _with_ascii_digits(text: str) -> str:
-    """The text with the digits of all scripts as 0 to 9: math-verify finds the others, but cannot read them."""
+    """The digits of all scripts as 0 to 9: math-verify finds the others, but cannot read them."""
     if text.isascii():
         return text
     return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in text)
 
 
-def _format_grader(pattern: str) -> GraderFunction:
-    compiled = _compiled("format_pattern", pattern)
+def _format_grader(config: RewardConfig) -> GraderFunction:
+    compiled = _compiled("format_pattern", config.format_pattern)
     return lambda prompt, completion, answer: compiled.fullmatch(completion.strip()) is not None
 
 
-CALLERS_MODULE = "__main__"
-"""Of a reward function that only the program that calls `freerun.train` has."""
+@dataclass(frozen=True)
+class BuiltInGrader:
+    """A grader that everyone can name."""
 
-_BY_NAME: dict[str, Callable[[RewardConfig], GraderFunction]] = {
-    "number": lambda config: grade_number,
-    "exact": lambda config: grade_exact,
-    "regex": lambda config: _regex_grader(config.pattern),
-    "math": lambda config: _math_grader(),
-    "format": lambda config: _format_grader(config.format_pattern),
-    "reasoning-gym": lambda config: reasoning_gym_grader(),
-    "code": code_grader,
+    make: Callable[[RewardConfig], GraderFunction]
+    check: Callable[[RewardConfig], object] = lambda config: None
+    """Raises `ConfigError` for what can be refused before a process starts."""
+    check_answer: Callable[[Prompt], object] | None = None
+    """Raises `ValueError` for an answer that the grader cannot read. What "math" cannot read only math-verify
+    knows, which is too slow for all answers; "exact", "regex" and "format" can use any text."""
+
+
+_BUILT_IN = {
+    "number": BuiltInGrader(
+        lambda config: grade_number, check_answer=lambda prompt: require_number(prompt.answer)
+    ),
+    "exact": BuiltInGrader(lambda config: grade_exact),
+    "regex": BuiltInGrader(_regex_grader, _regex_grader),
+    "math": BuiltInGrader(_math_grader),
+    "format": BuiltInGrader(_format_grader, _format_grader),
+    "reasoning-gym": BuiltInGrader(reasoning_gym_grader, lambda config: check_installed(), check_entry),
+    "code": BuiltInGrader(code_grader, check_absences, check_tests),
 }
 
 
 def check_graders(config: RewardConfig) -> None:
-    """Refuse what can be refused without running the user's code; the pool's start checks the rest."""
+    """Refuse what can be refused without running the user's code; starting the pool checks the rest."""
     for _, name in config.parts:
-        match name:
-            case _ if ":" in name:
-                module, _ = split_name(name, setting=SETTING)
-                if module == CALLERS_MODULE:
-                    raise ConfigError(
-                        f'config: reward.grader = "{name}" is a function of the program that started the run; '
-                        "continue it there, with freerun.train(..., reward=FUNCTION, resume=True), or name "
-                        "another with --reward.grader"
-                    )
-            case "regex":
-                _compiled_with_group("pattern", config.pattern)
-            case "format":
-                _compiled("format_pattern", config.format_pattern)
-            case "reasoning-gym":
-                check_installed()
-            case "code":
-                check_allowed_absences(config.sandbox_without)
-            case _ if name not in _BY_NAME:
-                raise _unknown_grader(name, config)
+        if is_user_code(name):
+            module, _ = split_name(name, setting=GRADER_SETTING)
+            if module == CALLERS_MODULE:
+                raise ConfigError(
+                    f'config: reward.grader = "{name}" is a function of the program that started the run; '
+                    "continue it there, with freerun.train(..., reward=FUNCTION, resume=True), or name "
+                    "another with --reward.grader"
+                )
+        elif name in _BUILT_IN:
+            _BUILT_IN[name].check(config)
+        else:
+            raise _unknown_grader(name, config)
 
 
 def make_graders(config: RewardConfig) -> dict[str, GraderFunction]:
     """The graders that `config` names, ready to be called; imports the user's module if it names one."""
     check_graders(config)
     names = [part.grader for part in config.parts]
-    return {name: import_function(name) if ":" in name else _BY_NAME[name](config) for name in names}
+    return {name: import_function(name) if is_user_code(name) else _BUILT_IN[name].make(config) for name in names}
+
+
+def check_answers(config: RewardConfig, prompts: Iterable[Prompt]) -> None:
+    """Raise with the first prompts whose answers a grader cannot read: in a run they would be failed grades."""
+    known = [(name, _BUILT_IN[name].check_answer) for _, name in config.parts if name in _BUILT_IN]
+    checks = [(name, check) for name, check in known if check is not None]
+    if not checks:
+        return
+    complaints: dict[str, str] = {}
+    num_prompts = 0
+    for prompt in prompts:
+        num_prompts += 1
+        for grader, check in checks:
+            try:
+                check(prompt)
+            except ValueError as error:
+                complaints.setdefault(prompt.key, f'{prompt.key}: the grader "{grader}" cannot grade it: {error}')
+    if complaints:
+        lines = list(complaints.values())[:NUM_REPORTED]
+        lines.append(
+            f"{len(complaints)} of {num_prompts} answers cannot be read; fix them or change reward.grader"
+        )
+        raise DataError("\n".join(lines))
 
 
 def _unknown_grader(name: str, config: RewardConfig) -> ConfigError:
-    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    near = difflib.get_close_matches(name, _BUILT_IN, n=1)
     hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
     return ConfigError(
         f'config: unknown grader "{name}" in reward.grader = "{config.grader}"; '
-        f"there are {', '.join(_BY_NAME)}; {hint}"
+        f"there are {', '.join(_BUILT_IN)}; {hint}"
     )
 
 
@@ -183,12 +217,3 @@ def _compiled(key: str, pattern: str) -> re.Pattern[str]:
         raise ConfigError(
             f'config: reward.{key} "{pattern}" is not a regular expression: {error.msg} at position {error.pos}'
         ) from error
-
-
-def _compiled_with_group(key: str, pattern: str) -> re.Pattern[str]:
-    compiled = _compiled(key, pattern)
-    if compiled.groups == 0:
-        raise ConfigError(
-            f'config: reward.{key} "{pattern}" has no group; put parentheses around the part that is the answer'
-        )
-    return compiled

@@ -3,11 +3,11 @@
 What counts as one number:
 
     42   -3   −3   +7   3.0   .5   1,234.50   1e3      signs, decimals, thousands, exponents
-    $5   -$5   $-5   42.   \\boxed{42}                   what stands around it is ignored
+    $5   -$5   $-5   42.   \\boxed{42}                   what surrounds it is ignored
     1/2                                                a fraction of two whole numbers (not 1/2/2024)
 
 A minus is a sign only where no operand stands before it: `10-3` ends in 3, `= -3` in -3. A percent sign
-is ignored: `50%` is 50. LaTeX fractions and expressions are the `math` grader's business.
+is ignored: `50%` is 50. LaTeX fractions and expressions need the `math` grader.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def last_number(text: str) -> Ratio | None:
 
 
 def _start_of_last_run(text: str) -> int:
-    """Where the characters of which numbers are made begin that reach to the last digit."""
-    # A number cannot begin earlier; scanning all of a long completion takes a hundred times as long.
+    """The start of the run of number characters that ends with the last digit."""
+    # The last number cannot begin earlier; scanning a whole long completion takes a hundred times as long.
     position = len(text)
     while position and text[position - 1] not in _DIGITS:
         position -= 1

@@ -1,12 +1,10 @@
-"""What the pool and its grader processes say to each other.
+"""Messages between the grader pool and its processes.
 
-pool ── Begin ──► process ── Ready | Refused ──► pool    once
-pool ── Jobs ───► process ── Graded ──► pool             for each job, in order
+pool ── Begin ──► process ── Ready | ConfigRefused ──► pool    once
+pool ── Jobs ───► process ── Graded ──► pool                   for each job, in order
 
-A grade carries the number of its job, so that one message too many cannot pass for the answer to another job.
+A grade carries the number of its job: a stray message cannot pass for the answer to another job.
 """
-
-from __future__ import annotations
 
 import msgspec
 
@@ -15,44 +13,46 @@ from freerun.types import GradeFailed, Reward
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """Get the graders of this configuration ready."""
+    """Import the graders of this configuration."""
 
     config: RewardConfig
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion to be graded by one of the graders; the reward that comes back is before its weight."""
+    """One completion to be graded by one of the graders; its reward does not include the grader's weight."""
 
     number: int
-    """Of this job and no other of the controller's."""
+    """Unique among the jobs of a pool."""
     grader: str
+    key: str
+    """Of the prompt, for messages; graders do not see it."""
     prompt: str
     completion: str
     answer: str
 
 
 class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
-    """Completions to be graded one after another; each is answered when it has been."""
+    """Jobs to be done one after another, each answered as soon as it is done."""
 
     jobs: tuple[Job, ...]
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The graders are imported; jobs may come."""
+    """The graders are imported; the process takes jobs."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class ConfigRefused(msgspec.Struct, frozen=True, tag="refused"):
     """The configuration names a grader that cannot be used."""
 
     reason: str
 
 
 class Graded(msgspec.Struct, frozen=True, tag="graded"):
-    """What came of a job."""
+    """The result of a job."""
 
     number: int
     grade: Reward | GradeFailed
 
 
 ToWorker = Begin | Jobs
-FromWorker = Ready | Refused | Graded
+FromWorker = Ready | ConfigRefused | Graded

@@ -1,39 +1,37 @@
 """The grader pool: completions in, grades out, through processes that can be killed.
 
-    grade() ──► queue ──► one task per process ──► grader process (one grade after another)
-       ▲                          │
-       └────── future ◄───────────┘
+    grade() ──► queue of jobs ──► one task per process ──► grader process (one job after another)
+       ▲                                  │
+       └────── future of the job ◄────────┘
 
-- A grade is one job for each part of `reward.grader`; what is wrong whatever a grader says (cut off, with
-  `reward.requires_stop`) and what needs none (length) is decided here.
-- A process that is free gets its share of the jobs that wait, but no more than it does in a moment.
-- The time a grader may take is wall clock, and holds whatever it does: the process is killed.
-- A failure of any part is a failure of the grade: a `GradeFailed` with its reason, never a reward
-  (invariant 8).
-- A caller that gives up (cancellation) leaves the pool as it was: a job that is still queued is
-  skipped, one that a process has got ends or times out by itself.
-- When a process cannot be replaced, every waiting and later `grade` raises the `WorkerError`: there is
-  nothing left to wait for.
+- A grade is one job for each part of `reward.grader`. What no grader has to decide is decided here: a cut-off
+  completion is wrong (`reward.requires_stop`), and a long one is penalised.
+- The pool owns the futures. A process only turns jobs into grades and never sees who waits for them.
+- A free process gets its share of the waiting jobs, but no more than it does in a moment.
+- The time limit of a grader is wall clock and holds in any case: the process is killed.
+- A part that fails fails the grade: a `GradeFailed` with its reason, never a reward (invariant 8).
+- A cancelled caller leaves the pool as it was: its queued jobs are skipped; one that a process already has ends or
+  times out by itself.
+- When a process cannot be replaced, every waiting and later `grade` raises `WorkerError`.
 
-It does not know what a grader computes, nor when failures are too many: the controller counts those. Every
-process that had to be replaced is reported to `on_death`.
+The pool does not know what a grader computes, nor how many failures are too many: the controller counts them.
+Every process that had to be replaced is reported to `on_death`.
 """
-
-from __future__ import annotations
 
 import asyncio
 import itertools
 import math
-from collections.abc import Callable
 
 from freerun.config.reward import RewardConfig
+from freerun.config.user_code import is_user_code
 from freerun.errors import WorkerError
 from freerun.processes.link import Launcher
-from freerun.reward.grader_process import Asked, GraderProcess
+from freerun.processes.supervision import OnDeath, Supervisor
+from freerun.reward.grader_process import GraderProcess
 from freerun.reward.graders import check_graders
 from freerun.reward.messages import Job
 from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
-from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, encode
+from freerun.types import Completion, Doing, Grade, GradeFailed, Prompt, Reward, encode
 
 
 class GraderPool:
@@ -46,7 +44,7 @@ class GraderPool:
         max_completion_tokens: int,
         launcher: Launcher,
         start_seconds: float,
-        on_death: Callable[[str, str, bool], None],
+        on_death: OnDeath,
     ) -> None:
         check_graders(config)
         self.num_graded = 0
@@ -62,13 +60,15 @@ class GraderPool:
             )
             for index in range(config.num_workers)
         ]
-        self._queue: asyncio.Queue[Asked] = asyncio.Queue()
+        self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._waiting: dict[int, asyncio.Future[Grade]] = {}
+        """By the number of the job; a job that is not in it has no caller any more."""
         self._numbers = itertools.count()
-        self._tasks: list[asyncio.Task[None]] = []
         self._refusal = "the grader pool is not started"
+        self._supervisor = Supervisor(on_loss=lambda error: self._refuse(str(error) or repr(error)))
 
-    def activities(self) -> dict[str, str]:
-        """What each grader process is doing, for people."""
+    def activities(self) -> dict[str, Doing]:
+        """What each grader process does."""
         return {process.name: process.doing for process in self._processes}
 
     async def start(self) -> None:
@@ -82,77 +82,74 @@ class GraderPool:
             await self.close()
             raise
         self._refusal = ""
-        self._tasks = [asyncio.create_task(self._serve(process)) for process in self._processes]
+        for process in self._processes:
+            self._supervisor.start(self._serve(process))
+
+    async def close(self) -> None:
+        """End all processes and fail the grades that wait; returns when no process is left."""
+        self._refuse("the grader pool is closed")
+        for process in self._processes:
+            process.doing = Doing("ended")
+        await self._supervisor.close([p.link for p in self._processes if p.link is not None])
 
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
-        """Judge the completion when a process is free; raises only if there will be none."""
+        """Grade the completion when a process is free; raises only if there will be none."""
         if self._refusal:
             raise WorkerError(self._refusal)
         grade = await self._grade_parts(prompt, completion)
         self.num_graded += 1
         return grade
 
-    async def close(self) -> None:
-        """End all processes and fail the grades that wait; returns when no process is left."""
-        self._refuse("the grader pool is closed")
-        for task in self._tasks:
-            task.cancel()
-        for process in self._processes:
-            process.kill()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(process.wait_for_end() for process in self._processes))
-
     async def _grade_parts(self, prompt: Prompt, completion: Completion) -> Grade:
-        """The weighted sum of what each grader says, or the failure of the first that fails."""
+        """The weighted sum of the grades of all parts, or the failure of the first that fails."""
         is_cut_off = self._config.requires_stop and completion.finish_reason == "length"
         rewards: dict[str, Reward] = {}
-        asked: dict[str, Asked] = {}
-        for index, (_, grader) in enumerate(self._config.parts):
-            if is_cut_off and index == 0 and ":" not in grader:  # only a user's function may have parts of its own
-                rewards[grader] = Reward(self._config.incorrect, False)
-            else:
-                job = Job(
-                    number=next(self._numbers),
-                    grader=grader,
-                    prompt=prompt.text,
-                    completion=completion.text,
-                    answer=prompt.answer,
-                )
-                encode(job)  # text that is not Unicode is its caller's problem, not that of what is sent with it
-                asked[grader] = Asked(job, prompt.key)
-        for one in asked.values():
-            self._queue.put_nowait(one)
+        graders = [part.grader for part in self._config.parts]
+        if is_cut_off and not is_user_code(graders[0]):  # a user's function may return other parts too
+            rewards[graders.pop(0)] = Reward(self._config.incorrect, False)
+        jobs = [self._job(grader, prompt, completion) for grader in graders]
         try:
-            for grader, one in asked.items():
-                grade = await one.grade
+            for job, grading in [(job, self._ask(job)) for job in jobs]:
+                grade = await grading
                 if isinstance(grade, GradeFailed):
                     return grade
                 is_wrong = is_cut_off and not rewards
-                rewards[grader] = as_wrong(grade, self._config) if is_wrong else grade
+                rewards[job.grader] = as_wrong(grade, self._config) if is_wrong else grade
         finally:
-            for one in asked.values():
-                one.grade.cancel()  # nobody waits for it any more, nor for its error
+            for job in jobs:
+                self._waiting.pop(job.number, None)
         overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, self._config)
         return weigh(rewards, self._config, overlong=overlong)
 
+    def _job(self, grader: str, prompt: Prompt, completion: Completion) -> Job:
+        job = Job(
+            number=next(self._numbers),
+            grader=grader,
+            key=prompt.key,
+            prompt=prompt.text,
+            completion=completion.text,
+            answer=prompt.answer,
+        )
+        encode(job)  # text that is not Unicode fails its own caller, not the jobs sent with it
+        return job
+
+    def _ask(self, job: Job) -> asyncio.Future[Grade]:
+        self._waiting[job.number] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(job)
+        return self._waiting[job.number]
+
     async def _serve(self, process: GraderProcess) -> None:
         """Pass jobs to one process for as long as it can be kept alive."""
-        asked: list[Asked] = []
-        try:
-            while True:
-                await process.ensure_alive()
-                asked = await self._take(process)
-                await process.grade(asked)
-        except asyncio.CancelledError:
-            for one in asked:
-                one.fail(WorkerError(f"the grader pool was closed while grading {one.key}"))
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
-            for one in asked:
-                one.fail(error)
-            self._refuse(str(error))
+        jobs: list[Job] = []
+        while True:
+            await process.ensure_alive()
+            jobs = [job for job in jobs or await self._take(process) if job.number in self._waiting]
+            async for grade in process.grade(tuple(jobs)):
+                grading = self._waiting.get(jobs.pop(0).number)
+                if grading is not None and not grading.done():
+                    grading.set_result(grade)
 
-    async def _take(self, process: GraderProcess) -> list[Asked]:
+    async def _take(self, process: GraderProcess) -> list[Job]:
         """What the process is to do next."""
         taken = [await self._queue.get()]
         share = math.ceil((1 + self._queue.qsize()) / len(self._processes))
@@ -163,5 +160,7 @@ class GraderPool:
     def _refuse(self, reason: str) -> None:
         """Fail every grade that waits, now and later."""
         self._refusal = reason
-        while not self._queue.empty():
-            self._queue.get_nowait().fail(WorkerError(reason))
+        for grading in self._waiting.values():
+            if not grading.done():
+                grading.set_exception(WorkerError(reason))
+                grading.exception()  # mark it as retrieved: of several parts only the first is awaited

@@ -1,33 +1,38 @@
-"""Finds the program in a completion, and the code of the prompt that it completes.
+"""Static analysis for the code grader: the program in a completion, the names its tests ask for.
 
 - A completion with fenced blocks is the last of them that defines what the tests ask for, or else the last.
-  Blocks of other languages do not count if there are others. Without a block it is all code.
+  Blocks of other languages count only if there are no others. Without a block it is all code.
 - Prompt code is Python that ends with a function whose body is missing (HumanEval's form: imports, helpers,
   signature and docstring). It is the last fenced block of the prompt, or begins at the first line that looks like
-  code. Other prompts, prose or a function to be repaired, have none.
-- A completion that defines what the tests ask for stands for itself, after the imports and helpers of the
-  prompt. Any other is taken as the rest of the prompt's last function.
-- Code is cut before the first line from which on it does not parse: models go on talking.
+  code. Other prompts, such as prose or a function to be repaired, have none.
+- A completion that defines what the tests ask for stands alone, after the imports and helpers of the prompt. Any
+  other completes the prompt's last function.
+- Code is cut before the first line that does not parse: models keep talking.
+- The names that the tests ask for are decided from the tests alone: a program that defines `set`, `math` or
+  `check` must not have the tests use them.
 """
 
-from __future__ import annotations
-
 import ast
+import builtins
 import re
+import symtable
+import sys
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _FENCE = re.compile(r"^[ \t]*`{3,}([^`\n]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 _PYTHON = re.compile(r"\W*(?:py\w*|$)", re.IGNORECASE)
-"""What stands after the three backticks of a block that may be Python: its name, or nothing."""
+"""The language after the backticks of a block that may be Python; may be empty."""
 _CHAT_MARKER = re.compile(r"<\|[^|>\n]*\|>(?:system|user|assistant)?")
 _FIRST_LINE = re.compile(r"^(?:(?:def|async def|class|from|import)\b|@)", re.MULTILINE)
-# Text can be made that parses slowly, or has to be cut line by line; the grader's time is bounded for all of it.
+# Hostile text may parse slowly, or have to be cut line by line: these bound the time for all of it.
 MAX_CHARACTERS = 100_000
 MAX_CHARACTERS_PARSED = 300_000
 MAX_BLOCKS = 8
 _UNPARSABLE = (RecursionError, MemoryError, ValueError)
+_BUILTINS = frozenset(dir(builtins))
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,9 @@ class PromptCode:
     """The code of a prompt that asks for a function's body."""
 
     header: str = ""
-    """What stands before the unfinished function: imports and helpers."""
+    """Imports and helpers before the unfinished function."""
     stub: str = ""
-    """The unfinished function, up to where the completion goes on."""
+    """The unfinished function, up to where the completion continues."""
 
     @property
     def helpers(self) -> set[str]:
@@ -55,7 +60,7 @@ def prompt_code(prompt: str) -> PromptCode:
     code = text[start.start() :]
     body = _parsed(code) or _parsed(f"{code.rstrip()}\n    pass\n")
     if not body or not _is_stub(body[-1]):
-        # Behind the code of a chat prompt stands the beginning of the next turn.
+        # In a chat prompt the beginning of the next turn follows the code.
         code = _longest_program(code)
         body = _parsed(code)
         if not body or not _is_stub(body[-1]):
@@ -66,7 +71,7 @@ def prompt_code(prompt: str) -> PromptCode:
 
 
 def program_in(completion: str, prompt: PromptCode, names: Collection[str]) -> str:
-    """The program that a completion amounts to, where the tests will ask for `names`."""
+    """The program in a completion, for tests that ask for `names`."""
     code = _chosen_block(completion, set(names))
     alone = _longest_program(code)
     if not prompt.stub or _defined(alone) & set(names):
@@ -79,16 +84,16 @@ def _python_blocks(text: str) -> list[str]:
 
 
 def _chosen_block(completion: str, names: set[str]) -> str:
-    """The program comes before the example of how to use it, or of how to run it in a shell."""
+    """The block of the program: an example of how to use or run it may follow."""
     blocks = _python_blocks(completion) or [code for _, code in _FENCE.findall(completion)] or [completion]
     last_first = blocks[: -MAX_BLOCKS - 1 : -1]
-    # An example may well import what was asked for.
+    # An example may import what was asked for.
     defining = (block for block in last_first if _defined(_longest_program(block), with_imports=False) & names)
     return next(defining, blocks[-1])
 
 
 def _longest_program(code: str) -> str:
-    """The longest beginning of the code, in whole lines, that parses; empty if it is not found soon."""
+    """The longest prefix of whole lines that parses; empty if it is not found soon."""
     lines = code[:MAX_CHARACTERS].split("\0")[0].splitlines(keepends=True)
     num_parsed = 0
     while (num_parsed := num_parsed + sum(map(len, lines))) < MAX_CHARACTERS_PARSED:
@@ -96,7 +101,7 @@ def _longest_program(code: str) -> str:
             _parse("".join(lines))
             return "".join(lines)
         except SyntaxError as error:
-            # No beginning that includes the line of the error parses either.
+            # No prefix that includes the line of the error parses either.
             del lines[max(0, min((error.lineno or 1) - 1, len(lines) - 1)) :]
         except _UNPARSABLE:
             break
@@ -112,7 +117,7 @@ def _parsed(code: str) -> list[ast.stmt] | None:
 
 def _parse(code: str) -> list[ast.stmt]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an escape sequence that is none, say: not ours to complain about
+        warnings.simplefilter("ignore")  # invalid escape sequences, for example
         return ast.parse(code).body
 
 
@@ -148,3 +153,54 @@ def _defined(code: str, *, with_imports: bool = True) -> set[str]:
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             }
     return names
+
+
+class AskedNames(NamedTuple):
+    program: list[str]
+    """To be defined by the program under test."""
+    modules: list[str]
+    """Of the standard library, used without an import."""
+
+
+def asked_names(tests: str, *, known: Collection[str]) -> AskedNames:
+    """What the tests use and neither define nor find in `known`; raises `ValueError` if that is nothing.
+
+    Tests that ask for nothing would pass anything. Tests that ask only for built-in names, such as
+    `assert sum(10, 15) == 6`, mean a function of that name, if they call just one.
+    """
+    try:
+        table = symtable.symtable(tests, "<tests>", "exec")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"the answer is not a Python program: {error}") from error
+    free = _referenced(table, is_top=True) - _bound(table) - set(known)
+    modules = sorted(name for name in free & sys.stdlib_module_names if _is_only_qualifier(name, tests))
+    program = sorted(free - _BUILTINS - set(modules))
+    if not program:
+        called = _called(tests) & free & _BUILTINS
+        if len(called) != 1:
+            raise ValueError("the answer is a program that calls no function which a completion could define")
+        program = list(called)
+    return AskedNames(program, modules)
+
+
+def _referenced(table: symtable.SymbolTable, *, is_top: bool) -> set[str]:
+    """Global names that are read anywhere."""
+    names = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (is_top or s.is_global())}
+    return names.union(*(_referenced(child, is_top=False) for child in table.get_children()))
+
+
+def _bound(table: symtable.SymbolTable) -> set[str]:
+    """Names that the top level binds itself."""
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+
+
+def _is_only_qualifier(name: str, tests: str) -> bool:
+    """Whether a name occurs only as in `name.something`."""
+    tree = ast.parse(tests)
+    qualifiers = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return all(id(n) in qualifiers for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name)
+
+
+def _called(tests: str) -> set[str]:
+    calls = (node.func for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Call))
+    return {function.id for function in calls if isinstance(function, ast.Name)}

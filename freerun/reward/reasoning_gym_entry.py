@@ -3,13 +3,10 @@
 The prompt's answer is the entry as JSON. What is scored is the text of the last <answer> pair; without
 one, the last lines of the completion, as many as the entry's own answer has.
 
-Two lessons of the package's hundred datasets. Some scorers raise on text they did not expect (prime
-factors that are no numbers): that is a wrong completion. Some compare with metadata that JSON does not keep
-(tuples, in arc_agi) and would call every completion wrong: an entry whose own answer does not get all of the
-credit is refused.
+Some scorers of the package raise on unexpected text (prime factors that are not numbers): that is a wrong
+completion. Some compare with metadata that JSON does not keep (tuples, in arc_agi) and would call every
+completion wrong: an entry whose own answer does not get full credit is refused.
 """
-
-from __future__ import annotations
 
 import importlib
 import importlib.util
@@ -20,8 +17,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
-from freerun.reward.verdict import CREDIT_TOLERANCE, Credit
+from freerun.reward.verdict import CREDIT_TOLERANCE, Credit, GraderFunction
+from freerun.types import Prompt
 
 Scorer = Callable[..., float]
 _ANSWER = re.compile(r"(?s)<answer>((?:(?!<answer>).)*?)</answer>")
@@ -35,11 +34,22 @@ def check_installed() -> None:
         )
 
 
-def reasoning_gym_grader() -> Callable[[str, str, str], Credit]:
+def check_entry(prompt: Prompt) -> None:
+    """Raise `ValueError` if the answer is not the JSON of an entry that names its dataset."""
+    try:
+        entry = json.loads(prompt.answer)
+        is_entry = isinstance(entry["metadata"]["source_dataset"], str) and "answer" in entry
+    except (ValueError, TypeError, KeyError, RecursionError):
+        is_entry = False
+    if not is_entry:
+        raise ValueError("the answer is not the JSON of a reasoning_gym entry")
+
+
+def reasoning_gym_grader(config: RewardConfig) -> GraderFunction:
     check_installed()
-    # Imported only by those who use it: it takes a second, and sympy with it.
+    # Imported only if it is used: it takes a second, and imports sympy.
     find_scorer = importlib.import_module("reasoning_gym").get_score_answer_fn
-    # A scorer is a whole dataset, and a group's completions share one entry: neither is made twice in a row.
+    # A scorer is a whole dataset, and the completions of a group share one entry: cache both.
     scorer_of = lru_cache(maxsize=None)(find_scorer)
     read = lru_cache(maxsize=8)(lambda text: _read_entry(text, scorer_of))
 
@@ -57,7 +67,7 @@ def _read_entry(text: str, scorer_of: Callable[[str], Scorer]) -> tuple[dict[str
         own_answer = entry["answer"]
         # Raises for an entry whose metadata are not its dataset's.
         credit = scorer(answer=own_answer, entry=entry)
-    except Exception as error:  # of whatever kind: the entry is the user's data, the scorer foreign code
+    except Exception as error:  # any kind: the entry is the user's data, the scorer foreign code
         raise ValueError(
             f"the answer {reprlib.repr(text)} is not the JSON of a reasoning_gym entry: "
             f"{type(error).__name__}: {error}"
@@ -74,7 +84,7 @@ def _read_entry(text: str, scorer_of: Callable[[str], Scorer]) -> tuple[dict[str
 def _score(scorer: Scorer, answer: str, entry: dict[str, Any]) -> float:
     try:
         return float(scorer(answer=answer, entry=entry))
-    except Exception:  # noqa: BLE001 - the entry is good, so it is this text that the scorer cannot read
+    except Exception:  # noqa: BLE001 - the entry is good: the scorer cannot read this text
         return 0.0
 
 

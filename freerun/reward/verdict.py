@@ -1,29 +1,36 @@
-"""What the verdict of one grader is worth, before its weight.
+"""From one call of a grader to its reward, before its weight.
 
-True, False        reward.correct, reward.incorrect
-Credit(share)      in proportion between the two; right only with all of it
-a number           the reward itself; right if it is greater than 0
-{name: verdict}    the sum of what its entries are worth, each recorded under its name; the first
-                   entry decides whether the completion is right
+    True, False        reward.correct, reward.incorrect
+    Credit(share)      in proportion between the two; right only with all of it
+    a number           the reward itself; right if it is greater than 0
+    {name: verdict}    the sum of its entries, each recorded under its name; the first entry decides whether the
+                       completion is right
+
+A grader that raises, or returns anything else, is a failure with the end of its traceback.
 """
 
-from __future__ import annotations
-
 import numbers
+import os
 import reprlib
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from freerun.config.reward import RewardConfig
-from freerun.types import Reward
+from freerun.reward.messages import Job
+from freerun.types import Grade, GradeFailed, Reward
 
+GraderFunction = Callable[[str, str, str], Any]
+"""(prompt text, completion text, answer) -> verdict; `to_reward` checks that it is one."""
+NUM_TRACEBACK_LINES = 12
+MAX_FAILURE_CHARACTERS = 2000
 MAX_REWARD = 1e9
-"""By magnitude. Advantages are differences and squares of rewards, gradients are float32: far larger rewards
-overflow there, and every update would be skipped."""
+"""By magnitude. Advantages are differences and squares of rewards, and gradients are float32: far larger rewards
+would overflow, and every update would be skipped."""
 CREDIT_TOLERANCE = 1e-6
-"""Shares are sums and quotients of floats: this close to all of it is all of it."""
+"""Shares are sums and quotients of floats: within this of 1 is 1."""
 
 
 class Credit(NamedTuple):
@@ -33,8 +40,30 @@ class Credit(NamedTuple):
     """How much of it is right, from 0 to 1."""
 
 
+def judge(grader: GraderFunction, job: Job, config: RewardConfig) -> Grade:
+    """Call the grader; a fork of this process that returns from it ends."""
+    pid = os.getpid()
+    try:
+        return to_reward(grader(job.prompt, job.completion, job.answer), job.grader, config)
+    except BaseException:  # noqa: BLE001 - the edge of user code: a failure is data
+        return GradeFailed(f"{job.grader} failed:\n{sendable(_end_of_traceback())}")
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
+
+
+def _end_of_traceback() -> str:
+    lines = traceback.format_exc().strip().splitlines()
+    return "\n".join(lines[-NUM_TRACEBACK_LINES:])
+
+
+def sendable(reason: str) -> str:
+    """The end of a user's message: it may have any length, and text that cannot be encoded."""
+    return reason[-MAX_FAILURE_CHARACTERS:].encode(errors="replace").decode()
+
+
 def to_reward(verdict: Any, grader: str, config: RewardConfig) -> Reward:
-    """What the verdict is worth; raises for one that is none, and names the grader."""
+    """The reward of a verdict; raises, naming the grader, for anything else."""
     if not isinstance(verdict, Mapping):
         return _to_value(verdict, grader, config)
     if not verdict or not all(isinstance(name, str) and name.isprintable() for name in verdict):

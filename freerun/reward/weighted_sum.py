@@ -2,15 +2,13 @@
 
     value = sum over the parts of weight * value of the part, minus the overlong penalty
 
-The first part decides `is_correct`. Parts are recorded before their weights, so that a part of weight 0 is
-watched without being rewarded; a part that is alone is the value itself and is not recorded again.
+The first part decides `is_correct`. Parts are recorded before their weights: a part of weight 0 is tracked without
+being rewarded. A single part equals the value and is not recorded.
 
-The overlong penalty is DAPO's soft punishment (arXiv 2503.14476, section 3.4) in units of our rewards: nothing up
-to `limit - buffer` tokens, then in proportion, all of it at the limit. It blurs the edge that a hard limit
-draws between two completions that differ by one token.
+The overlong penalty is DAPO's soft punishment (arXiv 2503.14476, section 3.4) in units of our rewards: nothing
+up to `limit - buffer` tokens, then linear, all of it at the limit. It softens the edge that a hard limit draws
+between two completions that differ by one token.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 
@@ -42,14 +40,14 @@ def weigh(rewards: Mapping[str, Reward], config: RewardConfig, *, overlong: floa
 
 
 def as_wrong(reward: Reward, config: RewardConfig) -> Reward:
-    """What decides is worth `reward.incorrect`; a grader's other parts stay, so that their means are over all."""
+    """The reward with its deciding part at `reward.incorrect`; other parts stay, so their means are over all."""
     decisive = next(iter(reward.parts), "")
     parts = reward.parts | {decisive: config.incorrect} if decisive else {}
     return Reward(sum(parts.values()) if parts else config.incorrect, False, parts)
 
 
 def overlong_value(num_tokens: int, max_tokens: int, config: RewardConfig) -> float:
-    """What the length of a completion adds to its reward: 0 or less."""
+    """The (negative) reward for the length of a completion."""
     buffer = config.overlong_buffer_tokens
     num_over = min(num_tokens - (max_tokens - buffer), buffer)
     return -config.overlong_penalty * num_over / buffer if num_over > 0 else 0.0

@@ -1,12 +1,10 @@
 """A grader process: runs the run's graders, one completion at a time, in its main thread.
 
-It trusts a grader with nothing but its answer: what it raises, an exit included, becomes data; what it
-prints goes to the log; a fork of this process that comes back from the grader ends; programs it leaves
-running, daemons too, end with this process (`guard.py`). It sets no alarm and no limit: the pool outside holds
-the clock and kills.
+It trusts a grader with nothing but its answer. What the grader raises, an exit included, becomes data; what it
+prints goes to the log; a fork of this process that returns from the grader ends; programs it leaves running,
+daemons too, end with this process (`guard.py`). It sets no alarm and no limit: the pool outside holds the clock
+and kills.
 """
-
-from __future__ import annotations
 
 import importlib
 import sys
@@ -16,20 +14,20 @@ from freerun.errors import ConfigError
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.reward.graders import make_graders
-from freerun.reward.judge import judge, sendable
-from freerun.reward.messages import Begin, Graded, Jobs, Ready, Refused, ToWorker
+from freerun.reward.messages import Begin, ConfigRefused, Graded, Jobs, Ready, ToWorker
+from freerun.reward.verdict import judge, sendable
 
 
 def serve(parent: Parent[ToWorker]) -> None:
     """Answer jobs until the parent is gone, which ends the process."""
-    sys.stdout = sys.stderr  # the same log, but a line at a time: nothing is lost when the process is killed
+    sys.stdout = sys.stderr  # the same log, written line by line: nothing is lost when the process is killed
     begin = _next_message(parent)
     assert isinstance(begin, Begin)
     try:
         graders = make_graders(begin.config)
     except ConfigError as error:
         traceback.print_exc()
-        parent.send(Refused(sendable(str(error))))
+        parent.send(ConfigRefused(sendable(str(error))))
         parent.finish()
         return
     parent.send(Ready())
@@ -42,7 +40,7 @@ def serve(parent: Parent[ToWorker]) -> None:
 
 def _next_message(parent: Parent[ToWorker]) -> ToWorker:
     while (message := parent.receive(timeout_seconds=3600)) is None:
-        pass  # an idle hour; the death of the parent ends the process by itself
+        pass  # an idle hour; if the parent dies, this process ends
     return message
 
 
@@ -53,5 +51,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By another import of this module: graders write into __main__, and must not replace what is used here.
+    # Under its own name: graders may write into __main__, and must not replace what is used here.
     importlib.import_module("freerun.reward.worker").main()

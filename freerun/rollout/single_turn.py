@@ -1,10 +1,7 @@
 """The default workflow: one request per prompt, one grade per completion.
 
-Nothing is retried or repaired here: a workflow returns a whole group or raises, and the controller decides
-what a failure means.
+No retries here: a workflow returns a whole group or raises. The controller decides what a failure means.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
@@ -21,14 +18,14 @@ class GradingFailed(RolloutError):  # noqa: N818 - an outcome, like GradeFailed
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
-        """What the grader said."""
+        """The grader's explanation."""
 
 
 class SingleTurn:
-    """Samples a group of completions for a prompt and grades them side by side.
+    """Samples a group of completions for a prompt and grades them concurrently.
 
-    `request_ids` is shared by all workflows of a run, typically one `itertools.count()`: the ordinal would
-    not do, because a prompt that is requeued or evaluated again is a new request for the same ordinal.
+    All workflows of a run share `request_ids`, typically one `itertools.count()`. Ordinals are not unique here: a
+    prompt that is requeued or evaluated again is a new request with the same ordinal.
     """
 
     def __init__(

@@ -1,10 +1,8 @@
 """The child that runs the untrusted program, and then answers the examiner's calls with it.
 
-Nothing here has to be safe from the program, which may rewrite all of it: this process can do no more than
-send values to an examiner that expects hostile ones.
+Nothing here has to be safe from the program, which may rewrite all of it: this process can only send values to an
+examiner that expects hostile ones.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -13,10 +11,10 @@ import socket
 import sys
 import types
 
-from freerun.sandbox.link import Link, LinkLost
+from freerun.sandbox.link import CallLink, LinkLost
 
 PROGRAM, LINK = 3, 4
-"""Descriptors of a candidate, after its standard ones; a program that is only run has no link."""
+"""Descriptors of a candidate, after its standard ones; a program that is only run has no LINK."""
 
 
 def run() -> None:
@@ -26,7 +24,7 @@ def run() -> None:
 
 def answer() -> None:
     """Import the program as a module, and serve its names."""
-    # Not as "__main__": what a solution does when run as a script is not asked for.
+    # Not as "__main__": the tests do not ask for what a solution does as a script.
     module = types.ModuleType("solution")
     sock = socket.socket(fileno=LINK)
     try:
@@ -35,11 +33,11 @@ def answer() -> None:
     except BaseException as error:  # noqa: BLE001 - the edge of a program under test: a failure is data
         root = _Failed(f"the program fails when it is loaded: {type(error).__name__}: {error}"[:500])
     with contextlib.suppress(LinkLost):
-        Link(sock, root=root, is_program=True).serve()
+        CallLink(sock, root=root, is_program=True).serve()
 
 
 class _Failed:
-    """Stands for a program that could not be loaded: every name of it is the reason."""
+    """In place of a program that could not be loaded: every name raises the reason."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -50,7 +48,7 @@ class _Failed:
 
 def _execute(module: types.ModuleType) -> None:
     source = read_text(PROGRAM)
-    random.seed(source)  # not by the clock: the same program always meets the same fate
+    random.seed(source)  # not by the clock: the same program always gets the same verdict
     sys.modules[module.__name__] = module
     exec(compile(source, "<program>", "exec"), module.__dict__)
 

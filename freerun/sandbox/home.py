@@ -1,16 +1,17 @@
-"""Where sandboxed programs live: the fork server's own namespaces, and a root with nothing in it but Python.
+"""Where sandboxed programs live: namespaces of the fork server, a root with only Python in it, unused uids.
 
     /  tmpfs, read-only
     ├─ <the standard library>     bound read-only, where it always was
     ├─ dev/null                   bound read-only: it can be written to, its mode and times cannot be changed
     └─ box                        an empty directory; each program mounts its own tmpfs there
 
-No /proc, no other device, no /tmp, no home, no network interface that is up. As root the server keeps its uid,
-and each program gets another one; anybody else, and a root who has none to give (`uids.py`), gets a user
-namespace in which there is nobody but himself.
-"""
+No /proc, no other device, no /tmp, no home, no network interface that is up. As root the server keeps its uid
+and each program gets another one. A normal user, and a root without uids to give, gets a user namespace of one
+uid.
 
-from __future__ import annotations
+A machine knows 2^32 uids; a container of a normal user, or one with remapped uids, often 65,536, sometimes only
+its own. There root has none to give, and is treated like a normal user.
+"""
 
 import os
 import sysconfig
@@ -20,12 +21,16 @@ from freerun.sandbox.syscalls import mount
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 BOX = "/box"
-_SCAFFOLD = "/tmp"  # any directory will do to mount the new root on: it is seen by this process alone
+_SCAFFOLD = "/tmp"  # any directory will do as the mount point of the new root: only this process sees it
 _READ_ONLY = syscalls.MS_RDONLY | syscalls.MS_NOSUID
+FIRST_UID = 0x7000_0000
+_MAX_PID = 1 << 22
+_MIN_RANGE = 4096
+"""A smaller range is not searched for unused uids."""
 
 
 def leave_namespaces(*, has_uids: bool) -> None:
-    """Enter new ones; those of pids hold for the next child, which is process 1 there."""
+    """Enter new ones; the pid namespace holds from the next child on, which is process 1 there."""
     user, group = os.getuid(), os.getgid()
     others = (
         syscalls.CLONE_NEWNS
@@ -49,7 +54,7 @@ def leave_namespaces(*, has_uids: bool) -> None:
 
 def enter_empty_root() -> None:
     """Replace the root file system of this mount namespace."""
-    # Opened first, because the scaffold may hide them: a virtual environment in /tmp, say.
+    # Opened first: the scaffold may hide them, for example a virtual environment in /tmp.
     library, null = (os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (STANDARD_LIBRARY, os.devnull))
     mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     mount("sandbox", _SCAFFOLD, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64k,mode=755")
@@ -75,7 +80,7 @@ def _bind_read_only(source: int, target: str, *, flags: int) -> None:
 
 
 def mount_box(*, owner: tuple[int, int], num_bytes: int, num_files: int) -> None:
-    """Give this process alone an empty directory that vanishes with it."""
+    """Give this process a private empty directory that vanishes with it."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     user, group = owner
     mount(
@@ -85,3 +90,29 @@ def mount_box(*, owner: tuple[int, int], num_bytes: int, num_files: int) -> None
         syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
         f"size={num_bytes},nr_inodes={num_files},mode=700,uid={user},gid={group}",
     )
+
+
+def first_uid() -> int:
+    """The first of the two uids (and gids) for this process's children; 0 if it can give none."""
+    if os.getuid() != 0:
+        return 0
+    found = [_chosen_from(_read(f"/proc/self/{name}"), os.getpid()) for name in ("uid_map", "gid_map")]
+    return found[0] if found[0] == found[1] else 0
+
+
+def _chosen_from(id_map: str, pid: int) -> int:
+    """By the map of a user namespace: lines of first id inside, first id outside, how many."""
+    ranges = [(int(first), int(count)) for first, _, count in map(str.split, id_map.splitlines())]
+    if any(first <= FIRST_UID and first + count >= FIRST_UID + 2 * _MAX_PID for first, count in ranges):
+        return FIRST_UID + 2 * pid
+    first, count = max(ranges, key=lambda found: found[1], default=(0, 0))
+    if count < _MIN_RANGE:
+        return 0
+    # The upper half, where users are rare, without its end, where `nobody` (65534) is.
+    num_pairs = count // 4 - 8
+    return first + count // 2 + 2 * (pid % num_pairs)
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()

@@ -1,16 +1,14 @@
-"""What a child of the fork server gives up, in the order in which it can, before it reads what it will run.
+"""What a child of the fork server gives up, in this order, before it reads what it will run.
 
     descriptors    all but those it was given (`keep_only`; the rest is `lock`)
-    directory      its own, empty, bounded, gone with it
-    uid            as root: one that nobody else has; else the user's own, but without capabilities
+    directory      a new one: empty, bounded, gone when it ends
+    uid            as root: one that is not in use; else the user's, without capabilities
     limits         address space, processes, size of files, open files, no core
     landlock       files, signals and ptrace
     seccomp        every system call that is not on the list; last, because the rest needs some of them
 
-Each is enough against something; together none has to be perfect.
+Each stops some attacks alone; together none has to be perfect.
 """
-
-from __future__ import annotations
 
 import math
 import os
@@ -22,7 +20,7 @@ from freerun.sandbox.limits import Limits
 
 
 class Walls(NamedTuple):
-    """What this kernel lets the jail be made of, known once the server has started."""
+    """What this kernel offers for the jail, known once the server has started."""
 
     has_namespaces: bool
     has_landlock: bool
@@ -36,10 +34,10 @@ class Cell(NamedTuple):
     uid: int
     """For a child of root; 0 means that it keeps the uid of its parent."""
     descriptors: tuple[int, ...]
-    """In the order in which the child shall find them, from 0 on."""
+    """In the order in which the child finds them, from 0 on."""
     has_directory: bool
     max_processes: int
-    """Of all that have its uid: as a normal user the program's processes count with those of the tests."""
+    """Of all with its uid: for a normal user the processes of program and tests count together."""
 
 
 def keep_only(descriptors: tuple[int, ...]) -> None:
@@ -56,14 +54,14 @@ def keep_only(descriptors: tuple[int, ...]) -> None:
 def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
     """Make this process harmless, for good; raises `OSError` if one of the walls cannot be built."""
     os.umask(0o077)
-    os.setsid()  # kill(0, …) reaches the whole process group, in whatever namespace its members are
+    os.setsid()  # kill(0, …) reaches the whole process group, across namespaces
     has_directory = cell.has_directory and walls.has_namespaces
     _move_in(cell, has_directory)
-    # Named while the paths can still be opened: the new uid may not be able to go there.
+    # Before the change of uid: the new one may not be able to open these paths.
     files = {home.STANDARD_LIBRARY: landlock.READ, os.devnull: landlock.USE_DEVICE}
     if has_directory:
         files[home.BOX] = landlock.READ | landlock.WRITE
-    ruleset = landlock.ruleset_of(files) if walls.has_landlock else -1
+    ruleset = landlock.ruleset_of(files) if walls.has_landlock else None
     if cell.uid:
         os.setgroups([])
         os.setresgid(cell.uid, cell.uid, cell.uid)
@@ -74,7 +72,7 @@ def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
     syscalls.forbid_new_privileges()
     syscalls.hide_memory()
     syscalls.die_with_parent()  # after the change of uid, which would undo it
-    if walls.has_landlock:
+    if ruleset is not None:
         landlock.confine(ruleset)
     if walls.system_calls:
         seccomp.install(walls.system_calls)

@@ -1,10 +1,8 @@
-"""Landlock: a process may reach the files below the directories it names, and no others, for good.
+"""Landlock: a process confines itself for good to the files below the directories it names.
 
-It also takes from it TCP (ABI 4), abstract sockets and signals to processes outside (ABI 6), and ptrace of
-them (always). It stops neither `socket` nor `chmod`: seccomp, the uid and the namespaces do.
+It also loses TCP (ABI 4), abstract sockets and signals to processes outside (ABI 6), and ptrace of them (always).
+Landlock stops neither `socket` nor `chmod`: seccomp, the uid and the namespaces do.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
@@ -35,12 +33,12 @@ def abi_version() -> int:
 
 
 def ruleset_of(rights_by_path: dict[str, int]) -> int:
-    """The descriptor of a ruleset: nothing but the given rights below the given paths."""
+    """The descriptor of a ruleset: only the given rights below the given paths."""
     abi = abi_version()
     handled = (1 << _NUM_RIGHTS_BY_ABI[min(abi, len(_NUM_RIGHTS_BY_ABI)) - 1]) - 1
     network = _NET_BIND_AND_CONNECT if abi >= 4 else 0
     scope = _SCOPE_SOCKETS_AND_SIGNALS if abi >= 6 else 0
-    # An older kernel accepts the longer struct because what it does not know is zero.
+    # An older kernel accepts the longer struct because the fields that it does not know are zero.
     attributes = struct.pack("=QQQ", handled, network, scope)
     ruleset = syscall(
         _CREATE_RULESET,
@@ -55,7 +53,7 @@ def ruleset_of(rights_by_path: dict[str, int]) -> int:
 
 
 def confine(ruleset: int) -> None:
-    """Hold this process, and all it will start, to a ruleset; needs no_new_privs."""
+    """Confine this process and all its future children; needs no_new_privs."""
     syscall(_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
     os.close(ruleset)
 

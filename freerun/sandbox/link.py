@@ -8,11 +8,11 @@
     examiner ◄─ ["value", …, changed] ────── candidate     and what it did to its arguments, if it returns None
     examiner ◄─ ["raised", "ValueError", …]                or what it raised
 
-"class" and "instance" stand for "value" where a class was got, or called and gave an object of exactly itself.
+"class" and "instance" replace "value" where the result is a class, or a direct instance of the called class.
 
-The two sides are the same but for two things. Only the program's objects have attributes: from a function of
-the tests one would reach its globals, and with them everything. And only the program believes at once what was
-done to its arguments; the tests must say that they want it (`in_place`).
+The two sides differ in two ways. Only the program's objects have attributes: from a function of the tests one
+would reach its globals, and with them everything. And only the program accepts changes to its arguments at once;
+the tests must ask for them (`in_place`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ Message = list[Any]
 
 
 class LinkLost(BaseException):
-    """The other side is gone or talks nonsense. Not an `Exception`: a test that catches those must not go on."""
+    """The other side is gone or sends garbage. Not an `Exception`: a test that catches those must not continue."""
 
 
 class Remote:
     """An object of the other side. If it is open, it can be asked for its attributes.
 
-    It compares with nothing and has no hash: that question would be answered by the object's own code, which may
-    be a solution that equals everything. For the same reason it is closed unless it is a class that the tests
-    name, or a direct instance of one: `f(x).startswith(y)` must not be answered by an object that says yes, and
-    what a method returns is no more trusted than what a function does. It is true or false once and for all.
+    It compares with nothing and has no hash: the object's own code would answer, and it may be a solution that
+    equals everything. For the same reason it is closed unless it is a class that the tests name, or a direct
+    instance of one: `f(x).startswith(y)` must not be answered by an object that says yes, and the result of a
+    method is trusted no more than that of a function. Its truth value is fixed.
 
     It defines nothing that it cannot do, not even to refuse it: `isinstance(f(x), Iterable)` is true for a class
-    that has `__iter__`. So it is neither iterable nor sized, and hashable and callable only as its subclasses.
+    that has `__iter__`. So it is neither iterable nor sized; only subclasses are hashable or callable.
     """
 
-    def __init__(self, link: Link, number: int, description: str, *, is_true: bool, kind: str = "value") -> None:
+    def __init__(
+        self, link: CallLink, number: int, description: str, *, is_true: bool, kind: str = "value"
+    ) -> None:
         self._link = link
         self._number = number
         self._description = description
@@ -72,21 +74,21 @@ class Remote:
 
 
 class RemoteFunction(Remote):
-    """One that its owner says can be called; who says so wrongly could as well return a function."""
+    """One that its owner says is callable; a lie gains nothing, since it could return a function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._link.call(self, args, kwargs)
 
 
 class FunctionOfTests(RemoteFunction):
-    """A function of the tests, for the program, which may do with it what it likes: memoize by it, say."""
+    """A function of the tests, for the program, which may use it in any way: as a key, for example."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
 
 def in_place(function: Any) -> Any:
-    """The function; if it is the program's, one whose changes to its arguments arrive when it returns None.
+    """The function; if it is the program's, its changes to its arguments arrive when it returns None.
 
     For calls whose result the tests throw away. In `assert f(d, k) == d.get(k)` an f that empties d and returns
     None must not change what it is compared with.
@@ -96,7 +98,7 @@ def in_place(function: Any) -> Any:
     return lambda *args, **kwargs: function._link.call(function, args, kwargs, is_in_place=True)
 
 
-class Link:
+class CallLink:
     """One side's end of the socket, and the objects it has referred to."""
 
     def __init__(self, sock: socket.socket, *, root: Any = None, is_program: bool = False) -> None:
@@ -166,7 +168,7 @@ class Link:
         return [kind, encode(result, self._refer), after if after != before else None]
 
     def _own(self, number: Any) -> Any:
-        """What we have referred to by this number: no other object, by no other way to count."""
+        """The object that we have referred to by this number; only an exact int is a number."""
         if type(number) is not int or not 0 <= number < len(self._objects):
             raise NotPlainError(f"a reference to object {number!r:.40}, which was never given")
         return self._objects[number]
@@ -187,7 +189,7 @@ class Link:
         return stand_in(self, int(number), str(description)[:80], is_true=is_true is True, kind=kind)
 
     def _change(self, args: tuple[Any, ...], contents: Any) -> None:
-        """Do to our arguments what was done to their copies."""
+        """Apply to our arguments what was done to their copies."""
         for value, content in zip(args, contents or [None] * len(args), strict=True):
             if content is None:
                 continue
@@ -214,7 +216,7 @@ class Link:
         try:
             message = json.loads(self._read(length))
         except (ValueError, RecursionError, MemoryError) as error:
-            # A MemoryError too: to tests that catch every Exception it would look like one of the program's.
+            # A MemoryError too: tests that catch every Exception would take it for one of the program's.
             raise LinkLost(f"a message that cannot be read: {type(error).__name__}: {error}") from None
         if not (isinstance(message, list) and len(message) == 3):
             raise LinkLost("a message of no known kind")
@@ -238,7 +240,7 @@ _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
 
 def _snapshot(args: Any) -> list[Any]:
-    """What the arguments hold that can be changed from outside; None for those that cannot or are not data."""
+    """The contents of the arguments that can be changed; None for those that cannot or are not data."""
     contents: list[Any] = []
     for value in args:
         try:
@@ -249,12 +251,12 @@ def _snapshot(args: Any) -> list[Any]:
 
 
 def _builtin_name(error: Exception) -> str:
-    """Of the nearest built-in exception: the tests know no class of the program's."""
+    """The nearest built-in exception: the tests know no class of the program."""
     return next(str(c.__name__) for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
 
 
 def _exception(name: str, text: str) -> BaseException:
-    """What the other side raised; never one that would end this process or a loop of it."""
+    """The exception of the other side; never one that would end this process or a loop in it."""
     if name == "MemoryError":
         return LinkLost("the program ran out of memory")
     kind = getattr(builtins, name, None)

@@ -1,17 +1,15 @@
 """Values as JSON, and back: what may cross between an untrusted program and its tests.
 
-Only values of exact built-in types come out of `decode`, so that `==`, `len` and `bool` on them are Python's own
-and not the program's. A subclass arrives as its base (a Counter as a dict, an IntEnum as an int); an iterator
-as an iterator over what it would have yielded. Whatever else there is stays where it is and is referred to:
+Only values of exact built-in types come out of `decode`: `==`, `len` and `bool` on them are Python's, not the
+program's. A subclass arrives as its base (a Counter as a dict, an IntEnum as an int), an iterator as an iterator
+over its items. Other objects stay where they are and are sent as references:
 
     ["mine", 7, "function f", true, true]    an object of the sender, number 7 of those it has referred to:
-                                             whether it is true, and whether it can be called
-    ["yours", 7]                             number 7 of the receiver's own, coming home
+                                             whether it is true, and whether it is callable
+    ["yours", 7]                             number 7 of the receiver's objects, coming back
 
-What a reference can do is decided in `link.py`. The decoder trusts nothing: the sender may be hostile.
+`link.py` decides what a reference can do. The decoder trusts nothing: the sender may be hostile.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -41,11 +39,11 @@ class NotPlainError(TypeError):
 
 
 Refer = Callable[[Any], list[Any]]
-"""From an object that is not data to its reference; may raise `NotPlainError`."""
+"""Makes the reference of an object that is not data; may raise `NotPlainError`."""
 
 
 def refuse(value: Any) -> list[Any]:
-    """The `Refer` of those who want data only."""
+    """The `Refer` for data only."""
     raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")
 
 
@@ -83,7 +81,7 @@ def _encode_rest(value: Any, refer: Refer) -> Any:
         return ["Fraction", [encode(value.numerator), encode(value.denominator)]]
     if isinstance(value, type) and _TYPES.get(value.__name__) is value:
         return ["type", value.__name__]
-    # Reading an iterator uses it up, so those who only look (`refuse`) must not.
+    # Reading an iterator uses it up: with `refuse`, which only looks, it must not be read.
     if isinstance(value, (Iterator, *_VIEWS)) and refer is not refuse:
         items: list[Any] = list(itertools.islice(cast(Iterable[Any], value), MAX_ITEMS_OF_ITERATOR + 1))
         if len(items) > MAX_ITEMS_OF_ITERATOR:
@@ -93,7 +91,7 @@ def _encode_rest(value: Any, refer: Refer) -> Any:
 
 
 Resolve = Callable[[list[Any]], Any]
-"""From a reference to what stands for it on this side."""
+"""Turns a reference into its object on this side."""
 
 
 def decode(data: Any, resolve: Resolve) -> Any:
@@ -127,7 +125,7 @@ def _decode_rest(kind: str, content: Any) -> Any:
         case "Decimal":
             return Decimal(content)
         case "Fraction":
-            # Never from a string: "1e999999999" is a short one, and a gigabyte of digits.
+            # Never from a string: "1e999999999" is short, and would become a gigabyte of digits.
             numerator, denominator = (decode(n, refuse) for n in content)
             return Fraction(numerator, denominator)
         case "type":

@@ -1,14 +1,13 @@
-"""The grader's side of the sandbox: starts the fork server, hands it descriptors, reads what came of it.
+"""The caller's side of the sandbox: starts the fork server, passes it descriptors, reads its reports.
 
-What a program does is data (`Ran`, `Verdict`). A sandbox that does not work is a `SandboxError`, so that
-nobody takes it for a wrong program; the next execution then starts a new server.
+What a program does is data (`Ran`, `Verdict`). A sandbox that does not work is a `SandboxError`, never a wrong
+program; the next execution then starts a new server.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -18,13 +17,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from freerun.errors import ConfigError, SandboxError
-from freerun.sandbox.features import check_missing, check_platform
+from freerun.errors import SandboxError
 from freerun.sandbox.limits import FILE_BYTES, Limits
 
+FEATURES = {
+    "namespaces": "a program could see which processes and files there are, not what is in them; "
+    "it may not start processes, nor write",
+    "landlock": "only the namespaces keep a program from files",
+    "seccomp": "a program may make any system call: sockets, ptrace",
+}
+"""What the sandbox needs of the kernel, and what is lost without each."""
 START_SECONDS = 30.0
 GRACE_SECONDS = 10.0
-"""For the server to kill and clear up after the time of a program is over."""
+"""For the server to kill and clean up when a program's time is over."""
 _SERVE = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -32,7 +37,7 @@ from freerun.sandbox.server import main
 main(int(sys.argv[1]))
 """
 _PACKAGE_DIRECTORY = str(Path(__file__).resolve().parents[2])
-# No site-packages, no bytecode written; a fixed hash seed, so that the same program always meets the same fate.
+# No site-packages, no bytecode written; a fixed hash seed, so the same program always gets the same verdict.
 _FLAGS = ("-s", "-S", "-P", "-B")
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
 
@@ -70,6 +75,16 @@ class Verdict:
     """What the program printed."""
 
 
+class FeatureError(SandboxError):
+    """The machine lacks a feature that the caller did not allow to be missing."""
+
+    def __init__(self, feature: str, problem: str) -> None:
+        super().__init__(
+            f"the sandbox needs {feature}, which this machine refuses ({problem}); without it {FEATURES[feature]}"
+        )
+        self.feature = feature
+
+
 class Sandbox:
     """A fork server and, if it dies, the one that replaces it; one execution at a time."""
 
@@ -81,12 +96,16 @@ class Sandbox:
 
     @property
     def pid(self) -> int | None:
-        """Of the process everything in the sandbox descends from; None while there is none."""
+        """Of the process that everything in the sandbox descends from; None while there is none."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the server; a machine without a feature it needs is refused with a `ConfigError`."""
-        check_platform()
+        """Start the server; raises `SandboxError` on a machine that lacks what it needs."""
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):  # system calls have other numbers there
+            raise SandboxError(
+                f"the sandbox needs Linux on x86_64, this is {sys.platform} on {platform.machine()}; "
+                "use another machine"
+            )
         self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -100,10 +119,17 @@ class Sandbox:
         self._control = ours
         ours.settimeout(START_SECONDS)
         try:
-            check_missing(self._received("start"), self._without)
-        except ConfigError:
+            self._check_missing(self._received("start"))
+        except SandboxError:
             self.close()
             raise
+
+    def _check_missing(self, missing: dict[str, str]) -> None:
+        for name, problem in missing.items():
+            if name not in self._without:
+                raise FeatureError(name, problem)
+        if {"namespaces", "landlock"} <= set(missing):
+            raise SandboxError("the sandbox needs namespaces or landlock; this machine has neither")
 
     def run(self, program: str) -> Ran:
         """Run a program as a script."""
@@ -112,7 +138,7 @@ class Sandbox:
             return Ran(report["statuses"][0], _text(output), report["timed_out"])
 
     def examine(self, program: str, examination: Examination) -> Verdict:
-        """Run the tests of `examination` against the program, each in a process of its own.
+        """Run the tests of `examination` against the program, in separate processes.
 
         Tests that fail before anything is asked of the program are a `ValueError`: they would fail any program.
         """
@@ -145,7 +171,7 @@ class Sandbox:
             return False, f"the tests ended without a verdict, with {_describe(tests_status)}"
         outcome, reason = json.loads(said)
         if outcome == "unusable":
-            raise ValueError(f"the tests cannot be run, whatever the program: {reason}")
+            raise ValueError(f"the tests cannot be run with any program: {reason}")
         if reason and program_status not in (0, -signal.SIGKILL):
             reason = f"{reason} (the program: {_describe(program_status)})"
         return outcome == "right", reason

@@ -1,27 +1,24 @@
 """Seccomp: the system calls a sandboxed Python may make; any other fails with EPERM.
 
-It is a list of what is allowed, not of what is forbidden, so that a call invented after this was written is
-refused. The filter is classic BPF, assembled here: for the numbers, runs of consecutive ones, in order.
+It lists what is allowed, so system calls that are added to the kernel later are refused. The filter is classic
+BPF, assembled here: runs of consecutive numbers, in order.
 
     wrong architecture, x32          the process is killed: numbers mean other calls there
-    clone                            only without new namespaces, and only children of its own (CLONE_PARENT);
-                                     clone3, whose flags a filter cannot read, does not exist (ENOSYS), so that
-                                     libc falls back to clone
-                                     no pidfd either: its inode number counts the forks of the machine
+    clone                            only without new namespaces, and only own children (no CLONE_PARENT);
+                                     a filter cannot read the flags of clone3: it fails with ENOSYS, and libc falls
+                                     back to clone; no pidfd: its inode number counts the forks of the machine
     socketpair                       only local streams (asyncio needs one); there is no `socket`
-    prlimit64                        only of the process itself
+    prlimit64                        only for the process itself
     flock, fcntl's locks             succeed and do nothing: sqlite and dbm work, and there is no lock on a file
                                      that other programs or the host can see
     mmap                             not both shared and anonymous: each such mapping advances the inode number of
                                      the next file in memory, and the program's output is one
-    futex                            only private ones; others are keyed by a page of a file, the library's too
+    futex                            only private ones; others are keyed by a page of a file, also of the library
     fcntl, ioctl, madvise,           only the listed commands: no leases, write hints, notifications or owners of
     getsockopt                       signals, no eviction of cached pages, no socket cookies
 
-A program must leave nothing that a later or concurrent one can read: docs/sandbox.md, "Memory".
+A program must leave nothing behind that a later or concurrent one can read: docs/sandbox.md, "Memory".
 """
-
-from __future__ import annotations
 
 import ctypes
 import errno
@@ -46,7 +43,7 @@ _SET_LOCK = (6, 7, 37, 38)
 """F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW."""
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
-# BPF instructions, and where struct seccomp_data holds what they look at.
+# BPF instructions, and offsets in struct seccomp_data.
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_GREATER, _IF_AT_LEAST = 0x15, 0x25, 0x35
 _NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 24, 32, 40
@@ -57,12 +54,12 @@ _BY_ARGUMENT = {
     # ioctl: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS2, FICLONE
     16: (_SECOND_ARGUMENT, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A, 0x40049409)),
     # madvise: NORMAL to DONTNEED, FREE, (DONT|DO)FORK, (NO)HUGEPAGE, (DONT|DO)DUMP, (WIPE|KEEP)ONFORK, POPULATE_*,
-    # GUARD_*: what concerns the process's own memory, not the pages of files
+    # GUARD_*: advice about the process's own memory, not about pages of files
     28: (_THIRD_ARGUMENT, (0, 1, 2, 3, 4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 22, 23, 102, 103)),
     # getsockopt: SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_RCVTIMEO, SO_SNDTIMEO, SO_PROTOCOL, SO_DOMAIN
     55: (_THIRD_ARGUMENT, (3, 4, 7, 8, 20, 21, 38, 39)),
 }
-"""Where each of these calls has its command, and the commands that are allowed."""
+"""The argument that holds the command of each call, and the allowed commands."""
 
 _CALLS = """
     # descriptors
@@ -93,13 +90,13 @@ _CALLS = """
     # streams between its own processes
     sendto=44 recvfrom=45 shutdown=48 getsockname=51 getpeername=52 setsockopt=54
 """
-# What is missing is missing on purpose: socket, connect, bind; execve; ptrace and process_vm_*; mount, unshare,
-# setns, chroot; memfd, shared memory and message queues; keys, bpf, perf, modules, io_uring, userfaultfd; prctl,
-# every set*id, and sched_setaffinity: a program must not move to the engine's core; mincore and sysinfo, which
-# tell what the page cache holds and how busy the machine was.
+# Left out on purpose: socket, connect, bind; execve; ptrace and process_vm_*; mount, unshare, setns, chroot;
+# memfd, shared memory and message queues; keys, bpf, perf, modules, io_uring, userfaultfd; prctl, every set*id,
+# and sched_setaffinity (a program must not move to the engine's core); mincore and sysinfo (they show the page
+# cache and the load of the machine).
 ALLOWED = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", _CALLS)}
 _REACHING_OUT = ["kill", "tkill", "tgkill", "chmod", "fchmod", "fchmodat", "utimensat", "truncate"]
-"""What neither landlock nor the uid of a normal user keeps from other processes and from files outside."""
+"""Calls that reach other processes and files outside in spite of landlock and a normal user's uid."""
 
 
 def check_available() -> None:
@@ -111,8 +108,8 @@ def check_available() -> None:
 def assemble(*, has_namespaces: bool) -> bytes:
     """The filter, ready for `install`; made once by the fork server.
 
-    Without namespaces a signal could reach any process of the same uid, and a new mode or time any file of it:
-    then there are none. Nor is there a file of its own to lock, so locks are refused.
+    Without namespaces a signal could reach any process of the same uid, and a change of mode or time any of its
+    files: these calls are refused. Locks are refused too: the program has no files of its own.
     """
     lock = _PRETEND if has_namespaces else _REFUSE
     numbers = [n for name, n in ALLOWED.items() if has_namespaces or name not in _REACHING_OUT]
@@ -145,7 +142,7 @@ def assemble(*, has_namespaces: bool) -> bytes:
             _FUTEX,
             _instruction(_LOAD, _SECOND_ARGUMENT),
             _instruction(_AND, _FUTEX_PRIVATE),
-            # pthread_join waits for one that is not, and asks again.
+            # pthread_join waits on one that is not private, and tries again.
             *_allow_if(_FUTEX_PRIVATE, otherwise=_TRY_AGAIN),
         ),
         *_rule(
@@ -168,7 +165,7 @@ def assemble(*, has_namespaces: bool) -> bytes:
 
 
 def install(program: bytes) -> None:
-    """From here on this process and all it starts are under the filter; needs no_new_privs."""
+    """Put this process and all its future children under the filter; needs no_new_privs."""
     body = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(body))
     syscall(_SECCOMP, _SET_MODE_FILTER, 0, ctypes.create_string_buffer(header, len(header)), what="seccomp filter")
@@ -180,12 +177,12 @@ def _rule(number: int, *body: bytes) -> list[bytes]:
 
 
 def _allow_if(value: int, *, otherwise: int = _REFUSE) -> list[bytes]:
-    """End: by whether what was loaded is `value`."""
+    """Allow and return if the loaded value is `value`."""
     return _by_value({value: _ALLOW}, otherwise=otherwise)
 
 
 def _by_value(answers: dict[int, int], *, otherwise: int = _REFUSE) -> list[bytes]:
-    """End: with the answer to what was loaded."""
+    """Return the answer to the loaded value."""
     pairs = [(_instruction(_IF_EQUAL, value, 0, 1), _instruction(_RETURN, a)) for value, a in answers.items()]
     return [*itertools.chain.from_iterable(pairs), _instruction(_RETURN, otherwise)]
 

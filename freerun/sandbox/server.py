@@ -1,18 +1,16 @@
 """The fork server: a small process that forks one candidate, and its examiner, per request.
 
-    grader ◄─ {missing feature: reason} ─────────── server     once
-    grader ── limits + descriptors ───────────────► server ── fork ──► executor ── fork ──► candidate, examiner
-    grader ◄─ {timed_out, statuses, problem} ──────────────────────── executor
-    grader ◄─ {} ────────────────────────────────── server     the executor is gone
+    caller ◄─ {missing feature: reason} ─────────── server     once
+    caller ── limits + descriptors ───────────────► server ── fork ──► executor ── fork ──► candidate, examiner
+    caller ◄─ {timed_out, statuses, problem} ──────────────────────── executor
+    caller ◄─ {} ────────────────────────────────── server     the executor is gone
 
-The memory of a candidate is a copy of the server's, so the server must never know anything of an execution. It
-does not read a program or a test: it passes their descriptors on, each to the one child that may have it. Nor
-does it learn how one ended: a process that is forked for each execution waits for it, and reports. There is
-nothing of the grader in it either, because it was started by exec. It is process 1 of its own pid namespace:
-when it dies, the kernel kills whatever is in it.
+The memory of a candidate is a copy of the server's, so the server must never know anything about an execution.
+It reads neither programs nor tests: it passes their descriptors on, each to the one child that may have it. It
+does not learn how an execution ended: a process forked for each one waits and reports. Nothing of the caller is
+in it, because it was started by exec. It is process 1 of its own pid namespace: when it dies, the kernel kills
+everything in it.
 """
-
-from __future__ import annotations
 
 import contextlib
 import errno
@@ -28,10 +26,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from freerun.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls, uids
+from freerun.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls
 from freerun.sandbox.limits import MAX_PROCESSES, Limits
 
-# Imported once instead of by every program; those with libraries of their own could not be, later.
+# Imported once instead of by every program; modules with shared libraries could not be imported later.
 PRELOADED = (
     "abc array ast bisect bz2 calendar cmath collections.abc contextlib copy csv ctypes dataclasses datetime "
     "decimal enum fractions functools hashlib heapq inspect io itertools json lzma math numbers operator random "
@@ -47,17 +45,18 @@ _OWN_NULL = -1
 class _Child(NamedTuple):
     pid: int
     setup: int
-    """Read end of the pipe in which the child says that it is locked up, or why it could not be."""
+    """Read end of the pipe in which the child reports that it is locked up, or why not."""
 
 
 class Server:
-    """What it takes to execute a request; used by the executor, one request in its life."""
+    """Executes requests; an executor uses it for one request and ends."""
 
     def __init__(self, walls: jail.Walls, *, uid: int) -> None:
         self._walls = walls
         self._uid = uid
-        # The children's namespace is set for the next fork, and set back by this.
-        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if walls.has_namespaces else -1
+        # `unshare` sets the pid namespace of the next fork; this sets it back.
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        self._own_pids = os.open("/proc/self/ns/pid", flags) if walls.has_namespaces else None
 
     def execute(self, allowed: Limits, descriptors: list[int]) -> dict[str, Any]:
         """Run a program (program, output), under examination if there are tests (tests, verdict) too."""
@@ -71,9 +70,9 @@ class Server:
                 children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
                 silent = (_OWN_NULL, _OWN_NULL, _OWN_NULL, *examination, theirs.fileno())
                 children.append(self._fork(examiner.examine, 1, silent, allowed))
-        # All of them before the first is ended: tests that need no program may be over before it is locked up.
+        # Of all before the first is ended: tests that need no program may finish before it is locked up.
         problems = [_setup_problem(child) for child in children]
-        # The last one decides: when the tests are over, or the program that is only run, so is everything.
+        # The last one decides: the tests, or the program if it is only run.
         is_over = _wait_for_end(children[-1].pid, allowed.seconds)
         return {
             "timed_out": not is_over,
@@ -87,16 +86,17 @@ class Server:
             uid=self._uid + role if self._uid else 0,
             descriptors=(*descriptors, says_setup),
             has_directory=role == 0,
-            # The tests get as many again: a program that takes all it may must not keep them from starting one.
+            # The tests get as many again: a program that takes its full share must not keep them from starting
+            # one.
             max_processes=MAX_PROCESSES * (1 + role),
         )
-        if self._walls.has_namespaces:
+        if self._own_pids is not None:
             syscalls.unshare(syscalls.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
             _be_child(main, self._walls, cell, allowed)
         os.close(says_setup)
-        if self._walls.has_namespaces:
+        if self._own_pids is not None:
             syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
         return _Child(pid, setup)
 
@@ -138,7 +138,7 @@ def _wait_for_end(pid: int, seconds: float) -> bool:
 
 
 def _setup_problem(child: _Child) -> str:
-    """Wait until a child is locked up; empty, or why it could not be: then it runs nothing."""
+    """Wait until a child is locked up; returns why it could not be (then it runs nothing), or nothing."""
     with os.fdopen(child.setup, "rb") as pipe:
         said = pipe.read()
     if said == _SETUP_DONE:
@@ -155,11 +155,11 @@ def _end(child: _Child) -> int:
 
 
 def main(control: int) -> None:
-    """The whole life of the process that the grader starts: it forks the server and waits for it."""
+    """The process that the caller starts: it forks the server and waits for it."""
     syscalls.die_with_parent()
     _die_first()
     _preload()
-    uid = uids.first_uid()
+    uid = home.first_uid()
     missing = _missing_features(has_uids=bool(uid))
     if "namespaces" not in missing:
         home.leave_namespaces(has_uids=bool(uid))
@@ -182,20 +182,20 @@ def main(control: int) -> None:
 
 
 def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> None:
-    # Of the children: one that is killed shall not take with it what it has printed.
+    # For the children: the output of one that is killed must not be lost.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.collect()
-    gc.freeze()  # a child that collects garbage must not touch, and so copy, all of these pages
+    gc.freeze()  # garbage collection in a child must not touch, and so copy, all these pages
     control.send(json.dumps(missing).encode())
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
         if not request:
-            return  # the grader is gone
-        # The numbers of processes are not kept: they would tell how many an earlier program has started.
+            return  # the caller is gone
+        # Process numbers are not kept: they would tell how many an earlier program has started.
         if os.fork() == 0:
             _report(control, server, request, descriptors)
         with contextlib.suppress(ChildProcessError):
-            while True:  # as process 1 of its namespace it also gets those whose executor was killed
+            while True:  # process 1 of a namespace also inherits the children of an executor that was killed
                 os.wait()
         for descriptor in descriptors:
             os.close(descriptor)
@@ -203,20 +203,20 @@ def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> N
 
 
 def _report(control: socket.socket, server: Server, request: bytes, descriptors: list[int]) -> NoReturn:
-    """The whole life of an executor."""
+    """An executor: runs one request, reports, ends."""
     try:
         syscalls.die_with_parent()
         report = server.execute(Limits(*json.loads(request)), descriptors)
         control.send(json.dumps(report).encode())
     except BaseException:  # noqa: BLE001 - the edge of the process
-        traceback.print_exc()  # the grader hears from the server that there is no report
+        traceback.print_exc()  # the server tells the caller that there is no report
     finally:
         os._exit(0)
 
 
 def _die_first() -> None:
-    """When the machine is out of memory, the kernel shall kill a program and not the trainer."""
-    # It is no wall: where /proc cannot be written, all are killed by their size.
+    """When the machine is out of memory, the kernel should kill a program and not the trainer."""
+    # Not a security measure: where /proc cannot be written, the kernel chooses by size.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
@@ -245,7 +245,7 @@ def _missing_features(*, has_uids: bool) -> dict[str, str]:
 
 
 def _try_namespaces(*, has_uids: bool) -> None:
-    """In a child of its own: some systems let one enter a user namespace and then refuse everything in it."""
+    """In a separate child: some systems allow a user namespace and then refuse everything in it."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,6 +1,4 @@
-"""The system calls that Python has no function for, by ctypes: each raises `OSError` and says what failed."""
-
-from __future__ import annotations
+"""System calls that Python has no function for, through ctypes; each raises an `OSError` that names the call."""
 
 import ctypes
 import os
@@ -66,7 +64,7 @@ def die_with_parent() -> None:
 
 
 def hide_memory() -> None:
-    """Nobody of the same uid may read this process's memory; nor does it dump core."""
+    """Keep others of the same uid from reading this process's memory; it dumps no core."""
     checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
 
 
@@ -75,7 +73,7 @@ def forbid_new_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """Of all three sets, in whatever user namespace this is."""
+    """Of all three sets, in any user namespace."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     checked(_libc.capset(header, nothing), "capset")

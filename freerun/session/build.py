@@ -1,42 +1,36 @@
-"""Puts the stages of a run together: the only place that chooses classes.
+"""Assembles the stages of a run. What a recipe names (a task, a grader, a backend ...) comes from one table each.
 
 `train.py` gives them a lifetime, `controller/controller.py` runs them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from freerun.backends.backend import find_backend
 from freerun.backends.ray.access import check_access, prepare_environment
-from freerun.backends.vllm.server import CPU_HEAD_SIZES, require_vllm
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
 from freerun.controller.checkpoint import Checkpoint
 from freerun.data.curriculum import Curriculum
 from freerun.data.mixture import open_stream
-from freerun.data.problem import check_apart
 from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import model_config
-from freerun.model.config_file import head_size
 from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.processes.local import LocalLauncher
 from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.protocols import Workflow
-from freerun.reward.answers import check_answers
-from freerun.reward.function_grader import FunctionGrader, RewardFunction
 from freerun.reward.pool import GraderPool
+from freerun.reward.user_function import FunctionGrader, RewardFunction
 from freerun.rollout.single_turn import SingleTurn
 from freerun.session.core_lending import CoreLending
-from freerun.session.devices import check_devices, has_cpu_servers
-from freerun.types import EngineStats
-from freerun.weights.buffers import create_buffers
+from freerun.session.devices import check_devices, planned_devices
+from freerun.types import Doing, EngineStats
+from freerun.weights.buffers import create_buffers, shared_route
 from freerun.workers.messages import FromRollout, FromTrainer, StartEngine
 from freerun.workers.rollout_pool import RolloutPool
 from freerun.workers.trainer_client import TrainerClient
@@ -45,7 +39,7 @@ RunGrader = GraderPool | FunctionGrader
 
 
 def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None = None) -> PromptStream:
-    """The stream of prompts, at the checkpoint's place in it."""
+    """The stream of prompts, at the checkpoint's position."""
     source = open_stream(recipe.data, tokenizer, seed=recipe.run.seed)
     if checkpoint is not None:
         if source.fingerprint != checkpoint.state.data_fingerprint:
@@ -57,14 +51,8 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
     return source
 
 
-def check_prompts(recipe: Recipe, source: PromptStream) -> None:
-    """Refuse held-out prompts that are trained on, and answers that no grader can read."""
-    check_apart(source.problems())
-    check_answers(recipe.reward, itertools.chain(source.training(), source.held_out(sys.maxsize)))
-
-
 def make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum:
-    """Which problems rest: those that did at the checkpoint."""
+    """Which prompts rest: those that did at the checkpoint."""
     return Curriculum(
         min_pass_rate=recipe.data.min_pass_rate,
         max_pass_rate=recipe.data.max_pass_rate,
@@ -73,24 +61,28 @@ def make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum
 
 
 def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
-    """Refuse sequences the model has no positions for, a tokenizer of another one, and heads vLLM cannot serve."""
+    """Refuse a model with too few positions, with another model's tokenizer, or that the backend cannot serve."""
     config = model_config(directory)
-    longest, positions = recipe.max_sequence_tokens, config["max_position_embeddings"]
-    if longest > positions:
-        raise ConfigError(
-            f"config: data.max_prompt_tokens + sampling.max_completion_tokens = {longest} exceeds the {positions} "
-            f"positions of the model in {directory}; lower one of them"
+    if recipe.generates:
+        check_positions(
+            "data.max_prompt_tokens + sampling.max_completion_tokens", recipe.max_sequence_tokens, directory
         )
     if tokenizer.vocab_size > config["vocab_size"]:
         raise ModelError(
             f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
             f"{config['vocab_size']} rows; the directory mixes two models"
         )
-    size = head_size(config)
-    if recipe.engine.backend == "vllm" and size not in CPU_HEAD_SIZES and has_cpu_servers(recipe):
+    if recipe.generates:
+        backend = find_backend(recipe.engine.backend)
+        backend.check_model(directory, find_device=lambda: planned_devices(recipe)["rollout-0"])
+
+
+def check_positions(keys: str, longest: int, directory: Path) -> None:
+    """Refuse sequences that are longer than the model has positions."""
+    positions = model_config(directory)["max_position_embeddings"]
+    if longest > positions:
         raise ConfigError(
-            f"the model in {directory} has attention heads of {size}; vLLM on a CPU serves only heads of "
-            f'{", ".join(map(str, CPU_HEAD_SIZES))}; set engine.backend = "native"'
+            f"config: {keys} = {longest} exceeds the {positions} positions of the model in {directory}; lower it"
         )
 
 
@@ -133,28 +125,25 @@ def make_workflow(
     )
 
 
-ROLLOUT_MODULES = {"native": "freerun.workers.rollout_worker", "vllm": "freerun.backends.vllm.worker"}
-"""What runs in a rollout worker, by `engine.backend`."""
-
-
 def check_backends(recipe: Recipe, *, trains: bool = True) -> None:
-    """Refuse what the machine or its packages cannot do, before there is a run."""
+    """Refuse what the machine or its packages cannot do, before a run starts."""
+    if recipe.generates:
+        find_backend(recipe.engine.backend).check(recipe)
     check_access(recipe.runtime)
-    require_vllm(recipe.engine)
-    if not trains:  # then nobody asks for the trainer's devices
+    if not trains:  # the trainer's devices do not matter
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, device="cpu"))
     check_devices(recipe)
 
 
-def make_launcher(recipe: Recipe, logs: Path, *, has_weights: bool) -> Launcher:
-    """What starts the run's workers; weights travel only in a run that trains."""
+def make_launcher(recipe: Recipe, logs: Path, *, publishes: bool) -> Launcher:
+    """What starts the run's workers; only a run that trains publishes weights."""
     if recipe.runtime.backend == "ray":
         prepare_environment(recipe.runtime)
         from freerun.backends.ray.cluster import RayLauncher
 
-        return RayLauncher(recipe, logs, paths=[recipe.model.path] if has_weights else [])
-    buffers = create_buffers(f"freerun-{recipe.run.name}") if has_weights else ()
-    return LocalLauncher(logs, place(recipe).seats, weight_buffers=buffers)
+        return RayLauncher(recipe, logs, publishes=publishes)
+    route = shared_route(create_buffers(f"freerun-{recipe.run.name}")) if publishes else None
+    return LocalLauncher(logs, place(recipe).seats, weights=route)
 
 
 def make_grader(
@@ -182,16 +171,16 @@ def make_rollout_pool(
     launcher: Launcher,
     *,
     model_directory: Path,
-    has_weights: bool,
     on_report: Callable[[str, EngineStats], None],
     on_death: Callable[[str, str, bool], None],
     on_busy: Callable[[str, bool], None] = lambda worker, is_busy: None,
 ) -> RolloutPool:
-    """Rollout workers; those that get no weights by publication read them from the model directory."""
-    names, module = rollout_names(recipe), ROLLOUT_MODULES[recipe.engine.backend]
+    """Rollout workers; without published weights they read those of the model directory."""
+    names, runs_programs = rollout_names(recipe), find_backend(recipe.engine.backend).runs_programs
+    module = f"freerun.workers.{'guarded_' if runs_programs else ''}rollout_worker"
 
     async def spawn(index: int) -> Link[FromRollout]:
-        job = WorkerJob(names[index], "rollout", module, has_weights=has_weights)
+        job = WorkerJob(names[index], "rollout", module, weights=launcher.weights)
         return await launcher.launch(job, FromRollout)
 
     return RolloutPool(
@@ -203,6 +192,7 @@ def make_rollout_pool(
             seed=recipe.run.seed,
             lora=recipe.lora,
             base_directory=recipe.model.path,
+            weights=launcher.weights,
         ),
         num_workers=recipe.engine.num_workers,
         config=recipe.runtime,
@@ -216,15 +206,16 @@ async def make_trainer(
     recipe: Recipe,
     launcher: Launcher,
     *,
-    on_progress: Callable[[str], None],
+    on_progress: Callable[[Doing], None],
     on_cores: Callable[[tuple[int, ...]], None] = lambda cores: None,
 ) -> TrainerClient:
-    """The trainer's processes, one for each rank, their model not yet loaded."""
+    """The trainer's processes, one per rank, without a model yet."""
     ranks: list[Link[FromTrainer]] = []
     try:
         for rank, name in enumerate(trainer_names(recipe)):
             # Rank 0 publishes for all.
-            job = WorkerJob(name, "trainer", "freerun.workers.train_worker", has_weights=rank == 0)
+            route = launcher.weights if rank == 0 else None
+            job = WorkerJob(name, "trainer", "freerun.workers.train_worker", weights=route)
             ranks.append(await launcher.launch(job, FromTrainer))
     except BaseException:
         for link in ranks:
@@ -235,7 +226,7 @@ async def make_trainer(
 
 def lends_cores(recipe: Recipe) -> bool:
     """Whether the cores of idle rollout workers are offered to the trainer; one on a GPU takes up none."""
-    # Ranks are as fast as the slowest: to lend one of them cores is no use.
+    # Ranks are as fast as the slowest: lending cores to one of them is useless.
     if recipe.runtime.backend != "local" or recipe.train.num_ranks > 1 or recipe.train.num_threads:
         return False
     return not place(recipe).is_crowded

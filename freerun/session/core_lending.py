@@ -1,24 +1,22 @@
-"""Roles that move: the cores of rollout workers that have nothing to do are the trainer's.
+"""Core lending: the trainer borrows the cores of idle rollout workers.
 
     core 0   rollout-0 generates ▮▮▮▮▮▮▮▮ the gate is shut ┄┄┄┄┄┄┄┄┄┄┄ rollout-0 generates ▮▮▮▮
     core 1   trainer ▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮ trainer on cores 0 and 1 ▮▮▮ trainer ▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮
 
-Where computing is the limit, an engine is soon `max_staleness` batches ahead and stands still until the next
-version; so does a synchronous one during every step. The policy is this file: a rollout worker without a request
-under way offers its cores, the first request or load that it gets takes them back. Whether the trainer is faster
-with them is measured where it trains (`trainer_cores.py`); it declines what does not help.
+Where compute is the limit, an engine is soon `max_staleness` batches ahead and idles until the next version; a
+synchronous one idles during every step. The policy: a rollout worker without requests offers its cores, and the
+next request or load takes them back. The trainer measures whether it is faster with them (`trainer_cores.py`) and
+declines what does not help.
 
-The other way round needs no policy: rollout workers beyond the free cores sit on the trainer's
+The opposite needs no policy: rollout workers beyond the free cores share the trainer's
 (`freerun.processes.placement`) and generate while it waits for a batch.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 
 class CoreLending:
-    """Knows who is idle; says which cores the trainer may use whenever that changes."""
+    """Tracks idle workers; reports the cores that the trainer may use whenever they change."""
 
     def __init__(
         self,
@@ -28,7 +26,7 @@ class CoreLending:
         offer: Callable[[tuple[int, ...]], None],
     ) -> None:
         self.trainer_cores = trainer_cores
-        """Its own; what else it computes on is borrowed."""
+        """The trainer's own cores; all others are borrowed."""
         self._rollout_cores = rollout_cores
         self._offer = offer
         self._busy: set[str] = set(rollout_cores)
@@ -36,7 +34,7 @@ class CoreLending:
         self._offered = trainer_cores
 
     def note(self, worker: str, *, is_busy: bool) -> None:
-        """A rollout worker has something to compute, or no longer."""
+        """A rollout worker has become busy or idle."""
         (self._busy.add if is_busy else self._busy.discard)(worker)
         cores = self._free_cores()
         if cores != self._offered:
@@ -44,9 +42,9 @@ class CoreLending:
             self._offer(cores)
 
     def _free_cores(self) -> tuple[int, ...]:
-        """The trainer's own, and those where nobody generates.
+        """The trainer's own cores and those of idle workers.
 
-        Only its own while somebody generates there: a team of threads is as slow as the one that shares its core.
+        Only its own while a worker generates there: a team of threads is as slow as the one that shares its core.
         """
         in_use = {core for worker in self._busy for core in self._rollout_cores[worker]}
         if in_use & {*self.trainer_cores}:

@@ -1,15 +1,14 @@
-"""On which device each worker of a run will compute, found out before any of them is started.
+"""The device of each worker of a run, determined before any of them starts.
 
-Only for workers of this machine: nodes of a cluster have their own GPUs, and so may vLLM servers that are joined
-or live in another environment. Those say themselves if they find none.
+Only for workers of this machine and environment: nodes of a cluster have their own GPUs, and so may servers that
+are joined or live in another environment. Those report it themselves if they find none.
 """
-
-from __future__ import annotations
 
 import functools
 import subprocess
 import sys
 
+from freerun.backends.backend import find_backend
 from freerun.config.engine import Device
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError, WorkerError
@@ -23,7 +22,7 @@ PROBE_SECONDS = 120
 
 @functools.cache
 def count_gpus() -> int:
-    """GPUs that torch sees, asked in a process of its own: this one does without torch."""
+    """GPUs that torch sees, counted in another process: this one does not import torch."""
     try:
         probe = subprocess.run(
             [sys.executable, "-P", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=True
@@ -37,27 +36,25 @@ def count_gpus() -> int:
 
 def planned_devices(recipe: Recipe) -> dict[str, str]:
     """The device of each worker that computes, by its name; refuses GPUs that are missing or cannot be shared."""
-    rollouts, ranks, engine = rollout_names(recipe), trainer_names(recipe), recipe.engine
+    engine, train = recipe.engine, recipe.train
+    rollouts, ranks = rollout_names(recipe), trainer_names(recipe)
+    devices = dict.fromkeys((*rollouts, *ranks), ELSEWHERE)
     if recipe.runtime.backend != "local":
-        return dict.fromkeys((*rollouts, *ranks), ELSEWHERE)
-    devices = dict.fromkeys(rollouts, ELSEWHERE)
-    num_engine_gpus = len(rollouts) * engine.num_gpus
-    if engine.backend == "native" or _starts_servers(recipe):
+        return devices
+    backend, num_engine_gpus = find_backend(engine.backend), len(rollouts) * engine.num_gpus
+    if backend.uses_our_gpus(recipe):
         for index, name in enumerate(rollouts):
-            first = index * engine.num_gpus
-            chosen = (
-                _device("engine.device", engine.device, index) for index in range(first, first + engine.num_gpus)
-            )
+            own = range(index * engine.num_gpus, (index + 1) * engine.num_gpus)
+            chosen = (_device("engine.device", engine.device, gpu) for gpu in own)
             devices[name] = ", ".join(dict.fromkeys(chosen))
+        if backend.owns_gpus:
+            what = f"engine.num_workers x engine.num_gpus = {num_engine_gpus}"
+            _require_enough(what, backend.owns_gpus, num_engine_gpus, engine.device, "engine.device")
     for rank, name in enumerate(ranks):
-        devices[name] = _device("train.device", recipe.train.device, num_engine_gpus + rank)
-    if _starts_servers(recipe):
-        what = f"engine.num_workers x engine.num_gpus = {num_engine_gpus}"
-        _require_enough(what, "vLLM servers", num_engine_gpus, engine.device, "engine.device")
+        devices[name] = _device("train.device", train.device, num_engine_gpus + rank)
     if len(ranks) > 1:
-        _require_enough(
-            f"train.num_ranks = {len(ranks)}", "NCCL's ranks", len(ranks), recipe.train.device, "train.device"
-        )
+        what = f"train.num_ranks = {len(ranks)}"
+        _require_enough(what, "NCCL's ranks", len(ranks), train.device, "train.device")
     return devices
 
 
@@ -73,20 +70,9 @@ def _require_enough(what: str, who: str, num_wanted: int, device: Device, key: s
         )
 
 
-def _starts_servers(recipe: Recipe) -> bool:
-    """Whether vLLM servers are started here, in the environment that can be asked for its GPUs."""
-    engine = recipe.engine
-    is_ours = not engine.addresses and not engine.vllm_python
-    return engine.backend == "vllm" and is_ours and recipe.runtime.backend == "local"
-
-
-def has_cpu_servers(recipe: Recipe) -> bool:
-    """Whether vLLM servers are started on this machine that have no GPU."""
-    return _starts_servers(recipe) and (recipe.engine.device == "cpu" or count_gpus() == 0)
-
-
 def check_devices(recipe: Recipe) -> None:
-    """Refuse GPUs that are missing or cannot be shared; whether `auto` finds any is the worker's own business."""
-    asks_by_name = "cuda" in (recipe.engine.device, recipe.train.device)
-    if asks_by_name or recipe.train.num_ranks > 1 or _starts_servers(recipe):
+    """Refuse GPUs that are missing or cannot be shared; torch is asked only if that is possible at all."""
+    backend = find_backend(recipe.engine.backend)
+    owns_gpus = bool(backend.owns_gpus) and backend.uses_our_gpus(recipe)
+    if "cuda" in (recipe.engine.device, recipe.train.device) or recipe.train.num_ranks > 1 or owns_gpus:
         planned_devices(recipe)

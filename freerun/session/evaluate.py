@@ -1,45 +1,38 @@
 """`freerun eval`: one evaluation with rollout workers and graders but no trainer, recorded in its own store."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import itertools
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from freerun.controller.background import Background
-from freerun.data.source import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.evaluation.evaluation import Evaluation, evaluate
-from freerun.evaluation.job import EvalJob, Split, save_job
+from freerun.evaluation.job import EvalJob, save_job
 from freerun.evaluation.results_directory import results_directory
 from freerun.events.events import RunFinished
 from freerun.events.store import Store
-from freerun.model.directory_check import check_directory
+from freerun.processes.supervision import Supervisor
 from freerun.protocols import Generator
-from freerun.reward.answers import check_answers
 from freerun.session.attachments import StopSwitch
 from freerun.session.build import (
-    check_backends,
-    check_model,
     make_grader,
     make_launcher,
     make_rollout_pool,
-    make_source,
     make_workflow,
 )
+from freerun.session.preflight import check_setup, read_prompts
 from freerun.terminal.progress_lines import ProgressLines
 from freerun.types import Completion, Prompt, Request
 
 
 class Greedy:
-    """A generator that takes the likeliest token, whatever the workflow asks for."""
+    """A generator that always takes the most likely token."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
@@ -53,16 +46,16 @@ def run_eval(job: EvalJob, directory: Path, *, stop: StopSwitch | None = None) -
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`, or nothing if it fails."""
     began = time.monotonic()
 
-    async def evaluate_job() -> tuple[Evaluation, int]:
+    async def evaluate_job() -> Evaluation:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if stop is not None and task is not None:
             stop.connect(lambda: loop.call_soon_threadsafe(task.cancel))
-        return await _evaluate(job, directory / "logs")
+        return await _evaluate(job, directory / "logs", tokenizer, available[: job.recipe.eval.num_prompts])
 
-    check_backends(job.recipe, trains=False)
-    check_directory(Path(job.model))
+    check_setup(job.recipe, trains=False)
+    tokenizer, available = read_prompts(job)
     with results_directory(directory):
-        result, num_available = asyncio.run(evaluate_job())
+        result = asyncio.run(evaluate_job())
         seconds = time.monotonic() - began
         with Store(directory) as store:
             num_samples = job.recipe.eval.num_samples
@@ -72,29 +65,22 @@ def run_eval(job: EvalJob, directory: Path, *, stop: StopSwitch | None = None) -
                 )
             )
             store(RunFinished(seconds=seconds, outcome="finished", version=job.version, model_directory=job.model))
-        save_job(dataclasses.replace(job, num_available=num_available), directory)
+        save_job(dataclasses.replace(job, num_available=len(available)), directory)
 
 
-async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
-    """The evaluation, and how many problems there were to choose from."""
+async def _evaluate(job: EvalJob, logs: Path, tokenizer: Tokenizer, prompts: Sequence[Prompt]) -> Evaluation:
     recipe, model = job.recipe, Path(job.model)
-    tokenizer = Tokenizer.load(model)
-    check_model(recipe, tokenizer, model)
-    available = _prompts(make_source(recipe, tokenizer), job.split)
-    prompts = available[: recipe.eval.num_prompts]
-    check_answers(recipe.reward, prompts)
     workflow = make_workflow(recipe, tokenizer, recipe.eval.num_samples, itertools.count())
-    launcher = make_launcher(recipe, logs, has_weights=False)
+    launcher = make_launcher(recipe, logs, publishes=False)
     grader = make_grader(recipe, launcher)
     pool = make_rollout_pool(
         recipe,
         launcher,
         model_directory=model,
-        has_weights=False,
         on_report=lambda worker, stats: None,
         on_death=lambda worker, reason, is_restarted: None,
     )
-    background, console = Background(), Console(stderr=True)
+    background, console = Supervisor(), Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -110,14 +96,8 @@ async def _evaluate(job: EvalJob, logs: Path) -> tuple[Evaluation, int]:
                 lines(next(num_done), "prompts evaluated")
 
             work = evaluate(prompts, workflow, generator, grader, on_prompt=on_prompt)
-            return await background.watch(work), len(available)
+            return await background.watch(work)
     finally:
-        await background.cancel()
+        await background.close()
         await asyncio.gather(pool.close(), grader.close())
         await launcher.close()
-
-
-def _prompts(source: PromptStream, split: Split) -> list[Prompt]:
-    if split == "held-out":
-        return source.held_out(sys.maxsize)
-    return source.training()

@@ -1,4 +1,4 @@
-"""What an evaluation is asked to do: the model that a path means, and the prompts that a task means."""
+"""What to evaluate: the model behind a path and the prompts behind a task."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from freerun.config.eval import EvalConfig
 from freerun.config.load import key_types, load_recipe, make_recipe
 from freerun.config.recipe import Recipe
 from freerun.config.shipped import shipped_recipes
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
-from freerun.session.input_files import check_data_files
+from freerun.session.run_directory import CONFIG_FILE
 
 if TYPE_CHECKING:
     from freerun.controller.checkpoint import Checkpoint
@@ -33,20 +34,25 @@ def make_job(
     is_greedy: bool,
 ) -> EvalJob:
     """Everything that decides the evaluation, checked before anything starts."""
-    from freerun.evaluation.job import EvalJob
+    from freerun.evaluation.job import EvalJob, Split
     from freerun.evaluation.report import check_ks
 
+    if split not in get_args(Split):
+        raise ConfigError(f'split "{split}" must be one of {", ".join(get_args(Split))}')
     model, version = find_model(target, version)
-    own_recipe = target / "config.toml"
+    own_recipe = target / CONFIG_FILE
     if isinstance(task, Recipe):
         recipe, task = task, ""
     else:
         recipe = find_recipe(task, own_recipe if own_recipe.is_file() else None, overrides)
+    if not recipe.generates:  # of SFT alone, which asks no prompts itself
+        recipe = dataclasses.replace(
+            recipe, eval=dataclasses.replace(recipe.eval, num_prompts=EvalConfig.num_prompts)
+        )
     if is_greedy:  # all samples would be the same
         recipe = dataclasses.replace(recipe, eval=dataclasses.replace(recipe.eval, num_samples=1))
-    check_data_files(recipe)
     check_ks(ks, recipe.eval.num_samples)
-    rows = recipe.data.path or recipe.run.name  # a mixture has no path of its own
+    rows = recipe.data.path or recipe.run.name  # a mixture has no path
     name = task or (rows if recipe.data.reads_rows else recipe.data.task)
     return EvalJob(recipe, str(model), version, Path(name).name, split, is_greedy)
 
@@ -60,8 +66,8 @@ def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
         _verify_own_checkpoint(target)
         return target, 0
     if is_hub_name(str(target)):
-        raise ModelError(f'"{target}" is no directory here, and {how_to_fetch(str(target))}')
-    if not (target / "config.toml").is_file():
+        raise ModelError(f'"{target}" is not a directory, and {how_to_fetch(str(target))}')
+    if not (target / CONFIG_FILE).is_file():
         raise ModelError(
             f'"{target}" is neither a model directory (no config.json) nor a run (no config.toml); '
             "name one, such as models/smollm2 or runs/times-tables"
@@ -109,9 +115,12 @@ def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) ->
     data = [*_data_overrides(task), *overrides]
     if own_recipe is None:
         return make_recipe(Path(task).stem, data)
-    # What the run says of its own data means nothing for other data; only how long a prompt may be stays true.
+    # The run's data settings do not apply to other data, except the limit on prompt length.
     of_own_data = [key for key in key_types() if key.startswith("data.") and key != "data.max_prompt_tokens"]
-    return load_recipe(own_recipe, data, without=of_own_data if task else ())
+    recipe = load_recipe(own_recipe, data, without=of_own_data if task else ())
+    if not task and not recipe.generates:
+        raise ConfigError("the run did SFT alone: say what to evaluate it on with --task TASK")
+    return recipe
 
 
 def _is_recipe(task: str) -> bool:
@@ -133,7 +142,7 @@ def _data_overrides(task: str) -> list[str]:
 
 def new_directory(target: Path, job: EvalJob) -> Path:
     """A name that says what and when: below the run, or below evals/ for a model directory."""
-    is_run = (target / "config.toml").is_file()
+    is_run = (target / CONFIG_FILE).is_file()
     subject = f"step-{job.version}" if is_run else target.resolve().name
     name = f"{subject}-{Path(job.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     return (target / "evals" if is_run else Path("evals")) / name

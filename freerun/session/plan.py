@@ -4,48 +4,39 @@ The only process it starts, for a moment, is a grader: whether a user's function
 where it is imported.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from freerun.backends.backend import find_backend
 from freerun.backends.ray.demand import groups_of
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
-from freerun.data.mixture import parts_of
+from freerun.data.demonstrations import SftData
 from freerun.data.source import PromptStream
-from freerun.data.tokenizer import Tokenizer
-from freerun.model.adapter_directory import model_config
-from freerun.model.directory_check import check_directory
-from freerun.model.projections import check_rank
 from freerun.processes.local import LocalLauncher, Seat
 from freerun.processes.placement import place, rollout_names, trainer_names
-from freerun.reward.graders import check_graders
-from freerun.session.build import check_backends, check_model, check_prompts, lends_cores, make_grader, make_source
+from freerun.session.build import lends_cores, make_grader
 from freerun.session.devices import planned_devices
 from freerun.session.memory import describe_memory
+from freerun.session.preflight import check_setup, read_inputs
 
 
-def describe_plan(recipe: Recipe) -> str:
-    """Reads model files and data, checks what can be checked, and says who does what on which core and device."""
-    check_backends(recipe)
-    check_graders(recipe.reward)
+def describe_plan(recipe: Recipe, *, resume: bool = False) -> str:
+    """Reads model files and data, checks everything, and lists each worker with its cores and device."""
     directory = Path(recipe.model.path)
-    check_directory(directory)
-    tokenizer = Tokenizer.load(directory)
-    check_model(recipe, tokenizer, directory)
-    check_rank(recipe.lora, model_config(directory), directory)
-    source = make_source(recipe, tokenizer)
-    check_prompts(recipe, source)
-    asyncio.run(_try_graders(recipe))
+    check_setup(recipe, is_new=not resume)
+    inputs = read_inputs(recipe, directory)
+    lines = _sft_lines(inputs.sft)
+    if inputs.source is not None:
+        asyncio.run(_try_graders(recipe))
+        lines += _data_lines(recipe, inputs.source)
     devices = planned_devices(recipe)
-    lines = [
-        *_data_lines(recipe, source),
+    lines += [
         *_stage_lines(recipe, devices),
-        *describe_memory(recipe, directory, engine_device=devices[rollout_names(recipe)[0]]),
+        *describe_memory(recipe, directory, engine_device=devices.get("rollout-0")),
         *_warning_lines(recipe, devices),
     ]
     return "\n".join(["plan", *(f"  {line}" for line in lines)])
@@ -60,6 +51,12 @@ async def _try_graders(recipe: Recipe) -> None:
             await grader.start()
         finally:
             await grader.close()
+
+
+def _sft_lines(data: SftData | None) -> list[str]:
+    if data is None:
+        return []
+    return [f"SFT: {data.num_steps} steps{f' on {data.summary}' if data.summary else ''}"]
 
 
 def _data_lines(recipe: Recipe, source: PromptStream) -> list[str]:
@@ -78,34 +75,35 @@ def _data_lines(recipe: Recipe, source: PromptStream) -> list[str]:
 
 def _shares(data: DataConfig) -> str:
     weights = data.weights or (1.0,) * len(data.mixture)
-    parts = zip(weights, parts_of(data), strict=True)
+    parts = zip(weights, data.mixture, strict=True)
     return ", ".join(f"{weight / sum(weights):.0%} {name}" for weight, name in parts)
 
 
 def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
-    where = _seats(recipe)
-    started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
-    lines = [
-        f"{name}: {_engine(recipe, index)}{recipe.engine.num_slots} slots, "
+    where, backend = _seats(recipe), find_backend(recipe.engine.backend)
+    rollouts = [
+        f"{name}: {backend.describe(recipe.engine, index)}{recipe.engine.num_slots} slots, "
         f"{recipe.engine.dtype} on {devices[name]}, {where[name]}"
         for index, name in enumerate(rollout_names(recipe))
     ]
-    lines.append(
-        f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
-        f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates"
-    )
-    is_lent_cores = lends_cores(recipe) and devices["trainer"] == "cpu"
+    is_lent_cores = recipe.generates and lends_cores(recipe) and devices["trainer"] == "cpu"
     borrows = ", and on those of idle rollout workers" if is_lent_cores else ""
-    lines += [
+    trainers = [
         f"{name}: {recipe.train.dtype} on {devices[name]}, {where[name]}{borrows}"
         for name in trainer_names(recipe)
     ]
-    lines.append(f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})")
-    lines.append(
+    if not recipe.generates:
+        return trainers
+    started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
+    return [
+        *rollouts,
+        f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
+        f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates",
+        *trainers,
+        f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})",
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories started ahead of the "
-        f"first step, policy {recipe.buffer.policy}"
-    )
-    return lines
+        f"first step, policy {recipe.buffer.policy}",
+    ]
 
 
 def _seats(recipe: Recipe) -> dict[str, str]:
@@ -127,18 +125,11 @@ def _warning_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
         ("engine.dtype", recipe.engine.dtype, rollout_names(recipe)),
         ("train.dtype", recipe.train.dtype, trainer_names(recipe)),
     ):
-        if dtype == "bfloat16" and devices[names[0]] == "cpu":
+        if dtype == "bfloat16" and names and devices[names[0]] == "cpu":
             lines.append(
                 f'warning: {key} = "bfloat16" on a CPU; most CPUs compute it ten times slower than float32'
             )
     return lines
-
-
-def _engine(recipe: Recipe, index: int) -> str:
-    if recipe.engine.backend != "vllm":
-        return ""
-    addresses = recipe.engine.addresses
-    return f"the vLLM server at {addresses[index]}, " if addresses else "a vLLM server of its own, "
 
 
 def _cores(seat: Seat) -> str:

@@ -10,17 +10,18 @@ runs/<name>/
     reference/      the model of version 0, with objective.kl_coefficient > 0
 """
 
-from __future__ import annotations
-
+import dataclasses
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from freerun.config.load import dump_toml, load_recipe
 from freerun.config.recipe import Recipe
+from freerun.config.shipped import shipped_recipes
 from freerun.controller.checkpoint import Checkpoint, find_checkpoint, restore_replaced, tidy_for_resume
 from freerun.controller.manifest import replace_file
 from freerun.errors import CheckpointError, ConfigError, FreerunError
@@ -60,16 +61,12 @@ class RunDirectory:
     def logs(self) -> Path:
         return self.path / "logs"
 
-    def num_bytes(self) -> int:
-        """What it takes on disk."""
-        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
-
 
 @contextmanager
 def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
     """The run's directory, held by this process, and the checkpoint to resume (None: it was cut off before one).
 
-    Nothing is changed before the lock is held and everything that can be refused has been looked at.
+    Nothing is changed before the lock is held and every reason to refuse has been checked.
     """
     run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
     with ExitStack() as stack:
@@ -135,9 +132,9 @@ def _clear(directory: Path) -> None:
 
 
 def write_config(run: RunDirectory, recipe: Recipe) -> None:
-    """Put the recipe in place, the old one or the new one: without it the run could not be resumed.
+    """Write the recipe atomically: without it the run could not be resumed.
 
-    A resumed run calls this when its recipe has been accepted: the next --resume starts from what is written here.
+    A resumed run calls this once its recipe is accepted: the next --resume starts from it.
     """
     try:
         replace_file(run.config, dump_toml(recipe).encode())
@@ -187,9 +184,9 @@ def _check_resumable(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint) 
 
 
 def _check_store(run: RunDirectory, checkpoint: Checkpoint) -> None:
-    """Refuse to go on with a store that is damaged, or that lacks steps which made the checkpoint.
+    """Refuse a store that is damaged, or that lacks steps of the checkpoint.
 
-    They were on disk before the checkpoint was: the store was lost or replaced, or its write-ahead log was.
+    They were on disk before the checkpoint: the store or its write-ahead log was lost or replaced.
     """
     version, num_recorded = checkpoint.state.version, 0
     if (run.path / STORE_NAME).is_file():
@@ -210,6 +207,11 @@ def _check_reference(run: RunDirectory) -> None:
             f'config: objective.kl_coefficient > 0 needs the policy of version 0, and "{run.reference}" is not '
             "there: the run was started without a KL term; resume it without one, or start another run"
         )
+
+
+def names_a_run(given: Path) -> bool:
+    """Whether a run is meant; a model or data directory does not hide the shipped recipe of the same name."""
+    return given.is_dir() and ((given / CONFIG_FILE).is_file() or str(given) not in shipped_recipes())
 
 
 def recipe_of_run(directory: Path, overrides: Sequence[str], *, resume: bool) -> tuple[Path, list[str]]:
@@ -234,7 +236,7 @@ def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def _is_unused(run: RunDirectory) -> bool:
-    """Whether a run failed before its first step, so that its name is free to be used again."""
+    """Whether a run failed before its first step, so its name can be used again."""
     if run.checkpoints.exists():
         return False
     try:
@@ -244,17 +246,18 @@ def _is_unused(run: RunDirectory) -> bool:
         return not (run.path / STORE_NAME).exists()
 
 
+CHANGEABLE = ("sft.lr", "sft.eval_every_steps", "sft.save_every_steps")
+"""Keys of fixed sections that a resumed run may change."""
+
+
 def _check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
     """Refuse to resume with settings that decide which prompt an ordinal is, or how large a batch is."""
-    identity = {
-        "run.seed": (recipe.run.seed, saved.run.seed),
-        "data": (recipe.data, saved.data),
-        "lora": (recipe.lora, saved.lora),
-        "sampling.group_size": (recipe.sampling.group_size, saved.sampling.group_size),
-        "train.prompts_per_step": (recipe.train.prompts_per_step, saved.train.prompts_per_step),
-    }
-    for key, (now, before) in identity.items():
-        if now != before:
+    keys = ["run.seed", "sampling.group_size", "train.prompts_per_step"]
+    for section in ("data", "lora", "sft"):
+        keys += [f"{section}.{field.name}" for field in dataclasses.fields(getattr(recipe, section))]
+    for key in keys:
+        now, before = attrgetter(key)(recipe), attrgetter(key)(saved)
+        if now != before and key not in CHANGEABLE:
             raise ConfigError(
                 f'config: {key} = {now} differs from the run\'s own {before} in "{run.config}"; '
                 "a run is resumed with the data and batches it was started with"

@@ -1,10 +1,8 @@
 """One process at a time may change a run directory: it holds a lock on the file `lock` in it.
 
-The kernel releases the lock when the process ends, however it ends. The file itself is never removed: a process
-that waits with the old file open would otherwise lock nothing.
+The kernel releases the lock when the process ends for any reason. The file is never removed: a process that has
+the old file open would otherwise lock nothing.
 """
-
-from __future__ import annotations
 
 import fcntl
 import os
@@ -19,8 +17,8 @@ LOCK_FILE = "lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process alone, or raise at once if another one does."""
-    # Not through a link: in a run that came from somewhere else it could lead to any file of the user's.
+    """Hold the directory for this process, or raise at once if another process holds it."""
+    # Not through a link: in a run copied from elsewhere it could point to any file of the user.
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:

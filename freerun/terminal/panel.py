@@ -1,12 +1,10 @@
-"""The picture of the live view: a `RunState` in, renderables out.
+"""The content of the live view: a `RunState` in, renderables out.
 
     title ─ progress ─ numbers (two columns, or one on a narrow terminal) ─ processes ─ recent completions
 
-Pure functions of the state, the run's clock and the size of the terminal. Foreign text enters only as
-`rich.text.Text` of what `printable` left of it, so that neither markup nor control characters survive.
+Pure functions of the state, the run's clock and the terminal's size. Untrusted text enters only as
+`rich.text.Text` of `printable` text, so neither markup nor control characters survive.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 
@@ -20,9 +18,20 @@ from rich.text import Text
 from freerun.events.accuracy import percent
 from freerun.events.events import CoresMoved
 from freerun.events.metrics import RecentCompletion, RunState
-from freerun.terminal.wording import bar, count, duration, histogram, printable, share_of_time, sparkline
+from freerun.terminal.wording import (
+    bar,
+    count,
+    describe_doing,
+    duration,
+    histogram,
+    printable,
+    share_of_time,
+    sparkline,
+)
+from freerun.types import ProcessState
 
 WIDE = 110
+STYLES: dict[ProcessState, str] = {"waiting": "yellow", "died": "bold red"}
 Row = tuple[str, Text]
 
 
@@ -57,10 +66,11 @@ def _progress(state: RunState, now: float) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, justify="right")
-    if state.warm_start and not state.steps:
-        warm = state.warm_start
-        label = Text(f"warm start {warm.step}/{warm.num_steps}", "bold")
-        done, total, tail = warm.step, warm.num_steps, f"loss {warm.loss:.3f}"
+    if state.sft and not state.steps:
+        sft, left = state.sft[-1], state.sft_seconds_left
+        label = Text(f"SFT {sft.step}/{sft.num_steps}", "bold")
+        loss = f"loss {sft.loss:.3f}" if sft.loss is not None else ""
+        done, total, tail = sft.step, sft.num_steps, f"{loss}  {duration(left)} left" if left else loss
     else:
         label = Text(f"step {state.version}/{state.num_steps}", "bold")
         eta = state.eta_seconds(now)
@@ -72,7 +82,7 @@ def _progress(state: RunState, now: float) -> Table:
 
 
 def _numbers(state: RunState, width: int) -> Table:
-    """The eight numbers that tell whether the run learns, keeps its bound and wastes no time."""
+    """The numbers that show whether the run learns, keeps its bound and wastes no time."""
     left = [_reward(state), _held_out(state), _generation(state), _training(state)]
     right = [_staleness(state), _divergence(state), _interrupts(state), _groups(state)]
     is_wide = width >= WIDE
@@ -186,12 +196,15 @@ def _processes(state: RunState, now: float, max_rows: int) -> Table:
     num_shown = len(workers) if len(workers) <= max_rows else max_rows - 1
     for worker in workers[:num_shown]:
         activity = state.activities[worker]
-        doing = Text(printable(activity.doing), _activity_style(activity.doing))
+        doing = Text(printable(describe_doing(activity.doing)), STYLES.get(activity.doing.state, ""))
         engine = state.engines.get(worker)
         if engine is not None:
             stats = engine.latest
             waiting = f", {stats.num_waiting} waiting" if stats.num_waiting else ""
-            doing.append(f"  {stats.num_running} running{waiting}, version {stats.version}", "dim not bold")
+            evaluating = f", {stats.num_evaluating} evaluating" if stats.num_evaluating else ""
+            version = "no weights yet" if stats.version is None else f"version {stats.version}"
+            numbers = f"  {stats.num_running} running{waiting}{evaluating}, {version}"
+            doing.append(numbers, "dim not bold")
         if worker == "trainer" and state.cores is not None:
             doing.append(f"  {_cores(state.cores)}", "dim not bold")
         since = "" if state.finished else duration(max(0.0, now - activity.seconds))
@@ -204,12 +217,6 @@ def _processes(state: RunState, now: float, max_rows: int) -> Table:
 def _cores(moved: CoresMoved) -> str:
     borrowed = f", {moved.num_borrowed} lent by idle rollout workers" if moved.num_borrowed else ""
     return f"on {len(moved.cores)} core{'s' if len(moved.cores) > 1 else ''}{borrowed}"
-
-
-def _activity_style(doing: str) -> str:
-    if doing.startswith("waiting"):
-        return "yellow"
-    return "bold red" if doing.startswith("died") else ""
 
 
 def _completions(recent: Iterable[RecentCompletion], max_rows: int, tail_chars: int) -> Table:

@@ -1,6 +1,4 @@
-"""How far a long piece of work is, where there is no terminal for a bar: a line every few seconds at most."""
-
-from __future__ import annotations
+"""Progress of long work without a terminal for a bar: at most a line every few seconds."""
 
 import time
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""The words at the end of a run: what came of it, what it cost, and what to type next."""
-
-from __future__ import annotations
+"""The closing summary of a run: results, costs, and the next command."""
 
 import shlex
+from pathlib import Path
 
 from freerun.events.accuracy import percent, percent_within
 from freerun.events.metrics import RunState, failure_kind
+from freerun.model.adapter_directory import is_adapter
 from freerun.terminal.wording import brief, count, duration, printable_block, share_of_time
 
 
@@ -16,6 +16,7 @@ def describe(state: RunState, *, num_bytes: int = 0, shows_failures: bool = Fals
     """
     facts = [
         ("outcome", _outcome(state, shows_failures)),
+        ("SFT", _sft(state)),
         ("steps", _steps(state)),
         ("held-out", _held_out(state)),
         ("reward", _reward(state)),
@@ -42,7 +43,25 @@ def _outcome(state: RunState, shows_failures: bool) -> str:
     return f"{state.finished.outcome}{f': {reason}' if reason else ''}"
 
 
+def _sft(state: RunState) -> str:
+    if not state.sft:
+        return ""
+    losses = [event.loss for event in state.sft if event.loss is not None]
+    held_out = [event.held_out_loss for event in state.sft if event.held_out_loss is not None]
+    parts = [f"{state.sft[-1].step} of {state.sft[-1].num_steps} steps"]
+    parts += [
+        f"{name} {values[0]:.4f} → {values[-1]:.4f}"
+        for name, values in (("loss", losses), ("held-out loss", held_out))
+        if values
+    ]
+    if state.is_sft_only:
+        parts.append(f"in {duration(state.seconds - state.started)}")
+    return ", ".join(parts)
+
+
 def _steps(state: RunState) -> str:
+    if state.is_sft_only:
+        return ""
     since = f", from {state.start_version}" if state.start_version else ""
     return f"{state.version} of {state.num_steps}{since}, in {duration(state.seconds - state.started)}"
 
@@ -79,11 +98,13 @@ def _trained(state: RunState) -> str:
         if state.groups[outcome]
     )
     failure = f" (last failure: {brief(state.last_failure)})" if state.groups["failed"] else ""
+    if state.is_sft_only:
+        return ""
     return f"{count(state.num_trained)} trajectories{_updates(state)}; groups: {outcomes or 'none lost'}{failure}"
 
 
 def _updates(state: RunState) -> str:
-    """Steps whose rewards taught nothing must not pass for training."""
+    """Steps without an update must not be counted as training."""
     num_steps, num_idle = state.num_steps_seen, state.num_steps_without_update
     if not num_idle:
         return ""
@@ -101,8 +122,8 @@ def _interrupts(state: RunState) -> str:
         return ""
     total = state.engine_total
     return (
-        f"{count(total('num_interrupts'))} sequences in {count(total('num_loads'))} loads; cost: decoding stood "
-        f"still {duration(total('load_seconds'))}, {count(total('num_recomputed_tokens'))} tokens recomputed"
+        f"{count(total('num_interrupts'))} sequences in {count(total('num_loads'))} loads; cost: decoding paused "
+        f"{duration(total('load_seconds'))}, {count(total('num_recomputed_tokens'))} tokens recomputed"
     )
 
 
@@ -137,6 +158,11 @@ def _disk(state: RunState, num_bytes: int) -> str:
 
 def _next_command(state: RunState) -> str:
     directory = shlex.quote(state.directory)
+    if state.finished and state.finished.outcome == "finished" and state.is_sft_only:
+        model = Path(state.finished.model_directory)
+        if is_adapter(model):
+            return f"freerun model merge {shlex.quote(str(model))} DIR"
+        return f"freerun train RECIPE --model.path {shlex.quote(str(model))}"
     if state.finished and state.finished.outcome == "finished":
         return f"freerun eval {directory}"
     # The run's own resolved recipe: it has the name and every override the run was started with.

@@ -1,22 +1,23 @@
-"""Watching a run: a live picture on a terminal, one line per step everywhere else.
+"""Watching a run: a live view on a terminal, one line per step elsewhere.
 
-Both views are listeners that own a `RunState`; `summary.describe(view.state)` closes the run from the same
-numbers. An event only updates the state: the terminal is drawn by rich's own thread, four times a second.
+Views are listeners that own a `RunState`; the summary at the end is made from the same state. An event only
+updates the state: the terminal is drawn by rich's own thread, four times a second.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import RawIOBase
-from types import TracebackType
+from pathlib import Path
 from typing import Protocol, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from freerun.errors import ConfigError
 from freerun.events.accuracy import percent, percent_within
 from freerun.events.events import (
     AnyEvent,
@@ -24,17 +25,23 @@ from freerun.events.events import (
     EvalFinished,
     EvalSkipped,
     GroupFinished,
+    Notice,
     RunFinished,
     RunStarted,
+    SftStep,
     StepFinished,
-    WarmStartProgress,
     WorkerDied,
 )
 from freerun.events.metrics import RunState, failure_kind
+from freerun.processes.worker_process import open_log
 from freerun.terminal.panel import render
+from freerun.terminal.summary import describe
 from freerun.terminal.wording import brief, count, duration, printable_block
 
 FRAMES_PER_SECOND = 4
+LOG_FILE = "log.txt"
+"""In the run directory: everything that is printed, of all sessions."""
+SFT_LINE_SECONDS = 5.0
 
 
 def _time_of_day() -> str:
@@ -42,7 +49,7 @@ def _time_of_day() -> str:
 
 
 class View(Protocol):
-    """A listener that shows a run while it is entered."""
+    """A listener that shows a run until it is closed."""
 
     state: RunState
     shows_failures: bool
@@ -51,20 +58,26 @@ class View(Protocol):
     def __call__(self, event: AnyEvent) -> None: ...
 
     def say(self, text: str) -> None:
-        """Show text that is no event: the summary."""
+        """Show text that is not an event: the summary."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def close(self) -> None: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+
+def open_run_view(directory: Path) -> RunView:
+    """What a person sees of the run in `directory`."""
+    path = directory / LOG_FILE
+    try:
+        log = open_log(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: the log cannot be opened ({error.strerror or error}); move it away") from error
+    return RunView(make_view(Console()), log, directory=directory)
 
 
 def make_view(console: Console) -> View:
     """The live view where there is a terminal to draw on, else lines."""
     is_drawable = console.is_terminal and not console.is_dumb_terminal
-    return TerminalView(console) if is_drawable else PlainView(console)
+    return TerminalView(console).start() if is_drawable else PlainView(console)
 
 
 class TerminalView:
@@ -86,20 +99,18 @@ class TerminalView:
             self.state(event)
             self._offset = event.seconds - self._clock()
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._live.stop()
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """The picture now; between events the run's clock goes on with ours."""
+        """The current view; between events the run's clock follows ours."""
         width, height = self._console.size
         with self._lock:
             is_running = self._offset is not None and self.state.finished is None
@@ -108,7 +119,7 @@ class TerminalView:
 
 
 class PlainView:
-    """Prints a line for everything worth keeping in a log, with the time of day."""
+    """Prints a line with the time of day for everything worth logging."""
 
     shows_failures = True
 
@@ -126,46 +137,38 @@ class PlainView:
         # Neither markup nor wrapping: a log line is a line.
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    def close(self) -> None:
+        pass
 
 
-class LoggedView:
-    """Any view, and beside it everything that there is to say of the run in a file."""
+class RunView:
+    """A view, the same lines in a log file, and the summary at the end in both."""
 
-    def __init__(self, view: View, file: RawIOBase) -> None:
+    def __init__(self, view: View, log: RawIOBase, *, directory: Path) -> None:
         self.state = view.state
-        self.shows_failures = view.shows_failures
         self._view = view
-        self._file = file
+        self._log = log
         """Unbuffered: what a full disk refuses is lost, and not tried again when the file is closed."""
+        self._directory = directory
 
     def __call__(self, event: AnyEvent) -> None:
         self._view(event)
         if line := describe_event(self.state, event):
             self._write(f"{_time_of_day()}  {printable_block(line)}")
 
-    def say(self, text: str) -> None:
-        self._view.say(text)
-        self._write(text)
+    def close(self) -> None:
+        """Stop drawing; sum the run up if it has ended."""
+        self._view.close()
+        if self.state.finished is not None:
+            num_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
+            summary = describe(self.state, num_bytes=num_bytes, shows_failures=self._view.shows_failures)
+            self._view.say(summary)
+            self._write(summary)
+        self._log.close()
 
     def _write(self, text: str) -> None:
         with suppress(OSError):  # a full disk: the store says so, and ends the run
-            self._file.write(f"{text}\n".encode(errors="replace"))
-
-    def __enter__(self) -> Self:
-        self._view.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._view.__exit__(kind, error, trace)
+            self._log.write(f"{text}\n".encode(errors="replace"))
 
 
 def describe_event(state: RunState, event: AnyEvent) -> str:
@@ -173,12 +176,11 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
     match event:
         case RunStarted():
             begin = f"resumed at step {event.version}" if event.version else "started"
-            bound = f"max staleness {event.max_staleness}"
-            return f"{begin}  run {event.name}  {event.num_steps} steps  {bound}  {event.directory}"
-        case WarmStartProgress():
-            # A tenth of them is enough for a log.
-            is_shown = event.step == event.num_steps or event.step % max(1, event.num_steps // 10) == 0
-            return f"warm start {event.step}/{event.num_steps}  loss {event.loss:.4f}" if is_shown else ""
+            begin = f"resumed at SFT step {event.sft_step}" if event.sft_step else begin
+            plan = f"  {event.num_steps} steps  max staleness {event.max_staleness}" if event.num_steps else ""
+            return f"{begin}  run {event.name}{plan}  {event.directory}"
+        case SftStep():
+            return "  ".join(_sft_words(state, event)) if _is_shown(state.sft) else ""
         case StepFinished():
             return "  ".join(_step_words(state, event))
         case EvalFinished():
@@ -188,6 +190,8 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
             return f"held-out {accuracy} at version {event.version}  ({size}){failed}"
         case EvalSkipped():
             return f"no held-out accuracy of version {event.version}: {event.reason}"
+        case Notice():
+            return event.text
         case CheckpointSaved():
             return f"checkpoint {event.version} saved  {event.directory}"
         case WorkerDied():
@@ -196,7 +200,9 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
             return _failure(state, event)
         case RunFinished():
             reason = f": {brief(event.reason)}" if event.reason else ""
-            return f"{event.outcome} at step {event.version}/{state.num_steps}{reason}"
+            sft = state.sft[-1] if state.sft and not state.num_steps else None
+            place = f"SFT step {sft.step}/{sft.num_steps}" if sft else f"step {event.version}/{state.num_steps}"
+            return f"{event.outcome} at {place}{reason}"
         case _:
             return ""
 
@@ -208,6 +214,24 @@ def _failure(state: RunState, event: GroupFinished) -> str:
         return f"group {event.ordinal} failed: {event.reason}"
     is_shown = number % 10 == 0 and number == 10 ** (len(str(number)) - 1)
     return f"{count(number)} groups failed like this: {brief(event.reason)}" if is_shown else ""
+
+
+def _is_shown(steps: Sequence[SftStep]) -> bool:
+    """A line for every measurement, every tenth of SFT, and every few seconds."""
+    last = steps[-1]
+    is_late = len(steps) > 1 and last.seconds // SFT_LINE_SECONDS > steps[-2].seconds // SFT_LINE_SECONDS
+    return is_late or last.held_out_loss is not None or last.step % max(1, last.num_steps // 10) == 0
+
+
+def _sft_words(state: RunState, event: SftStep) -> list[str]:
+    words = [f"SFT {event.step}/{event.num_steps}"]
+    if event.loss is not None:
+        words.append(f"loss {event.loss:.4f}")
+    if event.held_out_loss is not None:
+        words.append(f"held-out loss {event.held_out_loss:.4f}")
+    if event.step < event.num_steps and (left := state.sft_seconds_left) is not None:
+        words.append(f"{duration(left)} left")
+    return words
 
 
 def _step_words(state: RunState, event: StepFinished) -> list[str]:

@@ -4,13 +4,13 @@ Prompts, completions and tracebacks are hostile: a model can sample an escape se
 screen, a data file can hold one. They reach a terminal only through `printable` and `printable_block`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+
+from freerun.types import Doing
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 # Whole sequences go, so that their parameters do not stay behind as litter: OSC and DCS strings, CSI, the rest.
@@ -44,6 +44,15 @@ def brief(text: str) -> str:
     """One line for a text that was shown in full elsewhere: its first and its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
+
+
+def describe_doing(doing: Doing) -> str:
+    """`waiting for 1 of 2 groups`, `training: proximal, 3 of 8`."""
+    what = f" for {doing.what}" if doing.state == "waiting" else f": {doing.what}"
+    words = doing.state + (what if doing.what else "")
+    if doing.num_total is not None:
+        return f"{words}, {doing.num_done} of {doing.num_total}"
+    return words if doing.num_done is None else f"{words} {doing.num_done}"
 
 
 def _visible(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Advantages without a critic: one number per trajectory, from rewards alone; it knows no tokens and no model.
+"""Advantages without a critic: one number per trajectory, from rewards and lengths alone.
 
 With gamma = lambda = 1 and the reward on the last token (AReaL, section 7.1) every token of a completion has the
 advantage of its trajectory:
@@ -9,52 +9,66 @@ advantage of its trajectory:
     rloo           reward - mean of the others in the group                         RLOO
     reinforce++   (reward - mean of the group) / (std of these over the batch + 1e-6)   REINFORCE++-baseline
 
-Mean and deviation count each trajectory once or, with `per_token`, as often as it has completion tokens (AReaL's
-code): the advantages then have mean 0 and deviation 1 over the tokens. The baseline of reinforce++ stays the plain
-mean of the group. dr_grpo and rloo normalise nothing.
+Mean and deviation count each trajectory once or, with `advantage_normalisation = "token"`, as often as it has
+completion tokens (AReaL's code): the advantages then have mean 0 and deviation 1 over the tokens. The baseline of
+reinforce++ stays the plain mean of the group. dr_grpo and rloo normalise nothing.
 
-The standard deviation is the population's. Where all rewards are equal the advantages are exactly 0, not
-rounding noise over 1e-6: the trainer relies on it to leave out what cannot move the weights. `critic.py` has the
-advantages that differ from token to token.
+The standard deviation is the population's. Where all rewards are equal the advantages are exactly 0, not rounding
+noise over 1e-6: the trainer relies on it to skip trajectories that cannot move the weights. `critic.py` has the
+advantages that differ from token to token. `axes.py` has the signature of these functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freerun.types import Group
+from freerun.config.objective import ObjectiveConfig
 
-Estimator = Literal["global", "grpo", "dr_grpo", "rloo", "reinforce++"]
 Floats64 = NDArray[np.float64]
 Ints64 = NDArray[np.int64]
+PerGroup = Sequence[Floats64]
 
 EPSILON = 1e-6
 
 
-def compute_advantages(groups: Sequence[Group], estimator: Estimator, *, per_token: bool = False) -> Floats64:
-    """The advantages of all trajectories, group after group, in the order they stand in."""
-    rewards = [np.array([t.reward.value for t in group.trajectories], dtype=np.float64) for group in groups]
-    counts = [np.array([len(t.completion.token_ids) if per_token else 1 for t in g.trajectories]) for g in groups]
-    match estimator:
-        case "global":
-            return normalise(np.concatenate(rewards), np.concatenate(counts))
-        case "grpo":
-            return np.concatenate([normalise(r, c) for r, c in zip(rewards, counts, strict=True)])
-        case "dr_grpo":
-            return np.concatenate([centre(of_group) for of_group in rewards])
-        case "rloo":
-            # r - (sum of the others) / (G - 1) = (r - mean) G / (G - 1), and exactly 0 where it should be.
-            return np.concatenate(
-                [centre(of_group) * (of_group.size / (of_group.size - 1)) for of_group in rewards]
-            )
-        case "reinforce++":
-            # The mean of centred groups is 0 already; subtracting its rounding error would unmake exact zeros.
-            centred = np.concatenate([centre(of_group) for of_group in rewards])
-            return scale(centred, np.concatenate(counts))
+def over_batch(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
+    counts = _counts(lengths, objective)
+    return _split(normalise(np.concatenate(rewards), np.concatenate(counts)), rewards)
+
+
+def over_group(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
+    return [normalise(r, c) for r, c in zip(rewards, _counts(lengths, objective), strict=True)]
+
+
+def centred(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
+    return [centre(of_group) for of_group in rewards]
+
+
+def leave_one_out(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
+    # r - (sum of the others) / (G - 1) = (r - mean) G / (G - 1), and exactly 0 where it should be.
+    return [centre(of_group) * (of_group.size / (of_group.size - 1)) for of_group in rewards]
+
+
+def centred_over_batch(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
+    # The mean of centred groups is 0 already; subtracting its rounding error would destroy exact zeros.
+    centred_rewards = np.concatenate([centre(of_group) for of_group in rewards])
+    return _split(scale(centred_rewards, np.concatenate(_counts(lengths, objective))), rewards)
+
+
+def left_to_critic(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
+    """Zeros: the critic gives each token its advantage at the start of the step (`preparation.py`)."""
+    return [np.zeros_like(of_group) for of_group in rewards]
+
+
+def _counts(lengths: Sequence[Ints64], objective: ObjectiveConfig) -> list[Ints64]:
+    """How often each trajectory counts in a mean."""
+    per_token = objective.advantage_normalisation == "token"
+    return [of_group if per_token else np.ones_like(of_group) for of_group in lengths]
+
+
+def _split(values: Floats64, like: PerGroup) -> PerGroup:
+    return np.split(values, np.cumsum([len(of_group) for of_group in like])[:-1])
 
 
 def normalise(values: Floats64, counts: Ints64 | None = None) -> Floats64:

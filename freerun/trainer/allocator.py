@@ -1,19 +1,17 @@
-"""Has the allocator keep what training frees.
+"""Make the allocator keep the memory that training frees.
 
-glibc gives large tensors back to the kernel as soon as they are freed. The next micro-batch asks for as much
-again, and the kernel clears every page of it: a tenth of the time of a training step on CPUs.
+glibc returns large tensors to the kernel as soon as they are freed. The next micro-batch allocates as much again,
+and the kernel zeroes every page of it: a tenth of a training step on CPUs.
 """
-
-from __future__ import annotations
 
 import ctypes
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
-"""Of malloc.h."""
+"""From malloc.h."""
 
 
 def keep_freed_memory() -> None:
-    """From now on this process returns no memory; does nothing where malloc cannot be told."""
+    """From now on this process returns no memory to the kernel; no effect where malloc is not glibc's."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

@@ -7,17 +7,15 @@
                                          targets             a0 a1 a2 |b0 b1
 
 The hidden state of a token predicts the next one, so logits are computed at the predictors only, and the last
-token of a sequence is never read: nothing would look at its hidden state. Samples of one prompt that stand
-next to each other share it: its last hidden state predicts the first token of each. Which tokens are trained
-on follows from lengths alone; a policy may well sample the pad or end-of-sequence id.
+token of a sequence is never read: its hidden state is not needed. Adjacent samples of one prompt share it: its
+last hidden state predicts the first token of each. Which tokens are trained on follows from lengths alone, because
+a policy can sample the pad or end-of-sequence id.
 
 Shapes: T packed tokens read by the decoder, L loss tokens (all completion tokens, in the same order), N
 trajectories.
 """
 
 # ruff: noqa: N815 - the fields are tensors, and tensors carry their shape in the name
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -36,7 +34,7 @@ B = TypeVar("B", bound="PackedSequences | MicroBatch")
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """Sequences laid end to end: what the decoder reads, and what it is to predict where."""
+    """Sequences laid end to end: what the decoder reads, and what it predicts where."""
 
     token_ids_T: Tensor
     positions_T: Tensor
@@ -52,20 +50,20 @@ class PackedSequences:
 
 
 class Rated(NamedTuple):
-    """A trajectory and its part in the step."""
+    """A trajectory, its advantage and its weight in the step."""
 
     trajectory: Trajectory
     advantage: float
-    """0 where a critic will give one to each token."""
+    """0 if a critic gives each token its own."""
     token_weight: float
     """Of each of its completion tokens in the step's loss (`aggregation.py`)."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Packed trajectories and, for each completion token, all a loss needs beside the forward.
+    """Packed trajectories and, for each completion token, everything a loss needs besides the forward pass.
 
-    The fields that default to None are filled in at the start of the step where the objective needs them
+    Fields that default to None are filled in at the start of the step if the objective needs them
     (`preparation.py`).
     """
 
@@ -78,7 +76,7 @@ class MicroBatch:
     advantages_L: Tensor
     token_weights_L: Tensor
     proximal_logprobs_L: Tensor | None = None
-    """None as well where the forward of the training pass is itself the proximal one."""
+    """Also None where the forward of the training pass is itself the proximal one."""
     reference_logprobs_L: Tensor | None = None
     values_L: Tensor | None = None
     """The critic's, at the start of the step."""
@@ -143,11 +141,11 @@ def pack_trajectories(rated: Sequence[Rated]) -> MicroBatch:
 
 
 def idle_sequences(token_id: int) -> PackedSequences:
-    """Nothing to predict: what a rank reads in a round that has a micro-batch for others only.
+    """Nothing to predict: what a rank reads in a round in which only other ranks have a micro-batch.
 
-    All ranks take part in every forward and backward. Of no loss token every gradient is exactly 0, unless the
-    activations of the one token read are not finite; the caller gives the first token of a sequence that another
-    rank has in the same minibatch, so that the update is lost in that case anyway.
+    All ranks take part in every forward and backward. Without loss tokens every gradient is exactly 0, unless the
+    activations of the one token read are not finite. The caller passes the first token of a sequence that another
+    rank has in the same minibatch: in that case the update is skipped anyway.
     """
     nothing = torch.empty(0, dtype=torch.int64)
     families = (Family(1),)
@@ -175,7 +173,7 @@ def idle_micro_batch(token_id: int) -> MicroBatch:
 
 
 def on_device(batch: B, device: torch.device) -> B:
-    """The batch with all its tensors there; nothing is copied that is there already."""
+    """The batch with all its tensors on the device; those already there are not copied."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, PackedSequences):
@@ -186,7 +184,7 @@ def on_device(batch: B, device: torch.device) -> B:
 
 
 def check_trajectory(trajectory: Trajectory, *, version: int) -> None:
-    """Refuse what cannot be trained on at `version`: such a trajectory is a defect upstream, not bad data."""
+    """Refuse a trajectory that cannot be trained on at `version`: it is a bug upstream, not bad data."""
     completion, name = trajectory.completion, f"trajectory {trajectory.prompt.ordinal}/{trajectory.sample}"
     num_tokens = len(completion.token_ids)
     if num_tokens == 0 or len(trajectory.prompt.token_ids) == 0:
@@ -211,5 +209,5 @@ def _spread(values: Sequence[float], lengths: Sequence[int]) -> Tensor:
 
 
 def _flat(arrays: Sequence[Ints], dtype: type[np.generic]) -> Tensor:
-    # Concatenating copies: arrays that came over a socket are read-only views, which torch refuses to share.
+    # Concatenating copies: arrays from a socket are read-only views, which torch refuses to share.
     return torch.from_numpy(np.concatenate(arrays).astype(dtype))

@@ -7,38 +7,51 @@
     none     r A
 
 At r = 1 the gradient of each is A times that of log pi_current: they differ only in how they leave the anchor.
+`axes.py` has the signature of these functions. Each returns the gains and which tokens a hard limit holds back.
 
 Shapes: L loss tokens.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
 
+SAPO_POSITIVE, SAPO_NEGATIVE = 1.0, 1.05
+"""Temperatures of the gate (arXiv 2511.20347); a higher one closes it sooner."""
 
-def gains(
-    ratios_L: Tensor, current_logprobs_L: Tensor, advantages_L: Tensor, objective: ObjectiveConfig
-) -> tuple[Tensor, Tensor]:
-    """What each token gains, differentiable, and which tokens are held back by a hard limit."""
+Gains = tuple[Tensor, Tensor | None]
+
+
+def ppo(ratios_L: Tensor, logprobs_L: Tensor, advantages_L: Tensor, objective: ObjectiveConfig) -> Gains:
+    return _pessimistic(ratios_L, advantages_L, objective)
+
+
+def dual(ratios_L: Tensor, logprobs_L: Tensor, advantages_L: Tensor, objective: ObjectiveConfig) -> Gains:
+    pessimistic_L, is_clipped_L = _pessimistic(ratios_L, advantages_L, objective)
+    floor_L = torch.where(advantages_L < 0, objective.dual_clip * advantages_L, -torch.inf)
+    return torch.maximum(pessimistic_L, floor_L), is_clipped_L | (floor_L > pessimistic_L)
+
+
+def cispo(ratios_L: Tensor, logprobs_L: Tensor, advantages_L: Tensor, objective: ObjectiveConfig) -> Gains:
+    weights_L = _clamp(ratios_L, objective).detach()
+    return weights_L * advantages_L * logprobs_L, weights_L != ratios_L
+
+
+def sapo(ratios_L: Tensor, logprobs_L: Tensor, advantages_L: Tensor, objective: ObjectiveConfig) -> Gains:
+    tau_L = torch.where(advantages_L > 0, SAPO_POSITIVE, SAPO_NEGATIVE)
+    return 4 / tau_L * torch.sigmoid(tau_L * (ratios_L - 1)) * advantages_L, None
+
+
+def unclipped(ratios_L: Tensor, logprobs_L: Tensor, advantages_L: Tensor, objective: ObjectiveConfig) -> Gains:
+    return ratios_L * advantages_L, None
+
+
+def _pessimistic(ratios_L: Tensor, advantages_L: Tensor, objective: ObjectiveConfig) -> tuple[Tensor, Tensor]:
     free_L = ratios_L * advantages_L
-    clipped_ratios_L = torch.clamp(ratios_L, 1 - objective.clip_low, 1 + objective.clip_high)
-    clipped_L = clipped_ratios_L * advantages_L
-    nothing_L = torch.zeros_like(ratios_L, dtype=torch.bool)
-    match objective.clip:
-        case "ppo":
-            return torch.minimum(free_L, clipped_L), clipped_L < free_L
-        case "dual":
-            pessimistic_L = torch.minimum(free_L, clipped_L)
-            floor_L = torch.where(advantages_L < 0, objective.dual_clip * advantages_L, -torch.inf)
-            return torch.maximum(pessimistic_L, floor_L), (clipped_L < free_L) | (floor_L > pessimistic_L)
-        case "cispo":
-            weights_L = clipped_ratios_L.detach()
-            return weights_L * advantages_L * current_logprobs_L, clipped_ratios_L != ratios_L
-        case "sapo":
-            tau_L = torch.where(advantages_L > 0, objective.sapo_positive, objective.sapo_negative)
-            return 4 / tau_L * torch.sigmoid(tau_L * (ratios_L - 1)) * advantages_L, nothing_L
-        case "none":
-            return free_L, nothing_L
+    clipped_L = _clamp(ratios_L, objective) * advantages_L
+    return torch.minimum(free_L, clipped_L), clipped_L < free_L
+
+
+def _clamp(ratios_L: Tensor, objective: ObjectiveConfig) -> Tensor:
+    return torch.clamp(ratios_L, 1 - objective.clip_low, 1 + objective.clip_high)

@@ -1,4 +1,4 @@
-"""What staleness costs a token: its behaviour weight, from w = pi_proximal / pi_behaviour.
+"""How staleness is corrected: each token's behaviour weight, from w = pi_proximal / pi_behaviour.
 
     decoupled    w                                         AReaL, Eq. 5
     truncated    min(w, weight_cap)                        TIS
@@ -6,36 +6,37 @@
     m2po         w where the step keeps the token, else 0              M2PO, `keep_small_drifts`
     none         1: the ratio itself is taken against the behaviour    PPO on stale data
 
-The weight is a constant: it scales a token's gradient and moves no trust region. A token of weight 0 is left out,
-but still counts in the divisor.
+The weight is a constant: it scales a token's gradient and does not move the trust region. A token of weight 0 is
+left out, but still counts in the divisor. `axes.py` has the signature of these functions.
 
 Shapes: L loss tokens.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
 
+M2_THRESHOLD = 0.04
+"""Bound on the mean of (log w)^2 over the tokens that M2PO limits and keeps (arXiv 2510.01161)."""
 
-def behaviour_weights(log_weights_L: Tensor, is_kept_L: Tensor | None, objective: ObjectiveConfig) -> Tensor:
-    """The weight of each token; `is_kept_L` is the step's decision, which only m2po takes."""
+
+def decoupled(log_weights_L: Tensor, objective: ObjectiveConfig) -> Tensor:
+    return torch.exp(log_weights_L)
+
+
+def truncated(log_weights_L: Tensor, objective: ObjectiveConfig) -> Tensor:
+    return torch.clamp(torch.exp(log_weights_L), max=objective.weight_cap)
+
+
+def masked(log_weights_L: Tensor, objective: ObjectiveConfig) -> Tensor:
     weights_L = torch.exp(log_weights_L)
-    match objective.correction:
-        case "decoupled":
-            return weights_L
-        case "truncated":
-            return torch.clamp(weights_L, max=objective.weight_cap)
-        case "masked":
-            is_inside_L = (weights_L >= objective.weight_low) & (weights_L <= objective.weight_high)
-            return torch.where(is_inside_L, weights_L, 0.0)
-        case "m2po":
-            assert is_kept_L is not None
-            return torch.where(is_kept_L, weights_L, 0.0)
-        case "none":
-            return torch.ones_like(weights_L)
+    is_inside_L = (weights_L >= objective.weight_low) & (weights_L <= objective.weight_high)
+    return torch.where(is_inside_L, weights_L, 0.0)
+
+
+def uncorrected(log_weights_L: Tensor, objective: ObjectiveConfig) -> Tensor:
+    return torch.ones_like(log_weights_L)
 
 
 def drifts(log_weights_L: Tensor, advantages_L: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def drifts(log_weights_L: Tensor, advantages_L: Tensor) -> Tensor:
     return log_weights_L * torch.sign(advantages_L)
 
 
-def keep_small_drifts(drifts_L: Tensor, *, threshold: float) -> Tensor:
+def keep_small_drifts(drifts_L: Tensor, *, threshold: float = M2_THRESHOLD) -> Tensor:
     """Which tokens of a whole step M2PO trains on.
 
     Only tokens that moved the way they are pushed are limited (A > 0 and w > 1, or A < 0 and w < 1). Of these the

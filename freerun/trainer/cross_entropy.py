@@ -1,14 +1,12 @@
 """The logprobs of targets from whole logits, in the memory of the logits themselves.
 
-The logits of a micro-batch are its largest tensor by far (0.2 MB per token for a vocabulary of 49,152), and what
-a head costs beyond its matrix products is passes over such tensors and the page faults of new ones. Here the
-probabilities take the place of the logits, and later the gradient takes theirs: nothing of that size is made
-beside the logits, where `F.cross_entropy` makes three.
+The logits of a micro-batch are by far its largest tensor (0.2 MB per token for a vocabulary of 49,152). Beyond its
+matrix products, a head costs passes over such tensors and page faults for new ones. Here the probabilities
+overwrite the logits, and later the gradient overwrites the probabilities: no second tensor of that size is
+allocated, where `F.cross_entropy` allocates three.
 
 Shapes: L loss tokens, V vocabulary.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -17,7 +15,7 @@ from torch import Tensor
 
 
 def consume_logits(logits_LV: Tensor, targets_L: Tensor) -> Tensor:
-    """The log-probability of each target; differentiable once, and the logits are gone afterwards."""
+    """The log-probability of each target; differentiable once. The logits are overwritten."""
     logprobs_L: Tensor = _TargetLogprobs.apply(logits_LV, targets_L)  # type: ignore[no-untyped-call]
     return logprobs_L
 

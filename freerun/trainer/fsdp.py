@@ -3,11 +3,11 @@
     rank 0   Meeting ─► its address ─► controller ─► Meeting     rank 1, 2, ...
     all      join ─► shard(model) ─► forward, backward: all-gather and reduce-scatter, block by block
 
-A model is loaded whole by every rank before it is sharded; the full copy is freed then. Embedding and head, which
-belong to no block, stay gathered between forward and backward: logits are computed outside of the forward.
+Every rank loads the whole model before it is sharded; the full copy is then freed. Embedding and head, which
+belong to no block, stay gathered between forward and backward: logits are computed outside the forward.
 
-Processes talk by gloo, and by NCCL where the model is on GPUs. All sockets are bound to one host: loopback, unless
-the launcher of the process names another with FREERUN_HOST.
+Processes communicate by gloo, and by NCCL if the model is on GPUs. All sockets are bound to one host: loopback,
+unless the launcher of the process sets FREERUN_HOST.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from freerun.model.decoder import Decoder
 HOST_VARIABLE = "FREERUN_HOST"
 LOOPBACK = "127.0.0.1"
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""By the model's device; what is gathered for decisions and metrics is on the CPU in any case."""
-# Longer than the controller's patience, which is what ends ranks that wait for each other in vain.
+"""By the model's device; what is gathered for decisions and metrics is always on the CPU."""
+# Longer than the controller's timeouts, which end ranks that wait for each other forever.
 TIMEOUT = timedelta(minutes=30)
 
 
 def own_host() -> str:
-    """The address of this machine that other ranks reach it by."""
+    """The address by which other ranks reach this machine."""
     return os.environ.get(HOST_VARIABLE, LOOPBACK)
 
 
 class Meeting:
     """Where the ranks find each other: a store that rank 0 provides.
 
-    On one machine it is a file in memory that rank 0 holds open: no other user can open it, it has no name to
-    clean up, and it is gone with the last rank. Ranks of several machines meet at a port, which has no
+    On one machine it is a file in memory that rank 0 holds open: no other user can open it, there is no name to
+    clean up, and it disappears with the last rank. Ranks on several machines meet at a port, which has no
     authentication.
     """
 
@@ -61,9 +61,9 @@ class Meeting:
             self._store.set_timeout(TIMEOUT)
 
     def join(self, device: torch.device) -> FsdpRanks:
-        """Returns when all ranks have come so far; the models to shard are on `device`."""
+        """Returns when all ranks have joined; the models to shard are on `device`."""
         if device.type == "cuda":
-            torch.cuda.set_device(device)  # NCCL and FSDP take the current one, which is the first if nobody chose
+            torch.cuda.set_device(device)  # NCCL and FSDP use the current device, by default the first
         interface = _interface_of(own_host())
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, interface)
@@ -90,8 +90,8 @@ class FsdpRanks:
             fully_shard(block, mesh=self._mesh)
         fully_shard(model, mesh=self._mesh, reshard_after_forward=False)
         for module in (model, *model.blocks):
-            # The loss is a sum whose weights were fixed for the step: gradients are summed, not averaged. gloo has
-            # no reduction with a factor, so the plain sum is asked for by name.
+            # The loss is a sum with weights fixed for the step: gradients are summed, not averaged. gloo has no
+            # reduction with a factor, so the plain sum is requested explicitly.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 
@@ -101,7 +101,7 @@ class FsdpRanks:
     def share(self, full: Tensor, like: Tensor) -> Tensor:
         if not isinstance(like, DTensor):
             return full
-        # Every rank has read the full tensor, so each takes its own slice and nothing is sent.
+        # Every rank has read the full tensor, so each takes its slice and nothing is sent.
         on_device = full.to(like.device)
         return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
@@ -126,7 +126,7 @@ def _meet_at_port(address: str, num_ranks: int, *, is_first: bool) -> tuple[str,
     """The first rank listens and has an address from then on; the others connect to it."""
     listener = None
     if is_first:
-        # TCPStore by itself would listen on every interface, and on a port that somebody chose beforehand.
+        # By default TCPStore would listen on every interface, and on a port chosen in advance.
         listener = socket.create_server((own_host(), 0))
         address = f"{own_host()}:{listener.getsockname()[1]}"
     host, _, port = address.rpartition(":")

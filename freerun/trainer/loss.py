@@ -1,21 +1,19 @@
-"""The one loss that all objectives are rows of; it knows neither model nor packing.
+"""The one loss behind all objectives; it knows neither model nor packing.
 
     - sum  token weight x behaviour weight x gain(ratio, advantage)        aggregation, correction, clip
     + sum  token weight x kl_coefficient x k3(reference, current)
     - sum  token weight x entropy_coefficient x entropy
     + sum  token weight x value_coefficient x (value - return)^2 / 2
 
-It is a sum over the tokens of a micro-batch, whose weights were fixed for the whole step (`aggregation.py`): the
-sum over all micro-batches is the step's loss, however they were packed. The ratio is current / proximal and the
+It is a sum over the tokens of a micro-batch, with weights fixed for the whole step (`aggregation.py`): the sum
+over all micro-batches is the step's loss, however they are packed. The ratio is current / proximal and the
 behaviour weight proximal / behaviour; without a correction the ratio is current / behaviour.
 
-Only the first term is corrected for staleness. The others are taken over the tokens as they were sampled: on stale
-ones they lean towards what the behaviour policy visited.
+Only the first term is corrected for staleness. The others are averages over the tokens as sampled: on stale tokens
+they are biased towards what the behaviour policy visited.
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -23,9 +21,8 @@ import torch
 from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
+from freerun.trainer.axes import axis_function
 from freerun.trainer.batch import MicroBatch
-from freerun.trainer.clip import gains
-from freerun.trainer.correction import behaviour_weights
 from freerun.trainer.critic import squared_error
 from freerun.trainer.logprobs import PolicyOutputs
 from freerun.trainer.ratio import at_level
@@ -33,7 +30,7 @@ from freerun.trainer.ratio import at_level
 
 @dataclass(frozen=True)
 class Loss:
-    """A micro-batch's share of the step's loss, and what its parts were."""
+    """A micro-batch's share of the step's loss, and its parts."""
 
     total: Tensor
     """Weighted sum over tokens, differentiable."""
@@ -87,12 +84,15 @@ def _policy_terms(
     else:
         anchor_L = behaviour_L
     ratios_L = torch.exp(at_level(outputs.logprobs_L - anchor_L, lengths_N, objective.ratio))
-    gains_L, is_clipped_L = gains(ratios_L, outputs.logprobs_L, micro_batch.advantages_L, objective)
+    clip, correct = axis_function(objective, "clip"), axis_function(objective, "correction")
+    gains_L, is_clipped_L = clip(ratios_L, outputs.logprobs_L, micro_batch.advantages_L, objective)
     # Off-policy correction is outside the clip: it weighs the token, it does not move the trust region.
-    log_weights_L = at_level(anchor_L - behaviour_L, lengths_N, objective.ratio)
-    weights_L = behaviour_weights(log_weights_L, micro_batch.is_kept_L, objective)
+    weights_L: Tensor = correct(at_level(anchor_L - behaviour_L, lengths_N, objective.ratio), objective)
+    if micro_batch.is_kept_L is not None:
+        weights_L = torch.where(micro_batch.is_kept_L, weights_L, 0.0)
     is_trained_L = weights_L > 0
-    return -(weights_L * gains_L), int((is_clipped_L & is_trained_L).sum()), int((~is_trained_L).sum())
+    num_clipped = 0 if is_clipped_L is None else int((is_clipped_L & is_trained_L).sum())
+    return -(weights_L * gains_L), num_clipped, int((~is_trained_L).sum())
 
 
 def k3(logprobs_L: Tensor, reference_logprobs_L: Tensor) -> Tensor:

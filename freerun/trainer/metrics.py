@@ -12,7 +12,7 @@
     exact_entropy                           mean over tokens, with an entropy bonus
     reference_kl                            KL(current, reference) by the k3 estimator, over tokens, with a KL term
     clip_fraction                           tokens held back by the trust region
-    masked_fraction                         tokens left out by the correction (masked, m2po)
+    masked_fraction                         tokens left out by the correction (masked, m2po, your own)
     value_loss                              the critic's half squared error, aggregated like the loss
     explained_variance                      1 - var(return - value) / var(return) over tokens, with the values at
                                             the start of the step; absent where all returns are equal
@@ -27,14 +27,12 @@
 
 All are over the tokens of all ranks.
 
-Entropy and what needs proximal logprobs cover the tokens that were computed, so not those of trajectories
-with advantage 0 that were not. Without a correction there is no proximal forward: there the latter cover the first
-minibatch, which is a fair share of the batch (`packing.deal_minibatches`).
+Entropy and metrics of proximal logprobs cover only the tokens that were computed, so not those of skipped
+trajectories with advantage 0. Without a correction there is no proximal forward: the latter then cover the first
+minibatch, a representative share of the batch (`packing.deal_minibatches`).
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
-
-from __future__ import annotations
 
 import math
 from collections import Counter
@@ -64,7 +62,7 @@ def count_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[in
 
 
 def batch_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """What is known of a batch before it is trained on."""
+    """Metrics of a batch that do not depend on training."""
     lengths = [len(t.completion.token_ids) for t in trajectories]
     staleness = staleness_of(trajectories, version)
     return {
@@ -104,14 +102,14 @@ def behaviour_metrics(log_weights: NDArray[np.float64], is_fresh: NDArray[np.boo
 
 
 def explained_variance(values: NDArray[np.float64], returns: NDArray[np.float64]) -> dict[str, float]:
-    """How much of the returns the critic foresaw: 1 is all, 0 no more than their mean, below 0 worse than that."""
+    """How much of the returns the critic predicts: 1 is all, 0 no more than their mean, below 0 even less."""
     if returns.max() == returns.min():
         return {}
     return {"explained_variance": float(1 - (returns - values).var() / returns.var())}
 
 
 class StepMeter:
-    """Collects what the passes and updates of one step computed, and puts it together with the other ranks'."""
+    """Collects the results of one step's passes and updates, and combines them over the ranks."""
 
     def __init__(self, objective: ObjectiveConfig, ranks: Ranks, *, version: int, is_truncated: bool) -> None:
         self._objective = objective
@@ -186,7 +184,7 @@ class StepMeter:
             ],
         )
         metrics = {"clip_fraction": num_clipped / num_tokens}
-        if self._objective.correction in ("masked", "m2po"):
+        if self._objective.leaves_out_tokens:
             metrics["masked_fraction"] = num_masked / num_tokens
         if self._objective.kl_coefficient > 0:
             metrics["reference_kl"] = reference_kl / num_tokens

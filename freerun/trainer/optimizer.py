@@ -1,15 +1,12 @@
-"""AdamW with manners: clipped by global norm, decay on matrices only, bad gradients skipped, no pickle.
+"""AdamW with global-norm clipping and decay on matrices only; non-finite updates are skipped.
 
-An update whose gradient norm is not finite is not applied at all: weights, moments and the warm-up stay where
-they are, the gradients are thrown away, and the caller is told. One poisoned minibatch must not poison the
-moments of all that follow.
+An update whose gradient norm is not finite is not applied: weights, moments and the warm-up stay as they are, the
+gradients are discarded, and the caller is told. One bad minibatch must not corrupt the moments of all later ones.
 
-The state leaves and enters as a flat dictionary of tensors, ready for safetensors:
+The state is saved and loaded as a flat dictionary of tensors, ready for safetensors:
 
     exp_avg.<parameter>   exp_avg_sq.<parameter>   step.<parameter>   num_updates
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping
@@ -25,11 +22,13 @@ from freerun.trainer.ranks import Ranks, SingleRank
 
 NUM_UPDATES = "num_updates"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+BETAS = (0.9, 0.95)
+"""Decay of the first and the second moment, as in the paper."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What became of one minibatch's gradients."""
+    """The outcome of one minibatch's gradients."""
 
     lr: float
     grad_norm: float
@@ -41,8 +40,8 @@ class Update:
 def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> float:
     """The learning rate of the update after `num_updates`, in the step from `version`.
 
-    Linear from lr / warmup_updates during the warm-up; then constant, or falling so that the step after the
-    last would have 0.
+    Linear from lr / warmup_updates during the warm-up; then constant, or falling linearly to 0 at the step after
+    the last.
     """
     lr = config.lr
     if config.lr_schedule == "linear":
@@ -53,7 +52,7 @@ def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> flo
 
 
 class Optimizer:
-    """Owns the moments of a model's and its critic's parameters; consumes the gradients that stand in them.
+    """Owns the moments of a model's and its critic's parameters; consumes their gradients.
 
     Of a sharded model it owns this rank's share. The critic is whole on every rank and gets the same update there.
     """
@@ -87,17 +86,17 @@ class Optimizer:
         self._adamw = torch.optim.AdamW(
             parameter_groups,
             lr=config.lr,
-            betas=(config.beta1, config.beta2),
+            betas=BETAS,
             eps=config.adam_eps,
             fused=all(p.device.type in ("cpu", "cuda") for p in self._parameters.values()),
         )
 
     def update(self, lr: float) -> Update:
-        """Clip and apply the accumulated gradients, or skip them when they are not finite; clears them."""
+        """Clip and apply the accumulated gradients, or skip them if they are not finite; clears them."""
         for parameter in self._head:
             assert parameter.grad is not None
             self._ranks.add(parameter.grad)
-        # Apart, so that a critic that errs by much does not shorten the policy's step.
+        # Separately: a large error of the critic must not shorten the policy's step.
         norm, head_norm = self._clip(self._policy), self._clip(self._head)
         is_applied = math.isfinite(norm) and math.isfinite(head_norm)
         if is_applied:
@@ -109,7 +108,7 @@ class Optimizer:
         return Update(lr=lr, grad_norm=norm, is_applied=is_applied)
 
     def _clip(self, parameters: list[nn.Parameter]) -> float:
-        """Scale gradients down to the limit by their norm over all ranks, which is returned."""
+        """Scale gradients down to the limit; returns their norm over all ranks."""
         return float(self._ranks.whole(nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)))
 
     def state(self) -> dict[str, Tensor]:
@@ -122,7 +121,7 @@ class Optimizer:
         return {**tensors, NUM_UPDATES: torch.tensor(self.num_updates)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `state` gave, full tensors on every rank; the next update continues bit for bit."""
+        """Load what `state` returned, full tensors on every rank; the next update continues bit for bit."""
         states = self._by_parameter(tensors)
         template = self._adamw.state_dict()
         # AdamW numbers parameters in the order of its groups, which is not the model's.

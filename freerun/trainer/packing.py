@@ -1,14 +1,11 @@
-"""Who trains with whom: a step's trajectories over minibatches, a minibatch's over packed micro-batches.
+"""Which trajectories train together: a step's in minibatches, a minibatch's in packed micro-batches.
 
     step ── deal_minibatches ──► minibatch ── pack_for_ranks ──► micro-batch
     one new version              one update                      one forward-backward of one rank
 
-Pure arithmetic on lengths, the same answer for the same lengths; indices in, lists of indices out. It changes
-speed and memory only: the trainer normalises over the step, so no division of a minibatch into micro-batches or
-ranks changes a gradient.
+Pure and deterministic arithmetic on lengths; lists of indices out. It changes only speed and memory: the trainer
+normalises over the step, so no division of a minibatch into micro-batches or ranks changes a gradient.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -16,9 +13,9 @@ from collections.abc import Sequence
 def pack_micro_batches(lengths: Sequence[int], *, capacity: int, k_min: int = 1) -> list[list[int]]:
     """Divide sequences into micro-batches of at most `capacity` tokens (AReaL, Algorithm 1).
 
-    Longest first, into the micro-batch that fits and has the fewest sequences; a new one is opened while
-    there are fewer than `k_min`, or when none fits. A sequence is never split: one that is longer than
-    `capacity` stands alone in a micro-batch that exceeds it.
+    Longest first, into the micro-batch with room that has the fewest sequences; a new one is opened while there
+    are fewer than `k_min`, or when none has room. A sequence is never split: one longer than `capacity` gets a
+    micro-batch to itself, which exceeds it.
     """
     micro_batches: list[list[int]] = []
     num_tokens: list[int] = []
@@ -36,10 +33,10 @@ def pack_micro_batches(lengths: Sequence[int], *, capacity: int, k_min: int = 1)
 
 
 def pack_for_ranks(lengths: Sequence[int], *, capacity: int, num_ranks: int) -> list[list[list[int]]]:
-    """Each rank's micro-batches: equally many, some of them empty at the end if there are too few.
+    """Each rank's micro-batches: the same number for each, some empty at the end if there are too few.
 
-    Ranks compute side by side and wait for each other after every micro-batch, so those of one round are of
-    similar size, and the larger goes to the rank with fewer tokens so far.
+    Ranks wait for each other after every micro-batch, so those of one round are of similar size, and the larger
+    goes to the rank with fewer tokens so far.
     """
     micro_batches = pack_micro_batches(lengths, capacity=capacity, k_min=num_ranks)
     if num_ranks == 1:
@@ -65,8 +62,8 @@ def pack_for_ranks(lengths: Sequence[int], *, capacity: int, num_ranks: int) -> 
 def cut_families(trunk: int, branches: Sequence[int], *, capacity: int) -> list[list[int]]:
     """Divide the completions of one prompt into runs that fit a micro-batch together with it.
 
-    Each run repeats the prompt, so runs are as long as the capacity allows; a branch that alone exceeds it
-    stands alone.
+    Each run repeats the prompt, so runs are as long as the capacity allows; a branch that exceeds it gets a run to
+    itself.
     """
     runs: list[list[int]] = []
     num_tokens = 0
@@ -82,10 +79,10 @@ def cut_families(trunk: int, branches: Sequence[int], *, capacity: int) -> list[
 def deal_minibatches(lengths: Sequence[int], num_minibatches: int) -> list[list[int]]:
     """Deal trajectories like cards, one round after another; fewer of them make fewer minibatches.
 
-    Neighbours in the batch belong to one group, so dealing gives every minibatch a share of every prompt and
-    of every age: a small picture of the whole batch. Cutting it into contiguous parts would make each update
-    a matter of one or two prompts. In each round the longest trajectory goes where there are fewest tokens,
-    which balances tokens while counts differ by at most one.
+    Neighbours in the batch belong to one group, so dealing gives every minibatch a share of every prompt and every
+    age: a sample of the whole batch. With contiguous parts each update would cover only one or two prompts. In
+    each round the longest trajectory goes to the minibatch with the fewest tokens, which balances tokens while
+    counts differ by at most one.
     """
     num_minibatches = min(num_minibatches, len(lengths))
     minibatches: list[list[int]] = [[] for _ in range(num_minibatches)]

@@ -1,18 +1,17 @@
-"""The start of a step: what must be known of its tokens before the weights change, filled into the micro-batches.
+"""The start of a step: everything that must be computed before the weights change, stored in the micro-batches.
 
-    proximal logprobs     the weights at the start of the step (Eq. 5), by a forward without gradient. The first
-                          minibatch is trained with just these weights, so there its own forward, detached, is
-                          the proximal one: the same bits, no second forward. Without a correction none is needed.
+    proximal logprobs     by a forward without gradient, with the weights at the start of the step (Eq. 5).
+                          The first minibatch is trained with exactly these weights, so its training forward,
+                          detached, is the proximal one: the same bits, no second forward. Not needed without a
+                          correction.
     reference logprobs    with a KL term
     advantages, returns   with a critic: from the values at the start, normalised over all tokens of the step
-    is_kept               M2PO: which tokens are trained on, one decision over all tokens of the step
+    is_kept               M2PO: which tokens are trained on, decided over all tokens of the step
 
-The last two need every minibatch of every rank, the first included, before any of them is trained.
+The last two need every minibatch of every rank, including the first, before any of them is trained.
 
 Shapes: L loss tokens (completion tokens of a micro-batch), N trajectories of a micro-batch.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,7 +28,7 @@ from freerun.trainer.ranks import Ranks, decide_together
 
 Minibatch = list[MicroBatch]
 Progress = Callable[[str, int, int], None]
-"""Hears the activity, the minibatch and the micro-batch that was done."""
+"""Called with the activity, the minibatch and the micro-batch that is done."""
 
 
 @torch.no_grad()
@@ -42,7 +41,7 @@ def prepare(
     on_progress: Progress,
     ranks: Ranks,
 ) -> list[Minibatch]:
-    """The same minibatches with all that the objective needs of the start of the step."""
+    """The same minibatches with everything that the objective needs from the start of the step."""
     prepared: list[Minibatch] = []
     for m, minibatch in enumerate(minibatches):
         if objective.decides_over_the_step or (objective.uses_proximal and m > 0):
@@ -56,8 +55,7 @@ def prepare(
     if objective.has_critic:
         prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, objective, ranks))
     if objective.correction == "m2po":
-        threshold = objective.m2_threshold
-        prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, threshold, ranks))
+        prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, ranks))
     return prepared
 
 
@@ -87,7 +85,7 @@ def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig,
     ]
 
 
-def mask_tokens(micro_batches: Sequence[MicroBatch], threshold: float, ranks: Ranks) -> list[MicroBatch]:
+def mask_tokens(micro_batches: Sequence[MicroBatch], ranks: Ranks) -> list[MicroBatch]:
     """M2PO's decision over all tokens of a step."""
     if not micro_batches:
         return []
@@ -95,9 +93,7 @@ def mask_tokens(micro_batches: Sequence[MicroBatch], threshold: float, ranks: Ra
         drifts(_known(batch.proximal_logprobs_L) - batch.behaviour_logprobs_L, batch.advantages_L)
         for batch in micro_batches
     ]
-    is_kept = decide_together(
-        ranks, torch.cat(drifts_by_batch), lambda all_L: keep_small_drifts(all_L, threshold=threshold)
-    )
+    is_kept = decide_together(ranks, torch.cat(drifts_by_batch), keep_small_drifts)
     sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
     return [replace(b, is_kept_L=kept_L) for b, kept_L in zip(micro_batches, is_kept.split(sizes), strict=True)]
 
@@ -109,7 +105,7 @@ def _with_proximal(batch: MicroBatch, outputs: PolicyOutputs) -> MicroBatch:
 def _over_the_step(
     minibatches: Sequence[Minibatch], decide: Callable[[list[MicroBatch]], list[MicroBatch]]
 ) -> list[Minibatch]:
-    """Decide over the micro-batches of all minibatches together; they stay where they are."""
+    """Decide over the micro-batches of all minibatches together; their order stays."""
     decided = iter(decide([batch for minibatch in minibatches for batch in minibatch]))
     return [[next(decided) for _ in minibatch] for minibatch in minibatches]
 

@@ -1,26 +1,22 @@
-"""What the trainer knows of its ranks: processes that hold the same model in shares and divide each minibatch.
+"""The trainer's view of its ranks: processes that hold shares of one model and divide each minibatch.
 
-Every rank is given the same batches and makes the same decisions from them, so ranks exchange only what the batch
-does not tell: weights and gradients (by the shards themselves), a few sums, and the outputs of the others' tokens
-where something is decided or reported over all of them. All methods but the properties are collective: every rank
+Every rank gets the same batches and makes the same decisions from them. Ranks exchange only what the batch does
+not contain: weights and gradients (by the shards themselves), a few sums, and outputs of each other's tokens where
+something is decided or reported over all of them. All methods except the properties are collective: every rank
 calls them, in the same order.
 
-`SingleRank` is a trainer of one process, without torch.distributed; `freerun.trainer.fsdp` has the other one.
+`SingleRank` is a trainer of one process, without torch.distributed; `freerun.trainer.fsdp` implements several.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from freerun.model.decoder import Decoder
-
-Floats64 = NDArray[np.float64]
+from freerun.trainer.advantage import Floats64
 
 
 class Ranks(Protocol):
@@ -39,7 +35,7 @@ class Ranks(Protocol):
         ...
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """The full tensor of which this rank holds a share; one that is not sharded comes back as it is."""
+        """The full tensor of which this rank holds a share; one that is not sharded is returned as it is."""
         ...
 
     def share(self, full: Tensor, like: Tensor) -> Tensor:
@@ -51,11 +47,11 @@ class Ranks(Protocol):
         ...
 
     def add(self, values: Tensor) -> None:
-        """Put the sum over the ranks in place of the values; the same bits on every rank."""
+        """Replace the values by their sum over the ranks; the same bits on every rank."""
         ...
 
     def barrier(self) -> None:
-        """Return when every rank is here."""
+        """Return when every rank has called it."""
         ...
 
 
@@ -106,7 +102,7 @@ def add_numbers(ranks: Ranks, numbers: Sequence[float]) -> list[float]:
 
 
 def whole_tensors(ranks: Ranks, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Full tensors, one at a time: no rank holds two. Every rank must go through all of them."""
+    """Full tensors, one at a time: no rank holds two. Every rank must iterate over all of them."""
     for name, tensor in tensors.items():
         yield name, ranks.whole(tensor)
 

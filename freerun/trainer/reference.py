@@ -1,9 +1,7 @@
-"""The reference policy: version 0, written down before it is trained away, and read back whoever asks.
+"""The reference policy: version 0, saved before training changes it.
 
-A new run and a resumed one both read the directory, so that they measure against the same bits.
+New and resumed runs both read it from the directory, so they measure against the same bits.
 """
-
-from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
@@ -13,8 +11,7 @@ import torch
 
 from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
-from freerun.model.directory_growth import reported_growth
-from freerun.model.new_directory import new_directory
+from freerun.model.new_directory import new_directory, reported_growth
 from freerun.model.trained import TrainedModel
 from freerun.trainer.ranks import Ranks, snapshot
 
@@ -22,9 +19,9 @@ from freerun.trainer.ranks import Ranks, snapshot
 def keep_reference(
     trained: TrainedModel, directory: Path, *, companions: Path, ranks: Ranks, on_growth: Callable[[], None]
 ) -> None:
-    """Write the weights of version 0 as a model directory; one of a start that led nowhere is replaced.
+    """Write the weights of version 0 as a model directory, replacing one left by a failed start.
 
-    `on_growth` is called, from a thread, as long as the writing makes progress.
+    `on_growth` is called from a thread while writing makes progress.
     """
     weights = snapshot(ranks, trained.state())
     if ranks.rank == 0:

@@ -1,6 +1,4 @@
-"""The learning rate of supervised training. No torch here: the controller paces the warm start with it."""
-
-from __future__ import annotations
+"""The learning rate of SFT. No torch here: the controller computes it."""
 
 import math
 

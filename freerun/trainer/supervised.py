@@ -1,14 +1,12 @@
-"""Supervised steps on demonstrations, with the trainer's packing and forward: the warm start, and `freerun sft`.
+"""SFT: supervised steps on demonstrations, with the packing and the forward pass of the policy trainer.
 
-The loss is the mean cross-entropy over the trained tokens of the whole batch, however it is packed. Of each
-demonstration the decoder reads all up to the last trained token but that one:
+The loss is the mean cross-entropy over the trained tokens of the whole batch, however it is packed. The decoder
+reads each demonstration up to, but not including, its last trained token:
 
     tokens      s0 u0 u1 a0 a1 u2 a2 e0         a: the assistant's, trained     e: after the end
     read        s0 u0 u1 a0 a1 u2
     predictors        2  3     5                targets a0 a1 a2
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -26,18 +24,18 @@ from freerun.trainer.optimizer import Optimizer
 from freerun.trainer.packing import pack_for_ranks
 from freerun.trainer.ranks import Ranks, SingleRank, add_numbers
 from freerun.trainer.trainer import ignore_progress
-from freerun.types import Demonstration
+from freerun.types import Demonstration, Doing
 
 
 class SupervisedTrainer:
-    """Owns the optimizer of one supervised training; updates the model's parameters in place."""
+    """Owns the optimizer of SFT; updates the model's parameters in place."""
 
     def __init__(
         self,
         model: Decoder,
         config: TrainConfig,
         *,
-        on_progress: Callable[[str], None] = ignore_progress,
+        on_progress: Callable[[Doing], None] = ignore_progress,
         ranks: Ranks | None = None,
     ) -> None:
         self.model = model
@@ -55,26 +53,30 @@ class SupervisedTrainer:
             loss = self._summed_loss(micro_batch) / num_trained
             loss.backward()
             total += float(loss.detach())
-            self._on_progress(f"supervised step: micro-batch {n + 1}/{len(micro_batches)}")
+            self._on_progress(Doing("training", "SFT", n + 1, len(micro_batches)))
         self._optimizer.update(lr)
         return add_numbers(self._ranks, [total])[0]
 
     @torch.no_grad()
     def loss(self, demonstrations: Sequence[Demonstration]) -> float:
-        """The mean cross-entropy, without an update."""
+        """The mean cross-entropy of held-out demonstrations."""
         num_trained = sum(d.num_trained for d in demonstrations)
-        total = sum(float(self._summed_loss(m)) for m in self._micro_batches(demonstrations))
+        micro_batches = self._micro_batches(demonstrations)
+        total = 0.0
+        for n, micro_batch in enumerate(micro_batches):
+            total += float(self._summed_loss(micro_batch))
+            self._on_progress(Doing("training", "SFT, held-out rows", n + 1, len(micro_batches)))
         return add_numbers(self._ranks, [total])[0] / num_trained
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Live tensors, sharded ones as shares, to be written out before the next step."""
+        """Live tensors, of which a rank has its shards; write them out before the next step."""
         return self._optimizer.state()
 
     def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
         self._optimizer.load_state(tensors)
 
     def _micro_batches(self, demonstrations: Sequence[Demonstration]) -> list[PackedSequences]:
-        """This rank's; as many as any other's."""
+        """Those of this rank; every rank has the same number."""
         by_rank = pack_for_ranks(
             [num_read_tokens(d) for d in demonstrations],
             capacity=self._config.micro_batch_tokens,
@@ -93,12 +95,12 @@ class SupervisedTrainer:
 
 
 def num_read_tokens(demonstration: Demonstration) -> int:
-    """Tokens before the last trained one: nothing looks at the hidden states of the others."""
+    """Tokens before the last trained one; no loss needs the hidden states of the rest."""
     return int(np.flatnonzero(demonstration.is_trained)[-1])
 
 
 def pack_demonstrations(demonstrations: Sequence[Demonstration]) -> PackedSequences:
-    """Lay them end to end, each with the predictors of its own trained tokens."""
+    """Lay them end to end, each with the predictors of its trained tokens."""
     lengths = [num_read_tokens(d) for d in demonstrations]
     begins = np.cumsum([0, *lengths[:-1]])
     families = [Family(length) for length in lengths]

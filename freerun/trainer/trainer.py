@@ -5,38 +5,33 @@
               trajectory     update each    Algorithm 1      the weights     per micro-batch; update
                                                              before updates
 
-Normalisation: every token has a weight in the step's loss that follows from the objective's aggregation and the
-lengths of the step's completions (`aggregation.py`), whatever minibatch and micro-batch it fell into. A
-minibatch's sum is multiplied by the number of minibatches, so that the average over the minibatches is the
-step's loss.
+Normalisation: every token has a weight in the step's loss that depends only on the objective's aggregation and the
+lengths of the step's completions (`aggregation.py`), not on its minibatch or micro-batch. A minibatch's sum is
+multiplied by the number of minibatches: the average over the minibatches is the step's loss.
 
-A trajectory of advantage 0 has a gradient of exactly 0, unless there is a KL term, an entropy bonus or a critic,
-and no say in that of others. Without these it is not computed; it counts as consumed and in the weights of the
-others. If nothing else is in the batch there is no update, and so no weight
-decay and no momentum either: the step still makes its version, of unchanged weights.
+A trajectory of advantage 0 has a gradient of exactly 0, unless there is a KL term, an entropy bonus, a critic or
+a user's clip (`axes.py`), and does not affect the gradients of others. Without these it is not computed; it counts
+as consumed and in the weights of the others. If the batch has nothing else there is no update, so no weight decay
+and no momentum either: the step still makes a new version, with unchanged weights.
 
-With several ranks (`ranks.py`) each has the whole batch, forms the same minibatches and computes its own share of
-their micro-batches, in as many passes as any other.
-It computes where the model's parameters are; batches are moved there once, when they are packed.
+With several ranks (`ranks.py`) each has the whole batch, forms the same minibatches and computes its share of
+their micro-batches, in the same number of passes. It computes on the device of the model's parameters; batches are
+moved there once, when they are packed.
 
 Shapes: L loss tokens (completion tokens of a micro-batch).
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
-import numpy as np
 from torch import Tensor, nn
 
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.model.device import resolve_dtype
-from freerun.trainer.advantage import Floats64, compute_advantages
-from freerun.trainer.aggregation import token_weights
+from freerun.trainer.axes import axis_function, compute_advantages, load_axes, moves_without_advantage
 from freerun.trainer.batch import (
     MicroBatch,
     Rated,
@@ -54,11 +49,11 @@ from freerun.trainer.optimizer import Optimizer, learning_rate
 from freerun.trainer.packing import cut_families, deal_minibatches, pack_for_ranks
 from freerun.trainer.preparation import Minibatch, prepare
 from freerun.trainer.ranks import Ranks, SingleRank
-from freerun.types import Group, StepResult, Trajectory
+from freerun.types import Doing, Group, StepResult, Trajectory
 
 
-def ignore_progress(_: str) -> None:
-    """Nobody watches."""
+def ignore_progress(_: Doing) -> None:
+    """The default: no listener."""
 
 
 class PolicyTrainer:
@@ -74,19 +69,21 @@ class PolicyTrainer:
         max_completion_tokens: int,
         is_truncated: bool = False,
         version: int = 0,
-        on_progress: Callable[[str], None] = ignore_progress,
+        on_progress: Callable[[Doing], None] = ignore_progress,
         ranks: Ranks | None = None,
     ) -> None:
         self.model = model
         self.version = version
         self.reference: Decoder | None = None
-        """The frozen policy of version 0, which a KL term measures against; whoever trains with one sets it."""
+        """The frozen policy of version 0; the caller sets it if the objective has a KL term."""
         self._config = config
         self._objective = objective
+        load_axes(objective)
+        self._moves_without_advantage = moves_without_advantage(objective)
         self._temperature = temperature
         self._max_completion_tokens = max_completion_tokens
         self._is_truncated = is_truncated
-        """Whether tokens were drawn after top-k or top-p, which the trainer's logprobs do not know of."""
+        """Whether tokens were sampled with top-k or top-p, which the trainer's logprobs ignore."""
         self._on_progress = on_progress
         self._ranks = ranks or SingleRank()
         self._device = model.embedding.weight.device
@@ -99,7 +96,7 @@ class PolicyTrainer:
         )
 
     def step(self, groups: Sequence[Group]) -> StepResult:
-        """Train on one batch, oldest first, and move on to the next version.
+        """Train on one batch, oldest first, and advance to the next version.
 
         A batch that cannot belong to this version raises ValueError before anything has changed.
         """
@@ -108,7 +105,7 @@ class PolicyTrainer:
         for trajectory in trajectories:
             check_trajectory(trajectory, version=self.version)
         meter = StepMeter(self._objective, self._ranks, version=self.version, is_truncated=self._is_truncated)
-        minibatches = self._form_minibatches(trajectories, self._advantages(groups))
+        minibatches = self._form_minibatches(trajectories, compute_advantages(groups, self._objective))
         self._update_weights(minibatches, meter)
         metrics = batch_metrics(trajectories, self.version)
         metrics |= meter.metrics(seconds=time.perf_counter() - started)
@@ -117,36 +114,26 @@ class PolicyTrainer:
         return StepResult(version=self.version, metrics=metrics, staleness_counts=staleness_counts)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Flat and free of pickle, the critic included; live tensors, sharded ones as shares, to be written out
-        before the next step.
-        """
+        """Flat, with the critic; live tensors, sharded ones as shares: write them before the next step."""
         critic = {} if self._critic is None else critic_state(self._critic)
         return {**self._optimizer.state(), **critic}
 
     def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
         self._optimizer.load_state(tensors if self._critic is None else load_critic(self._critic, tensors))
 
-    def _advantages(self, groups: Sequence[Group]) -> Floats64:
-        """One per trajectory; with a critic the tokens get theirs in `preparation.py`."""
-        if self._objective.advantage == "gae":
-            return np.zeros(sum(len(group.trajectories) for group in groups))
-        return compute_advantages(
-            groups, self._objective.advantage, per_token=self._objective.advantage_normalisation == "token"
-        )
-
-    def _form_minibatches(self, trajectories: Sequence[Trajectory], advantages: Floats64) -> list[Minibatch]:
+    def _form_minibatches(
+        self, trajectories: Sequence[Trajectory], advantages: Iterable[float]
+    ) -> list[Minibatch]:
         """Deal and pack the trajectories that can move the weights."""
-        weights = token_weights(
-            [len(t.completion.token_ids) for t in trajectories],
-            self._objective.aggregation,
-            max_completion_tokens=self._max_completion_tokens,
-        )
+        lengths = [len(t.completion.token_ids) for t in trajectories]
+        aggregate = axis_function(self._objective, "aggregation")
+        weights = aggregate(lengths, self._max_completion_tokens, self._objective)
         rated = [Rated(t, float(a), w) for t, a, w in zip(trajectories, advantages, weights, strict=True)]
-        live = [r for r in rated if r.advantage != 0 or self._objective.moves_without_advantage]
-        lengths = [len(r.trajectory.prompt.token_ids) + len(r.trajectory.completion.token_ids) - 1 for r in live]
+        live = [r for r in rated if r.advantage != 0 or self._moves_without_advantage]
+        to_read = [len(r.trajectory.prompt.token_ids) + len(r.trajectory.completion.token_ids) - 1 for r in live]
         return [
             self._form_micro_batches([live[i] for i in dealt])
-            for dealt in deal_minibatches(lengths, self._config.num_minibatches)
+            for dealt in deal_minibatches(to_read, self._config.num_minibatches)
         ]
 
     def _form_micro_batches(self, rated: Sequence[Rated]) -> Minibatch:
@@ -172,12 +159,11 @@ class PolicyTrainer:
         return [on_device(batch, self._device) for batch in own]
 
     def _update_weights(self, minibatches: list[Minibatch], meter: StepMeter) -> None:
-        """One optimizer update per minibatch, all clipped around the weights that stand here at the start."""
+        """One optimizer update per minibatch, all clipped around the weights at the start."""
 
         def report(activity: str, m: int, n: int) -> None:
-            self._on_progress(
-                f"{activity}: minibatch {m + 1}/{len(minibatches)}, micro-batch {n + 1}/{len(minibatches[m])}"
-            )
+            sizes = [len(minibatch) for minibatch in minibatches]
+            self._on_progress(Doing("training", activity, sum(sizes[:m]) + n + 1, sum(sizes)))
 
         prepared = prepare(
             minibatches,
@@ -198,7 +184,7 @@ class PolicyTrainer:
                 meter.add_pass(micro_batch, outputs, loss)
                 if proximal_L is not None:
                     meter.add_proximal(micro_batch, proximal_L)
-                report("train", m, n)
+                report("update", m, n)
             meter.add_update(self._optimizer.update(self._next_lr()))
 
     def _look(self, micro_batch: MicroBatch) -> PolicyOutputs:

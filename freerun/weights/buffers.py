@@ -1,12 +1,17 @@
-"""Anonymous shared memory for two versions of the weights; made by the controller, which needs no torch."""
-
-from __future__ import annotations
+"""Anonymous shared memory for two versions of the weights, made without torch by the controller or a Ray host."""
 
 import os
+
+from freerun.types import WeightRoute
 
 NUM_BUFFERS = 2
 
 
 def create_buffers(name: str) -> tuple[int, ...]:
-    """Descriptors of two empty buffers, to be inherited by trainer and engines; `name` is for people."""
+    """Descriptors of two empty buffers, to be inherited by trainer and engines; `name` shows up in /proc."""
     return tuple(os.memfd_create(f"{name}-{index}") for index in range(NUM_BUFFERS))
+
+
+def shared_route(descriptors: tuple[int, ...]) -> WeightRoute:
+    """The route of workers that inherit these buffers."""
+    return WeightRoute(channel="shared", descriptors=descriptors)

@@ -1,10 +1,8 @@
-"""Where each parameter lies in one flat buffer: the same on both sides, because both derive it from the model.
+"""The position of each parameter in one flat buffer; both sides derive it from the model.
 
-Weights travel in float32, the trainer's dtype, whatever an engine computes in.
-Of a model with an adapter only the adapter travels: both sides have the frozen base from its directory.
+Weights travel in float32, the trainer's dtype, for engines of any dtype. Of a model with an adapter only the
+adapter travels: both sides read the frozen base from its directory.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from freerun.model.decoder import Decoder
 from freerun.model.lora import trained_parameters
 
 DTYPE = torch.float32
-ALIGNMENT_BYTES = 64  # a cache line, and what the widest vector loads want
+ALIGNMENT_BYTES = 64  # a cache line, and the width of the widest vector loads
 
 
 @dataclass(frozen=True)

@@ -3,39 +3,46 @@
     trainer ── copy ──► buffer[version % 2] ◄── views, in place ── engine
                  └── checksum(version, bytes) ──► controller ──► engine confirms it before it switches
 
-The memory is anonymous (memfd): it has no name in /dev/shm and is gone with the last process that holds
-it, kill -9 included. Engines on the CPU in float32 use the buffer itself as their parameters: nothing is copied at
-a load but the large matrices, which each engine packs for itself (`freerun.model.packed`).
+The memory is anonymous (memfd): it has no name in /dev/shm and disappears with the last process that holds it,
+kill -9 included. Engines on the CPU in float32 use the buffer itself as their parameters; a load copies only the
+large matrices, which each engine packs for itself (`freerun.model.packed`).
 
-Contract: `publish(version)` overwrites what `version - 2` used. The caller publishes only after every
-engine that was ever told to load anything has confirmed `version - 1` or is gone; then nobody reads that buffer
-any more. An engine that is still starting reads none, and is told to load the newest when it is ready.
+Contract: publishing `version` overwrites the buffer of `version - 2`. The caller publishes only after every
+engine that was ever told to load anything has confirmed `version - 1` or is gone, so no engine reads that buffer
+any more. An engine that is still starting reads none; it is told to load the newest version when it is ready.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import xxhash
 from torch import Tensor
 
 from freerun.errors import WeightsError
+from freerun.types import Publication, WeightRoute
 from freerun.weights.buffers import NUM_BUFFERS
+from freerun.weights.channel import State
 from freerun.weights.layout import WeightLayout
 
 
-class SharedWeights:
-    """One process's view of the two buffers; the trainer publishes, engines fetch."""
+class SharedMemoryChannel:
+    """One process's view of the two buffers; implements `channel.WeightChannel`."""
 
     def __init__(self, descriptors: Sequence[int], layout: WeightLayout, *, frozen: str = "") -> None:
         self._layout = layout
         self._frozen = frozen
-        """Checksum of the weights that are not in the buffers: part of every checksum, so that it covers them."""
+        """Checksum of the weights that are not in the buffers; part of every checksum."""
+        self._descriptors = tuple(descriptors)
         self._buffers_B = [self._map(descriptor) for descriptor in descriptors]
         self._views = [layout.views(buffer_B) for buffer_B in self._buffers_B]
+
+    @classmethod
+    def open(cls, route: WeightRoute, layout: WeightLayout, *, frozen: str = "") -> SharedMemoryChannel:
+        return cls(route.descriptors, layout, frozen=frozen)
 
     def _map(self, descriptor: int) -> Tensor:
         size = os.fstat(descriptor).st_size
@@ -47,12 +54,16 @@ class SharedWeights:
         memory = mmap.mmap(descriptor, self._layout.num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
-    @torch.no_grad()
-    def write(self, version: int, state: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> None:
-        """Copy the weights into this version's buffer; this is all that holds the trainer.
+    def publish(self, version: int, state: State) -> Callable[[], Publication]:
+        self.write(version, state)
+        return lambda: Publication(version=version, checksum=self.checksum(version))
 
-        Pairs are copied as they come, so that tensors gathered one at a time never exist all at once.
-        """
+    def has_arrived(self, published: Publication, *, timeout_seconds: float = 0.0) -> bool:
+        return True
+
+    @torch.no_grad()
+    def write(self, version: int, state: State) -> None:
+        """Copy the weights into this version's buffer; pairs are copied one at a time, as they come."""
         views = dict(self._views[version % NUM_BUFFERS])
         for name, tensor in state.items() if isinstance(state, Mapping) else state:
             views.pop(name).copy_(tensor)
@@ -65,11 +76,14 @@ class SharedWeights:
         published = str(xxhash.xxh3_64(buffer_B.numpy().data, seed=version).hexdigest())
         return f"{published} on {self._frozen}" if self._frozen else published
 
-    def fetch(self, version: int, checksum: str) -> Mapping[str, Tensor]:
-        """The weights of `version`, in place, after confirming that they arrived whole."""
-        actual = self.checksum(version)
-        if actual != checksum:
+    def fetch(self, published: Publication) -> Mapping[str, Tensor]:
+        version = published.version
+        if (actual := self.checksum(version)) != published.checksum:
             raise WeightsError(
-                f"weights of version {version} arrived damaged: checksum {actual}, published was {checksum}"
+                f"weights of version {version} arrived damaged: checksum {actual}, published was "
+                f"{published.checksum}"
             )
         return self._views[version % NUM_BUFFERS]
+
+    def path(self, version: int) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._descriptors[version % NUM_BUFFERS]}"

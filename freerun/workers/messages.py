@@ -1,40 +1,40 @@
-"""What the controller and its workers say to each other: one union of structs for each direction.
+"""The messages between the controller and its workers: one union of structs for each direction.
 
     controller ──ToRollout──► rollout worker ──FromRollout──► controller
     controller ──ToTrainer──► trainer        ──FromTrainer──► controller
 
-Messages are handled in the order they were sent. In particular a `Generate` behind a `Load` is served
-with the new weights, and a `Save` behind a `TrainStep` saves what that step made.
+Messages are handled in the order they were sent. In particular, a `Generate` after a `Load` is served with the new
+weights, and a `Save` after a `TrainStep` saves the result of that step.
 """
-
-from __future__ import annotations
 
 import msgspec
 
-from freerun.config.engine import EngineConfig
+from freerun.backends.backend import EngineStart
 from freerun.config.lora import LoraConfig
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
-from freerun.types import Completion, Demonstration, EngineStats, Group, Publication, Request, StepResult
+from freerun.types import (
+    Completion,
+    Demonstration,
+    Doing,
+    EngineStats,
+    Group,
+    Publication,
+    Request,
+    StepResult,
+    WeightRoute,
+)
 
 DIVERGED = "diverged"
-"""Metric of a step that skipped updates because the weights themselves are no longer usable."""
+"""Metric of a step that skipped updates because the weights are no longer usable."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag=True):
     pass
 
 
-class StartEngine(_Message, frozen=True, kw_only=True):
-    model_directory: str
-    engine: EngineConfig
-    max_sequence_tokens: int
-    seed: int
-    lora: LoraConfig
-    base_directory: str
-    """Where the frozen weights come from, if an adapter only is published."""
-    worker_index: int = 0
-    """Which of the run's rollout workers it is; chooses its GPU (`freerun.model.device`) or its server."""
+class StartEngine(EngineStart, frozen=True, kw_only=True, eq=False, tag=True):
+    pass
 
 
 class Generate(_Message, frozen=True, kw_only=True):
@@ -52,13 +52,13 @@ class Load(_Message, frozen=True, kw_only=True):
 
 
 class Pin(_Message, frozen=True, kw_only=True):
-    """Keep the weights loaded last, of this version, for requests that name it."""
+    """Keep the last loaded weights, which have this version, for requests that name it."""
 
     version: int
 
 
 class Unpin(_Message, frozen=True, kw_only=True):
-    """Let go of the pinned version and of the requests that name it."""
+    """Release the pinned version and abort the requests that name it."""
 
 
 class EngineReady(_Message, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class Refused(_Message, frozen=True, kw_only=True):
 
 
 class Loaded(_Message, frozen=True, kw_only=True):
-    """The engine generates with these weights from now on; it computed the same checksum."""
+    """The engine uses these weights from now on; it computed the same checksum."""
 
     published: Publication
 
@@ -98,7 +98,7 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     seed: int
     """Of a new adapter."""
     companions_directory: str
-    """Config and tokenizer that go beside the weights into every checkpoint."""
+    """Config and tokenizer that every checkpoint contains with the weights."""
     train: TrainConfig
     objective: ObjectiveConfig
     temperature: float
@@ -108,27 +108,32 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     version: int
     optimizer_file: str
     """Optimizer state of a checkpoint; empty for a new run."""
+    is_in_sft: bool = False
+    """Whether that is the state of SFT's optimizer, because SFT is not over."""
     reference_directory: str
-    """Where the policy of version 0 is kept for a KL term; empty without one."""
+    """Directory of the version 0 policy for a KL term; empty without one."""
+    weights: WeightRoute | None = None
+    """How rank 0 publishes; None for a trainer that never does."""
     rank: int = 0
-    """Which of train.num_ranks this process is."""
+    """Rank of this process."""
     rendezvous: str = ""
-    """Where rank 0 waits for this one, a file or host:port; empty for rank 0, which says it in a `Rendezvous`."""
+    """Where rank 0 listens, a file or host:port; empty for rank 0, which reports it in a `Rendezvous`."""
     num_engine_gpus: int = 0
     """How many GPUs the rollout workers take before rank 0 takes the next (`freerun.model.device`)."""
     borrows_cores: bool = False
-    """Whether it will be offered cores of idle rollout workers."""
+    """Whether it may be offered cores of idle rollout workers."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):
-    """One warm-start update."""
+    """One step of SFT, or only its loss."""
 
     demonstrations: tuple[Demonstration, ...]
-    lr: float
+    lr: float | None
+    """None computes the loss and updates nothing."""
 
 
 class UseCores(_Message, frozen=True, kw_only=True):
-    """Compute on these cores, one thread on each: at once between two steps, soon in the middle of one."""
+    """Compute on these cores, one thread each: immediately between two steps, soon within one."""
 
     cores: tuple[int, ...]
 
@@ -154,7 +159,7 @@ class Save(_Message, frozen=True, kw_only=True):
 
     directory: str
     version: int
-    """The version they must be of: the controller's state in the same checkpoint belongs to it."""
+    """Their version, which the controller's state in the same checkpoint belongs to."""
 
 
 class Rendezvous(_Message, frozen=True, kw_only=True):
@@ -188,19 +193,19 @@ class CoresInUse(_Message, frozen=True, kw_only=True):
 
 
 class Saving(_Message, frozen=True, kw_only=True):
-    """More of a checkpoint is on the disk; says nothing of a step that goes on beside it."""
+    """More of a checkpoint is on disk; says nothing about a step that runs at the same time."""
 
 
 class Saved(_Message, frozen=True, kw_only=True):
     directory: str
     error: str
-    """Why the files could not be written; empty when they were."""
+    """Why the files could not be written; empty on success."""
 
 
 class Progress(_Message, frozen=True, kw_only=True):
-    """Of a step or a supervised update; says nothing of a checkpoint that is being written beside it."""
+    """Of a step or a supervised update; says nothing about a checkpoint that is being written."""
 
-    doing: str
+    doing: Doing
 
 
 ToTrainer = StartTrainer | Supervise | UseCores | BatchPart | TrainStep | Publish | Save

@@ -1,25 +1,23 @@
-"""One rollout worker as the pool knows it; outlives the process when that is replaced."""
-
-from __future__ import annotations
+"""The pool's record of one rollout worker; it survives when the process is replaced."""
 
 from freerun.config.runtime import RuntimeConfig
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock
 from freerun.types import EngineStats, Request
-from freerun.workers.messages import FromRollout
+from freerun.workers import messages as m
 
 
 class PooledWorker:
-    """What it is, what it was sent, and whether it is still worth waiting for."""
+    """Its link, its pending work, and whether it is lost."""
 
-    def __init__(self, index: int, link: Link[FromRollout]) -> None:
+    def __init__(self, index: int, link: Link[m.FromRollout]) -> None:
         self.index = index
         self.link = link
         self.is_ready = False
         self.is_busy = True
-        """As it was last told to `on_busy`: reading its model, and loading weights, keeps it busy too."""
-        self.loaded_version = -1
-        self.pinned_version = -1
+        """As last reported to `on_busy`; reading the model and loading weights count as busy."""
+        self.loaded_version: int | None = None
+        self.pinned_version: int | None = None
         self.stats = EngineStats()
         self.requests: dict[int, Request] = {}
         self.unsent: list[Request] = []
@@ -33,18 +31,21 @@ class PooledWorker:
     def num_samples(self) -> int:
         return sum(request.num_samples for request in self.requests.values())
 
+    def has_loaded(self, version: int) -> bool:
+        return self.loaded_version is not None and self.loaded_version >= version
+
     def note_progress(self) -> None:
         self._last_progress = awake_clock().time()
 
     def forget_process(self) -> None:
-        """Its process is gone, and with it everything it had."""
-        self.is_ready, self.loaded_version, self.pinned_version = False, -1, -1
+        """Reset the state that was lost with the process."""
+        self.is_ready, self.loaded_version, self.pinned_version = False, None, None
         self.requests, self.unsent = {}, []
 
     def is_lost(self, config: RuntimeConfig) -> bool:
-        """Whether it is silent, takes too long to start, or makes no progress while it has work."""
+        """Whether it is silent, takes too long to start, or has work and makes no progress."""
         if not self.link.is_placed:
-            self.note_progress()  # its time to start begins when it has a place
+            self.note_progress()  # the time to start counts from when it has a node
             return False
         seconds = awake_clock().time() - self._last_progress
         if not self.is_ready:

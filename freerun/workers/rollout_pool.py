@@ -1,20 +1,19 @@
 """The generator the controller sees: N rollout workers behind one `generate` and one `load`.
 
-- Routing: a group goes, whole, to the worker with the fewest samples under way.
-- Requests made in the same turn of the event loop reach a worker in one message, so that what an engine
-  batches together does not depend on timing (in synchronous mode runs are bitwise repeatable).
-- On a cluster a worker may wait for a place. Nobody waits for it: the run starts and goes on with the others, and
-  it is welcomed when it comes, with the newest weights first.
-- A worker that dies or falls silent is replaced; its requests are sent again, from the start, to whoever
-  is least loaded. Sampling is counter-based, so they get the same random numbers.
-- A pinned version is kept by every worker. One that is replaced has it again only while it is the newest; if
-  no worker has it any more, requests for it fail with `PinLostError`: they are never served by another version.
+- Routing: a whole group goes to the worker with the fewest running samples.
+- Requests of one turn of the event loop reach a worker in one message. What an engine batches together then does
+  not depend on timing, and synchronous runs are bitwise repeatable.
+- On a cluster a worker may have to wait for a place. The run starts with the others; a late worker gets the newest
+  weights first.
+- A worker that dies or falls silent is replaced. Its requests are sent again, from the start, to the least loaded
+  worker. Sampling is counter-based: they get the same random numbers.
+- Every worker keeps a pinned version. A replacement has it only while it is still the newest. If no worker has it,
+  requests for it fail with `PinLostError`; another version never serves them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -23,27 +22,13 @@ from freerun.config.runtime import RuntimeConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock, within
+from freerun.processes.supervision import OnDeath, Supervisor, bury
 from freerun.types import Completion, EngineStats, Publication, Request
-from freerun.workers.messages import (
-    Abort,
-    EngineReady,
-    Finished,
-    FromRollout,
-    Generate,
-    Load,
-    Loaded,
-    Pin,
-    Refused,
-    Report,
-    StartEngine,
-    Unpin,
-)
+from freerun.workers import messages as m
 from freerun.workers.pooled_worker import PooledWorker
 
-Spawn = Callable[[int], Awaitable[Link[FromRollout]]]
+Spawn = Callable[[int], Awaitable[Link[m.FromRollout]]]
 """Starts the worker of this index."""
-
-WATCH_SECONDS = 1.0
 
 
 class RolloutPool:
@@ -53,11 +38,11 @@ class RolloutPool:
         self,
         *,
         spawn: Spawn,
-        start_message: StartEngine,
+        start_message: m.StartEngine,
         num_workers: int,
         config: RuntimeConfig,
         on_report: Callable[[str, EngineStats], None],
-        on_death: Callable[[str, str, bool], None],
+        on_death: OnDeath,
         on_busy: Callable[[str, bool], None] = lambda worker, is_busy: None,
     ) -> None:
         self._spawn = spawn
@@ -68,32 +53,35 @@ class RolloutPool:
         self._on_report = on_report
         self._on_death = on_death
         self._on_busy = on_busy
-        """Told when a worker gets something to do, and when it has answered its last request and load."""
+        """Called when a worker gets something to do, and when it has answered its last request and load."""
         self._workers: list[PooledWorker] = []
         self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
         self._published: Publication | None = None
-        self._pinned_version = -1
+        self._pinned_version: int | None = None
         self._has_started = False
         self._last_placed = awake_clock().time()
         self._changed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._supervisor = Supervisor()
+        self.wait_for_loss = self._supervisor.wait_for_loss
+        """Never returns; raises when a worker is lost that cannot be replaced."""
+        self.raise_loss = self._supervisor.raise_loss
+        """The same for callers that must not be interrupted: raises if that has happened."""
+
+    @property
+    def is_lost(self) -> bool:
+        return self._supervisor.is_lost
 
     async def start(self) -> None:
-        """Start all workers; returns when each has its model, those that have no place in the cluster excepted."""
+        """Start all workers; returns when each that has a place in the cluster has its model."""
         for index in range(self._num_workers):
             worker = PooledWorker(index, await self._spawn(index))
             self._send_start(worker)
             self._workers.append(worker)
-            self._tasks.append(asyncio.create_task(self._serve(worker)))
-        self._tasks.append(asyncio.create_task(self._watch()))
-        # How long a worker may take is for `_watch` to say: its time begins when it has a place.
-        await self._raced(self._until(self._is_started), math.inf, "the rollout workers to start")
+            self._supervisor.start(self._serve(worker))
+        self._supervisor.check_often(self._check)
+        # `_check` limits the time to start: it counts from when a worker has a place.
+        await self._wait_until(self._is_started)
         self._has_started = True
-
-    async def wait_for_loss(self) -> None:
-        """Never returns; raises when a worker is lost that cannot be replaced."""
-        await asyncio.shield(self._failure)
 
     def _is_started(self) -> bool:
         return self.num_ready > 0 and all(w.is_ready or not w.link.is_placed for w in self._workers)
@@ -122,41 +110,41 @@ class RolloutPool:
             self._waiting.pop(request.request_id, None)
             for worker in self._workers:
                 if worker.requests.pop(request.request_id, None) is not None:
-                    worker.link.send(Abort(request_ids=(request.request_id,)))
+                    worker.link.send(m.Abort(request_ids=(request.request_id,)))
                     self._note_busy(worker)
 
     async def load(self, published: Publication) -> None:
-        """Send the weights to every worker and wait until each has confirmed version and checksum.
+        """Send the weights to every worker that is ready; returns when each has confirmed version and checksum.
 
-        A worker that is not ready has been sent no weights, so there is no buffer it could be reading: it is not
-        waited for, and gets the newest when it is. So every worker that was ever sent a version is ready, and has
-        confirmed this one, or is gone, when this returns: the contract of `weights/shared.py`. One confirms it in
-        any case, for a version that nobody has loaded cannot be generated with.
+        A worker that is not ready has been sent no weights and reads no buffer: it is not waited for, and gets the
+        newest weights when it is ready. When this returns, every worker that was ever sent a version has confirmed
+        this one or is gone: the contract of `weights/shared.py`. At least one has confirmed it.
         """
         self._published = published
         for worker in self._workers:
             if worker.is_ready:
-                worker.link.send(Load(published=published))
+                worker.link.send(m.Load(published=published))
                 self._note_busy(worker)
         self._relieve_unplaced()  # of requests for a version that they will now never have
 
         def is_loaded() -> bool:
-            return self._is_loaded(published.version)
+            ready = [worker for worker in self._workers if worker.is_ready]
+            return bool(ready) and all(worker.has_loaded(published.version) for worker in ready)
 
-        # An engine that holds one version (vLLM's) loads only when the evaluation of that version is over. The
-        # evaluation may take its time: if its samples make no progress, `_watch` notices.
-        await self._raced(self._until(lambda: is_loaded() or self._pinned_version < 0), math.inf, "the evaluation")
-        confirmed = self._until(is_loaded)
-        what = f"the rollout workers to load version {published.version}"
-        await self._raced(confirmed, self._config.start_seconds + self._config.stall_seconds, what)
-
-    def _is_loaded(self, version: int) -> bool:
-        ready = [worker for worker in self._workers if worker.is_ready]
-        return bool(ready) and all(worker.loaded_version >= version for worker in ready)
+        # An engine that holds only one version loads only after the evaluation of that version. The evaluation
+        # may take its time: if its samples make no progress, `_check` notices.
+        await self._wait_until(lambda: is_loaded() or self._pinned_version is None)
+        seconds = self._config.start_seconds + self._config.stall_seconds
+        try:
+            await within(seconds, lambda: self._wait_until(is_loaded))
+        except TimeoutError:
+            where = self.missing() or "their logs are in the run directory"
+            what = f"the rollout workers to load version {published.version}"
+            raise WorkerError(f"waited {seconds:.0f} s for {what}; {where}") from None
 
     def pin(self, version: int) -> PinnedVersion:
-        """Keep `version`, the one loaded last, in every worker, for requests made through what is returned."""
-        assert self._pinned_version < 0, f"version {self._pinned_version} is still pinned"
+        """Keep `version`, the one loaded last, in every worker; requests through the returned object use it."""
+        assert self._pinned_version is None, f"version {self._pinned_version} is still pinned"
         self._pinned_version = version
         for worker in self._workers:
             if worker.is_ready:
@@ -164,24 +152,17 @@ class RolloutPool:
         return PinnedVersion(self, version)
 
     def unpin(self) -> None:
-        """Let go of the pinned version, if there is one."""
-        self._pinned_version = -1
+        """Release the pinned version, if there is one."""
+        self._pinned_version = None
         self._changed.set()
         for worker in self._workers:
-            if worker.pinned_version >= 0:
-                worker.pinned_version = -1
-                worker.link.send(Unpin())
+            if worker.pinned_version is not None:
+                worker.pinned_version = None
+                worker.link.send(m.Unpin())
 
     async def close(self) -> None:
         """End all workers; returns when no process is left."""
-        for task in self._tasks:
-            task.cancel()
-        for worker in self._workers:
-            worker.link.kill()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(worker.link.wait(timeout_seconds=10) for worker in self._workers))
-        if self._failure.done():
-            self._failure.exception()  # seen, or asyncio complains about it at exit
+        await self._supervisor.close([worker.link for worker in self._workers])
 
     def _dispatch(self, request: Request) -> None:
         able = [worker for worker in self._workers if self._can_serve(worker, request)]
@@ -198,7 +179,7 @@ class RolloutPool:
 
     def _can_serve(self, worker: PooledWorker, request: Request) -> bool:
         """Whether the worker has the version that the request is pinned to, or will have it when it is ready."""
-        if request.pinned_version < 0 or request.pinned_version == worker.pinned_version:
+        if request.pinned_version is None or request.pinned_version == worker.pinned_version:
             return True
         is_newest = self._published is not None and request.pinned_version == self._published.version
         return not worker.is_ready and is_newest and request.pinned_version == self._pinned_version
@@ -211,8 +192,9 @@ class RolloutPool:
         worker.link.send(msgspec.structs.replace(self._start_message, worker_index=worker.index))
 
     def _send_pin(self, worker: PooledWorker) -> None:
+        assert self._pinned_version is not None
         worker.pinned_version = self._pinned_version
-        worker.link.send(Pin(version=self._pinned_version))
+        worker.link.send(m.Pin(version=self._pinned_version))
 
     def _send(self, worker: PooledWorker) -> None:
         """Send the requests of this turn of the event loop in one message."""
@@ -221,15 +203,15 @@ class RolloutPool:
         if not requests or not worker.is_ready:
             return
         try:
-            worker.link.send(Generate(requests=requests))
-        except Exception as error:  # noqa: BLE001 - nobody awaits this callback: tell who waits
+            worker.link.send(m.Generate(requests=requests))
+        except Exception as error:  # noqa: BLE001 - a callback: the callers of `generate` must hear of it
             for request in requests:
                 del worker.requests[request.request_id]
                 self._fail(request.request_id, RolloutError(f"the request cannot be sent: {error!r}"))
             self._note_busy(worker)
 
     async def _serve(self, worker: PooledWorker) -> None:
-        """Take in one worker's messages for as long as it can be kept alive."""
+        """Handle one worker's messages for as long as it can be kept alive."""
         try:
             while True:
                 message = await worker.link.receive()
@@ -238,58 +220,52 @@ class RolloutPool:
                 else:
                     self._take_in(worker, message)
         except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
-            self._give_up(WorkerError(f"{worker.name} is lost: {error}"))
-        except Exception as error:  # noqa: BLE001 - ours: without this task the run would wait for ever
-            self._give_up(error)
+            raise WorkerError(f"{worker.name} is lost: {error}") from error
 
-    def _give_up(self, error: Exception) -> None:
-        if not self._failure.done():
-            self._failure.set_exception(error)
-
-    def _take_in(self, worker: PooledWorker, message: FromRollout) -> None:
+    def _take_in(self, worker: PooledWorker, message: m.FromRollout) -> None:
         worker.note_progress()
         match message:
-            case Finished(request_id=request_id, completions=completions):
+            case m.Finished(request_id=request_id, completions=completions):
                 worker.requests.pop(request_id, None)
                 if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
                     waiting.set_result(completions)
-            case Refused(request_id=request_id, reason=reason):
+            case m.Refused(request_id=request_id, reason=reason):
                 worker.requests.pop(request_id, None)
                 self._fail(request_id, RolloutError(reason))
-            case Loaded(published=published):
+            case m.Loaded(published=published):
                 worker.loaded_version = published.version
                 self._changed.set()
-            case Report(stats=stats):
+            case m.Report(stats=stats):
                 worker.stats = stats
                 self._on_report(worker.name, stats)
-            case EngineReady():
+            case m.EngineReady():
                 self._welcome(worker)
         self._note_busy(worker)
 
     def _note_busy(self, worker: PooledWorker) -> None:
-        is_loading = self._published is not None and worker.loaded_version < self._published.version
+        is_loading = self._published is not None and not worker.has_loaded(self._published.version)
         is_busy = bool(worker.requests) or is_loading or not worker.is_ready
         if is_busy != worker.is_busy:
             worker.is_busy = is_busy
             self._on_busy(worker.name, is_busy)
 
     def _welcome(self, worker: PooledWorker) -> None:
-        """Give a new process the newest weights, then the requests that are its own."""
+        """Give a new process the newest weights, then its requests."""
         worker.is_ready = True
         if self._published is not None:
-            worker.link.send(Load(published=self._published))
+            worker.link.send(m.Load(published=self._published))
             if self._published.version == self._pinned_version:
                 self._send_pin(worker)
         for request in [r for r in worker.requests.values() if not self._can_serve(worker, r)]:
             del worker.requests[request.request_id]
             self._dispatch(request)
         if worker.requests:
-            worker.link.send(Generate(requests=tuple(worker.requests.values())))
+            worker.link.send(m.Generate(requests=tuple(worker.requests.values())))
         self._relieve_unplaced()
         self._changed.set()
 
     def _relieve_unplaced(self) -> None:
-        """Send on the requests that workers without a place hold since there was nobody else to take them."""
+        """Dispatch again what workers without a place hold: no other worker could take it before."""
         for worker in self._workers:
             if worker.requests and not worker.link.is_placed:
                 held, worker.requests = list(worker.requests.values()), {}
@@ -298,16 +274,14 @@ class RolloutPool:
 
     async def _replace(self, worker: PooledWorker) -> None:
         """Start another process in place of one that is gone, and send its requests again."""
-        await worker.link.wait(timeout_seconds=5)  # its socket is closed: let it end by itself, to hear how
-        worker.link.kill()
-        reason = worker.link.describe_end()
-        # One that ends by itself before it is ready would do so again; one that was taken away would not.
-        could_start = worker.is_ready or worker.link.was_taken_away
-        is_restarted = self._num_restarts_left > 0 and could_start
-        self._on_death(worker.name, reason, is_restarted)
-        if not is_restarted:
-            why = "no restarts are left" if could_start else "it never became ready"
-            raise WorkerError(f"{why}: {reason}")
+
+        def refusal() -> str:
+            # One that ends by itself before it is ready would do so again; one that was taken away would not.
+            if not worker.is_ready and not worker.link.was_taken_away:
+                return "it never became ready"
+            return "" if self._num_restarts_left > 0 else "no restarts are left"
+
+        await bury(worker.link, self._on_death, refusal)
         self._num_restarts_left -= 1
         orphans = list(worker.requests.values())
         worker.forget_process()
@@ -316,47 +290,34 @@ class RolloutPool:
         self._send_start(worker)
         worker.note_progress()
         for request in orphans:
-            if request.request_id in self._waiting:  # nobody has given it up meanwhile
+            if request.request_id in self._waiting:  # the caller has not given up meanwhile
                 self._dispatch(request)
 
-    async def _watch(self) -> None:
-        """Kill what is silent, or makes no progress while it has work; `_serve` sees the end and replaces it."""
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            for worker in self._workers:
-                if worker.is_lost(self._config):
-                    worker.link.kill()
-            self._require_a_place(awake_clock().time())
-            self._changed.set()  # places are found, and lost, without a message
+    def _check(self) -> None:
+        """Kill workers that are silent, or stall while they have work; `_serve` sees the end and replaces them."""
+        for worker in self._workers:
+            if worker.is_lost(self._config):
+                worker.link.kill()
+        self._require_a_place(awake_clock().time())
+        self._changed.set()  # places are found, and lost, without a message
 
     def _require_a_place(self, now: float) -> None:
-        """Give up when for long no worker has had a place while there was something to do."""
+        """Fail when no worker has had a place for long while there was something to do."""
         if any(worker.link.is_placed for worker in self._workers) or (self._has_started and not self._waiting):
             self._last_placed = now
         patience = self._config.stall_seconds if self._has_started else self._config.start_seconds
         if now - self._last_placed > patience:
-            self._give_up(WorkerError(f"waited {patience:.0f} s; {self.missing()}"))
+            raise WorkerError(f"waited {patience:.0f} s; {self.missing()}")
 
-    async def _until(self, is_true: Callable[[], bool]) -> None:
-        while not is_true():
-            self._changed.clear()
-            await self._changed.wait()
+    async def _wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Wait, or raise when a worker is lost for good."""
 
-    async def _raced(self, wait: Awaitable[None], timeout_seconds: float, what: str) -> None:
-        """Wait, but not longer than `timeout_seconds`, and not when a worker is lost for good."""
-        waiting = asyncio.ensure_future(wait)
-        try:
-            either: set[asyncio.Future[None]] = {waiting, self._failure}
-            done, _ = await within(
-                timeout_seconds, lambda: asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            )
-            for future in done:
-                await future
-        except TimeoutError:
-            where = self.missing() or "their logs are in the run directory"
-            raise WorkerError(f"waited {timeout_seconds:.0f} s for {what}; {where}") from None
-        finally:
-            waiting.cancel()
+        async def wait() -> None:
+            while not is_true():
+                self._changed.clear()
+                await self._changed.wait()
+
+        await self._supervisor.watch(wait())
 
 
 class PinnedVersion:

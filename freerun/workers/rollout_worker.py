@@ -1,144 +1,113 @@
-"""A rollout worker: a process with one engine, serving requests, loads and pins between decode steps.
+"""A rollout worker: a process with one engine, serving requests, loads and pins between its steps.
 
-    loop:  take in every message that has arrived ─► one engine step ─► send what finished
+    loop:  load what has arrived ─► take in messages ─► one engine step ─► send what finished
 
-While there is work the loop never waits for anything; without work it waits for the next message.
+While the engine has something to compute the loop never waits; otherwise it waits for the next message, or until
+the engine wakes it. The engine is that of the recipe's backend (`freerun.backends.backend`).
 """
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 
-import torch
-
-from freerun.data.tokenizer import Tokenizer
-from freerun.engine.engine import Engine
-from freerun.engine.pinned import PinnableEngine
+from freerun.backends.backend import WorkerContext, find_backend
 from freerun.errors import RequestError, WorkerError
-from freerun.model.checkpoint import empty_model, load_model
-from freerun.model.device import resolve_device, resolve_dtype
-from freerun.model.lora import add_adapter, frozen_checksum
 from freerun.processes.parent import Parent, run_worker
-from freerun.types import Publication, Request
-from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
-from freerun.workers.messages import (
-    Abort,
-    EngineReady,
-    Finished,
-    Generate,
-    Load,
-    Loaded,
-    Pin,
-    Refused,
-    Report,
-    StartEngine,
-    ToRollout,
-    Unpin,
-)
+from freerun.types import Completion, Publication, Request
+from freerun.workers import messages as m
 
 REPORT_SECONDS = 0.5
+ARRIVAL_SECONDS = 0.1
+"""How long an idle worker waits for weights before it looks around again."""
 
 
 class RolloutWorker:
     """Translates messages into calls on the engine."""
 
-    def __init__(self, parent: Parent[ToRollout], start: StartEngine) -> None:
-        torch.set_num_threads(parent.num_threads)
+    def __init__(self, parent: Parent[m.ToRollout], start: m.StartEngine) -> None:
         self._parent = parent
-        device = resolve_device("engine.device", start.engine.device, index=start.worker_index)
-        dtype = resolve_dtype(start.engine.dtype)
-        directory, buffers = Path(start.model_directory), parent.weight_buffers
-        self._shared: SharedWeights | None = None
-        if buffers and start.lora.is_on:
-            model = load_model(Path(start.base_directory))
-            add_adapter(model, start.lora, seed=0)  # its matrices arrive by `Load`
-            self._shared = SharedWeights(buffers, WeightLayout(model), frozen=frozen_checksum(model))
-        elif buffers:
-            # The weights arrive by `Load`; until then the parameters hold no memory worth the name.
-            model = empty_model(directory)
-            self._shared = SharedWeights(buffers, WeightLayout(model))
-            model.to(dtype).to_empty(device=device)
-        else:
-            model = load_model(directory)
-        engine = Engine(
-            # After the checksum of what an adapter stands on: that is of the float32 weights, as the trainer's is.
-            model.to(device, dtype),
-            start.engine,
-            text=Tokenizer.load(directory),
-            max_sequence_tokens=start.max_sequence_tokens,
-            seed=start.seed,
-        )
-        self._engine = PinnableEngine(engine)
-        self._drains = start.engine.kv_on_load == "drain"
-        self._deferred: Publication | None = None
-        """A load that waits for what has begun to finish."""
-        if not buffers:
-            self._engine.load(0, {name: parameter.data for name, parameter in model.named_parameters()})
+        backend = find_backend(start.engine.backend)
+        self._engine = backend.make_engine(start, WorkerContext(parent.num_threads, parent.wake))
+        self._incoming: Publication | None = None
+        """A load that waits for its weights to arrive, or for the engine to be ready for them."""
         self._next_report = 0.0
 
     def serve(self) -> None:
-        self._parent.send(EngineReady())
-        while True:
+        self._parent.send(m.EngineReady())
+        try:
+            while True:
+                self._serve_once()
+        except WorkerError:
+            self._engine.close()
+            raise
+
+    def _serve_once(self) -> None:
+        if self._incoming is not None:
+            self._load(self._incoming)
+        # What was sent behind a load is meant for the new weights, so it waits until they are here.
+        if self._incoming is None or self._has_arrived(self._incoming):
             self._take_in_messages()
-            if self._deferred is not None:
-                self._load(self._deferred)
-            if self._engine.has_work:
-                for request, completions in self._engine.step():
-                    self._parent.send(Finished(request_id=request.request_id, completions=completions))
-            self._report()
+        for request, result in self._engine.step():
+            self._answer(request, result)
+        self._report()
 
     def _take_in_messages(self) -> None:
-        is_busy = self._engine.has_work or self._deferred is not None
-        patience = 0.0 if is_busy else REPORT_SECONDS
+        patience = 0.0 if self._engine.must_step else max(0.001, self._next_report - time.monotonic())
         while (message := self._parent.receive(patience)) is not None:
             patience = 0.0
             match message:
-                case Generate(requests=requests):
+                case m.Generate(requests=requests):
                     for request in requests:
                         self._submit(request)
-                case Load(published=published):
+                case m.Load(published=published):
                     self._load(published)
-                case Pin(version=version):
+                    if self._incoming is not None and not self._has_arrived(published):
+                        return
+                case m.Pin(version=version):
                     self._engine.pin(version)
-                case Unpin():
+                case m.Unpin():
                     self._engine.unpin()
-                case Abort(request_ids=request_ids):
+                    if self._incoming is not None:
+                        self._load(self._incoming)
+                case m.Abort(request_ids=request_ids):
                     for request_id in request_ids:
                         self._engine.abort(request_id)
-                case StartEngine():
+                case m.StartEngine():
                     raise WorkerError("a rollout worker is started once")
 
     def _submit(self, request: Request) -> None:
         try:
             self._engine.submit(request)
         except RequestError as error:
-            self._parent.send(Refused(request_id=request.request_id, reason=str(error)))
+            self._answer(request, error)
+
+    def _answer(self, request: Request, result: tuple[Completion, ...] | RequestError) -> None:
+        if isinstance(result, RequestError):
+            self._parent.send(m.Refused(request_id=request.request_id, reason=str(result)))
+        else:
+            self._parent.send(m.Finished(request_id=request.request_id, completions=result))
+
+    def _has_arrived(self, published: Publication) -> bool:
+        patience = 0.0 if self._engine.must_step else ARRIVAL_SECONDS
+        return self._engine.has_arrived(published, timeout_seconds=patience)
 
     def _load(self, published: Publication) -> None:
-        assert self._shared is not None
-        if self._drains and not self._engine.drain():
-            self._deferred = published
-            return
-        self._deferred = None
-        begin = time.perf_counter()
-        weights = self._shared.fetch(published.version, published.checksum)
-        self._engine.add_load_seconds(time.perf_counter() - begin)
-        self._engine.load(published.version, weights)
-        self._parent.send(Loaded(published=published))
-        self._next_report = 0.0
+        self._incoming = published
+        if self._has_arrived(published) and self._engine.is_ready_to_load():
+            self._incoming = None
+            self._engine.load(published)
+            self._parent.send(m.Loaded(published=published))
+            self._next_report = 0.0
 
     def _report(self) -> None:
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + REPORT_SECONDS
-            self._parent.send(Report(stats=self._engine.stats()))
+            if (stats := self._engine.stats()) is not None:
+                self._parent.send(m.Report(stats=stats))
 
 
-def serve(parent: Parent[ToRollout]) -> None:
-    RolloutWorker(parent, parent.receive_first(StartEngine)).serve()
+def serve(parent: Parent[m.ToRollout]) -> None:
+    RolloutWorker(parent, parent.receive_first(m.StartEngine)).serve()
 
 
 if __name__ == "__main__":
-    run_worker(ToRollout, serve)
+    run_worker(m.ToRollout, serve)

@@ -1,16 +1,14 @@
 """The cores that a trainer computes on, which may change in the middle of a step.
 
-A step of a large model takes a CPU minutes, one block a fraction of a second: so cores that are offered are taken
-up, and cores that are asked back are left, at the next block of the forward or the backward pass. The head is one
-piece from its forward to its backward.
+A step of a large model takes minutes on a CPU, one block a fraction of a second. So the trainer takes offered
+cores, and leaves those asked back, at the next block of the forward or backward pass. The head is one piece from
+its forward to its backward.
 
-More threads are not always faster: on tiny models OpenMP costs more than a second core brings. So the time that a
-token takes in a block is measured for each number of threads, and an offer that did not make it shorter is
-declined until it is time to try again. Only blocks that a backward pass follows are measured: those without
-gradients keep less and are faster, whatever the threads.
+More threads are not always faster: on tiny models OpenMP costs more than a second core gains. So the time per
+token in a block is measured for each number of threads, and an offer that did not shorten it is declined for a
+while. Only blocks with a backward pass are measured: blocks without gradients store less and are faster with any
+number of threads.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 from freerun.model.decoder import Decoder
 
 GAIN = 1.05
-"""What more threads must bring."""
+"""The speed-up that more threads must give."""
 NUM_TRIALS = 30
 """Blocks measured with a number of threads before it is judged."""
 NUM_DECLINED = 3000
@@ -32,7 +30,7 @@ SMOOTHING = 0.1
 
 
 class ThreadRates:
-    """Seconds that a token takes in a block, by the number of threads; decides whether more are worth it."""
+    """Seconds per token in a block by number of threads; decides whether more are worth it."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
@@ -42,7 +40,7 @@ class ThreadRates:
     def measure(self, num_threads: int, seconds_per_token: float) -> None:
         is_cold = self._num_measured.get(num_threads, 0) == 0
         self._num_measured[num_threads] = self._num_measured.get(num_threads, 0) + 1
-        if is_cold:  # its threads and pages were made meanwhile
+        if is_cold:  # threads and pages were created during it
             return
         known = self._seconds.get(num_threads, seconds_per_token)
         self._seconds[num_threads] = known + SMOOTHING * (seconds_per_token - known)
@@ -58,7 +56,7 @@ class ThreadRates:
         self._num_declined += 1
         if self._num_declined >= NUM_DECLINED:
             self._num_declined = 0
-            self._num_measured[more] = 0  # the batches of now may be larger than those of then
+            self._num_measured[more] = 0  # current batches may be larger than earlier ones
         return fewer
 
     def _is_known(self, num_threads: int) -> bool:
@@ -68,8 +66,8 @@ class ThreadRates:
 def move_threads(cores: Collection[int]) -> None:
     """Put every thread of this process on these cores.
 
-    One that is made later begins where its maker is; but OpenMP keeps the threads of its teams, and those stay
-    where they were made until they are moved.
+    A later thread starts on the cores of its creator. But OpenMP keeps its threads, and they stay where they were
+    created until they are moved.
     """
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
@@ -77,7 +75,7 @@ def move_threads(cores: Collection[int]) -> None:
 
 
 class TrainerCores:
-    """Moves the process to the cores that it may use now, with as many threads."""
+    """Moves the process to its current cores, with one thread per core."""
 
     def __init__(
         self,
@@ -95,10 +93,10 @@ class TrainerCores:
         self._on_change = on_change
         self._rates = rates
         self._last_block: tuple[float, int] | None = None
-        """When the block under way began, and with how many threads."""
+        """Start time and number of threads of the current block."""
 
     def offer(self, cores: tuple[int, ...]) -> None:
-        """Use these from the next move on, as far as that helps; they include the trainer's own."""
+        """Use these cores, which include the trainer's own, from the next move on if that is faster."""
         self._offered = cores
 
     def watch(self, model: Decoder) -> None:
@@ -130,7 +128,7 @@ class TrainerCores:
             self._rates.measure(num_threads, (time.perf_counter() - begin) / output.shape[0])
 
     def move(self) -> None:
-        """Take up what is offered, or leave what is no longer, if that is not what is in use already."""
+        """Switch to the offered cores unless they are in use already."""
         self._poll()
         cores = self._own if self._declines() else self._offered
         if cores == self._in_use:

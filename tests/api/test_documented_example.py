@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tiny_runs import ROOT
 
 
+@pytest.mark.slow
 def test_the_example_of_the_library_page_runs(tmp_path: Path) -> None:
     [example] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)
     (tmp_path / "example.py").write_text(example)

@@ -11,6 +11,7 @@ import freerun
 GRADED = {"reward.grader": "exact", "eval.num_prompts": 3, "eval.num_samples": 2}
 
 
+@pytest.mark.slow
 def test_an_evaluation_returns_estimates_and_where_they_are_recorded(tmp_path: Path) -> None:
     recipe = freerun.load_recipe(make_run(tmp_path), GRADED)
     model = tmp_path / "model"

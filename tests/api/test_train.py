@@ -86,6 +86,7 @@ print(freerun.train(recipe, reward=reward))
 """
 
 
+@pytest.mark.slow
 def test_a_function_of_a_script_can_be_the_reward(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

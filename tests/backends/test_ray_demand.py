@@ -35,8 +35,6 @@ def test_a_device_of_auto_takes_a_gpu_where_the_cluster_has_any() -> None:
 def test_a_server_that_splits_its_model_gets_its_gpus_together() -> None:
     split = ("--engine.backend", "vllm", "--engine.num_gpus", "4")
     assert demands_of(*split, "--engine.device", "cuda")["rollout-0",] == "1 CPU, 4 GPU"
-    with pytest.raises(ConfigError, match="the embedded engine computes on one"):
-        demands_of("--engine.num_gpus", "4")
 
 
 def test_a_run_on_ray_without_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +62,9 @@ def test_joining_a_cluster_needs_its_token(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     runtime = make_recipe("test", ["--runtime.backend", "ray", "--runtime.address", "10.0.0.1:6379"]).runtime
     if where == "nowhere":
-        with pytest.raises(ConfigError, match=r"its token is not here.*ray get-auth-token --generate"):
+        with pytest.raises(
+            ConfigError, match=r"the token of this Ray cluster is not here.*ray get-auth-token --generate"
+        ):
             check_access(runtime)
     else:
         check_access(runtime)

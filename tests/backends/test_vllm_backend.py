@@ -20,10 +20,11 @@ from tiny_runs import make_run, recipe_of
 
 from freerun.backends.vllm import client as vllm_client
 from freerun.backends.vllm import server as vllm_server
+from freerun.backends.vllm.backend import require_packages
 from freerun.backends.vllm.client import Sampled, VersionSpan, VllmClient, _Logprobs, _TokenLogprob
 from freerun.backends.vllm.samples import sample_seed, sampling_parameters, to_completion
-from freerun.backends.vllm.server import PLUGIN_DIRECTORY, ServerSettings, VllmServer, require_vllm
-from freerun.backends.vllm.weights import WeightSource
+from freerun.backends.vllm.server import PLUGIN_DIRECTORY, ServerSettings, VllmServer
+from freerun.backends.vllm.weights import ServerChannel
 from freerun.cli.main import main
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
@@ -33,9 +34,11 @@ from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import to_hugging_face
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, merged_state, trained_parameters
-from freerun.session.build import check_model
+from freerun.session.build import check_backends, check_model
 from freerun.types import Span
 from freerun.weights.buffers import create_buffers
+from freerun.weights.layout import WeightLayout
+from freerun.weights.shared import SharedMemoryChannel
 
 
 def plugin() -> ModuleType:
@@ -58,27 +61,27 @@ def bare_python(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_missing_vllm_is_named_with_the_command_before_anything_starts(bare_python: str) -> None:
+def test_a_missing_vllm_is_named_with_the_command_before_anything_starts(tmp_path: Path, bare_python: str) -> None:
     with pytest.raises(ConfigError) as error:
-        require_vllm(EngineConfig(backend="vllm", vllm_python=bare_python))
+        require_packages(EngineConfig(backend="vllm", server_python=bare_python))
     assert str(error.value) == (
         f'engine.backend = "vllm" needs vLLM, which {bare_python} does not have; make backends (CPU) or '
         "pip install 'freerun[vllm]' (GPU), or set engine.backend = \"native\""
     )
-    require_vllm(EngineConfig())
-    require_vllm(EngineConfig(backend="vllm", addresses=("127.0.0.1:1",)))
+    joined = ("--engine.backend", "vllm", "--engine.addresses", "127.0.0.1:1")
+    check_backends(recipe_of(make_run(tmp_path), *joined))
 
 
 def test_an_interpreter_that_is_none_is_named() -> None:
-    with pytest.raises(ConfigError, match=r'engine.vllm_python = "/no/python" is no Python interpreter'):
-        require_vllm(EngineConfig(backend="vllm", vllm_python="/no/python"))
+    with pytest.raises(ConfigError, match=r'engine.server_python = "/no/python" is no Python interpreter'):
+        require_packages(EngineConfig(backend="vllm", server_python="/no/python"))
 
 
 def test_dry_run_and_run_refuse_a_missing_vllm(
     tmp_path: Path, bare_python: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = make_run(tmp_path, hidden_size=128)
-    arguments = ["train", str(recipe), "--engine.backend", "vllm", "--engine.vllm_python", bare_python]
+    arguments = ["train", str(recipe), "--engine.backend", "vllm", "--engine.server_python", bare_python]
     assert main([*arguments, "--dry-run"]) != 0
     assert "needs vLLM" in capsys.readouterr().err
     assert main(arguments) != 0
@@ -90,7 +93,7 @@ def test_an_interpreter_by_a_relative_path_is_found_from_the_users_directory(
 ) -> None:
     monkeypatch.chdir(Path(bare_python).parent)
     with pytest.raises(ConfigError, match=f"needs vLLM, which {bare_python} does not have"):
-        require_vllm(EngineConfig(backend="vllm", vllm_python="./python"))
+        require_packages(EngineConfig(backend="vllm", server_python="./python"))
 
 
 @pytest.mark.parametrize(
@@ -100,15 +103,32 @@ def test_an_interpreter_by_a_relative_path_is_found_from_the_users_directory(
         (("--engine.addresses", "http://127.0.0.1:80"), "is not host:port, such as"),
         (("--engine.addresses", "h:1,h:1", "--engine.num_workers", "2"), r"names a server twice \(h:1, h:1\)"),
         (("--engine.addresses", "h:1", "--runtime.backend", "ray"), 'but runtime.backend = "ray"'),
+        (("--engine.kv_on_load", "drain"), 'engine.kv_on_load = "drain", but engine.backend = "vllm"'),
         (("--sampling.temperature", "0.005"), "sampling.temperature = 0.005 would be raised by vLLM to 0.01"),
     ],
-    ids=["no port", "a url", "twice", "ray", "cold"],
+    ids=["no port", "a url", "twice", "ray", "drain", "cold"],
 )
 def test_settings_that_vllm_cannot_keep_are_refused(
     tmp_path: Path, overrides: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        recipe_of(make_run(tmp_path), "--engine.backend", "vllm", *overrides)
+        check_backends(recipe_of(make_run(tmp_path), "--engine.backend", "vllm", *overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("--engine.addresses", "h:1"), 'engine.addresses is set, but engine.backend = "native" has no server'),
+        (("--engine.server_python", "python3"), "engine.server_python is set"),
+        (("--engine.num_gpus", "2"), "engine.num_gpus = 2, but the embedded engine computes on one"),
+    ],
+    ids=["joins", "starts", "splits"],
+)
+def test_the_embedded_engine_refuses_settings_of_servers(
+    tmp_path: Path, overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_backends(recipe_of(make_run(tmp_path), *overrides))
 
 
 def test_a_server_of_another_machine_is_not_joined() -> None:
@@ -158,14 +178,13 @@ def test_the_cache_has_room_for_what_was_asked_but_not_for_more_than_the_slots_c
 
 
 def test_the_users_arguments_come_last_and_the_token_is_not_among_them() -> None:
-    settings = settings_of(engine=EngineConfig(backend="vllm", vllm_arguments=("--tensor-parallel-size=2",)))
+    settings = settings_of(engine=EngineConfig(backend="vllm", server_arguments=("--tensor-parallel-size=2",)))
     arguments = settings.arguments(8123)
     assert arguments[-1] == "--tensor-parallel-size=2"
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
     environment = settings.environment("secret")
     assert "secret" not in " ".join(arguments)
-    assert environment[plugin().TOKEN_VARIABLE] == "secret"
-    assert vllm_server.TOKEN_VARIABLE == plugin().TOKEN_VARIABLE
+    assert environment[vllm_server.TOKEN_VARIABLE] == "secret"
 
 
 def test_a_server_that_fails_to_start_leaves_no_directory(
@@ -173,7 +192,7 @@ def test_a_server_that_fails_to_start_leaves_no_directory(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(WorkerError, match="ended with status 1"):
-        VllmServer.start(settings_of(engine=EngineConfig(backend="vllm", vllm_python=bare_python)))
+        VllmServer.start(settings_of(engine=EngineConfig(backend="vllm", server_python=bare_python)))
     assert not list(tmp_path.glob("freerun-vllm-*"))
 
 
@@ -241,8 +260,8 @@ class FakeWorker:
 
 def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_other_bytes() -> None:
     model = random_model(3)
-    source = WeightSource(create_buffers("test"), model)
-    readable = source.written(3, random_weights(3))
+    channel = ServerChannel(SharedMemoryChannel(create_buffers("test"), WeightLayout(model)), model)
+    readable = channel.readable(channel.publish(3, random_weights(3))())
     arguments = {name: getattr(readable, name) for name in ("path", "version", "checksum", "num_bytes", "tensors")}
     reader = type("Worker", (FakeWorker, plugin().WeightReader), {})()
     assert reader.freerun_read_weights(**arguments) == {"version": 3, "checksum": readable.checksum, "missing": ""}
@@ -263,7 +282,7 @@ def test_the_plugin_reads_every_tensor_under_its_hugging_face_name_and_refuses_o
 
 def test_the_plugin_lets_only_those_in_who_know_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     module = plugin()
-    monkeypatch.setenv(module.TOKEN_VARIABLE, "secret")
+    monkeypatch.setenv(vllm_server.TOKEN_VARIABLE, "secret")
     statuses: list[int] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tiny_models import make_request
 from tiny_runs import make_run
 
@@ -14,7 +15,7 @@ from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.processes.link import WorkerJob
 from freerun.processes.local import LocalLauncher
-from freerun.weights.buffers import create_buffers
+from freerun.weights.buffers import create_buffers, shared_route
 from freerun.workers.messages import Abort, EngineReady, FromRollout, Generate, Report, StartEngine
 
 
@@ -60,12 +61,13 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
+@pytest.mark.slow
 def test_an_abort_that_overtook_its_request_is_repeated(tmp_path: Path) -> None:
     make_run(tmp_path)
 
     async def abort(server: ForgetfulServer) -> None:
-        launcher = LocalLauncher(tmp_path / "logs", {}, weight_buffers=create_buffers("test"))
-        job = WorkerJob("rollout-0", "rollout", "freerun.backends.vllm.worker", has_weights=True)
+        launcher = LocalLauncher(tmp_path / "logs", {}, weights=shared_route(create_buffers("test")))
+        job = WorkerJob("rollout-0", "rollout", "freerun.workers.guarded_rollout_worker", weights=launcher.weights)
         worker = await launcher.launch(job, FromRollout)
         engine = EngineConfig(backend="vllm", num_slots=2, addresses=(f"127.0.0.1:{server.server_port}",))
         start = StartEngine(
@@ -75,6 +77,7 @@ def test_an_abort_that_overtook_its_request_is_repeated(tmp_path: Path) -> None:
             seed=0,
             lora=LoraConfig(),
             base_directory="",
+            weights=launcher.weights,
         )
         try:
             async with asyncio.timeout(60):

@@ -1,12 +1,11 @@
 """What the buffer decides, one sentence at a time; whole runs are in `test_buffer_runs.py`."""
 
-from __future__ import annotations
-
 import pytest
 from fake_groups import a_buffer, a_group, through_a_checkpoint
 
 from freerun.buffer.buffer import TrajectoryBuffer
-from freerun.buffer.groups import Batch, Ledger, Policy
+from freerun.buffer.groups import Batch, Ledger
+from freerun.config.recipe import Policy
 from freerun.errors import CheckpointError
 
 

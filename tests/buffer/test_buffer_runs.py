@@ -4,8 +4,6 @@
 machine drives it adversarially, `Simulation` at length.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -16,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
-from freerun.buffer.groups import Policy
+from freerun.config.recipe import Policy
 
 
 class Run:

@@ -1,7 +1,5 @@
 """The gate admits by Eq. 3, on what is consumed or may still be."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The command line: what it calls, what it prints when something is wrong, and how little it imports."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -19,7 +17,7 @@ from freerun.buffer.groups import BufferState, LedgerState
 from freerun.cli.arguments import split_overrides
 from freerun.cli.main import VERBS, main
 from freerun.cli.report_table import as_table
-from freerun.cli.runs import HEADER, ago, table_rows
+from freerun.cli.runs import RUN_COLUMNS, ago, table_rows
 from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.controller.checkpoint import CheckpointWriter, ControllerState
@@ -27,18 +25,21 @@ from freerun.errors import FreerunError
 from freerun.evaluation.job import EvalJob, save_job
 from freerun.evaluation.report import check_ks
 from freerun.events.reader import RunSummary
+from freerun.session.preflight import check_setup
 
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A runtime that writes down what it was asked for instead of running it."""
+    """A runtime that checks what it was asked for and writes it down instead of running it."""
     calls: list[Any] = []
 
     def run_training(recipe: Recipe, *, resume: bool) -> int:
+        check_setup(recipe, is_new=not resume)
         calls.append(("train", recipe, resume))
         return 7
 
     def run_eval(job: EvalJob, directory: Path) -> None:
+        check_setup(job.recipe, trains=False)
         calls.append(("eval", job, directory))
 
     class Report:
@@ -58,9 +59,9 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     fakes: dict[str, dict[str, Any]] = {
         "session.train": {"run_training": run_training},
-        "session.plan": {"describe_plan": lambda recipe: f"the plan of {recipe.run.name}"},
+        "session.plan": {"describe_plan": lambda recipe, resume: f"the plan of {recipe.run.name}"},
         "session.evaluate": {"run_eval": run_eval},
-        "evaluation.report": {"Report": Report, "check_ks": check_ks},
+        "evaluation.report": {"EvalReport": Report, "check_ks": check_ks},
     }
     for name, functions in fakes.items():
         module = ModuleType(name)
@@ -121,7 +122,7 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {verb}" in text for verb in VERBS)
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "data", "recipes", "runs", "compare", "study staleness"])
+@pytest.mark.parametrize("verb", ["train", "eval", "data", "recipes", "runs", "compare", "study"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*verb.split(), "--help"])
@@ -248,9 +249,9 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
             'reasoning-gym/NAME; did you mean "times-tables"?',
         ),
         (
-            ["train", "demo.toml", "--warm_start.num_steps", "1"],
-            'config: data.task = "times-tables" has no demonstrations; set warm_start.num_steps = 0, '
-            'or data.task to "euclid"',
+            ["train", "demo.toml", "--sft.num_steps", "1"],
+            'config: data.task = "times-tables" has no demonstrations; set sft.path to a file of '
+            'them, sft.num_steps = 0, or data.task to "euclid"',
         ),
         (
             ["train", "demo.toml", "--data.task", "reasoning-gym/chain_sum"],
@@ -281,18 +282,18 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
         ),
         (
             ["eval", "model", "--task", "demo.toml", "--k", "1", "8"],
-            "--k 8 must lie between 1 and the 4 samples of a problem; --eval.num_samples N draws more",
+            "--k 8 must lie between 1 and the 4 samples of a prompt; --eval.num_samples N draws more",
         ),
         (
             ["eval", "model", "--task", "demo.toml", "--sampling.temperature", "0"],
-            "config: sampling.temperature = 0.0 must lie between 0.001 and 1,000",
+            "config: sampling.temperature = 0.0 on the command line must be a number between 0.001 and 1,000",
         ),
         (
             ["eval", "gone"],
             '"gone" is neither a model directory (no config.json) nor a run (no config.toml); '
             "name one, such as models/smollm2 or runs/times-tables",
         ),
-        (["runs", "gone"], '"gone" is not a directory; name the one that holds the runs'),
+        (["runs", "gone"], '"gone" is not a directory; name one that holds runs'),
         (["model", "gpt"], 'unknown model "gpt"; the kinds are smollm2, tiny and merge'),
     ],
 )
@@ -365,7 +366,7 @@ def test_a_task_takes_the_place_of_all_the_runs_own_data(demo: Path, runtime: li
     own.write_text(own.read_text() + '[data]\nmixture = ["a.toml", "b.toml"]\nmax_prompt_tokens = 77\n')
     assert main(["eval", str(run), "--task", "times-tables"]) == 0
     data = runtime[0][1].recipe.data
-    assert (data.task, data.mixture, data.max_prompt_tokens) == ("times-tables", (), 77)
+    assert (data.task, data.mixture, data.max_prompt_tokens) == ("times-tables", {}, 77)
 
 
 def test_a_greedy_evaluation_draws_one_completion(demo: Path, runtime: list[Any]) -> None:
@@ -404,7 +405,7 @@ RUNS = [
 def test_runs_are_shown_in_a_table_without_inventing_numbers() -> None:
     console = Console(width=100, color_system=None)
     with console.capture() as captured:
-        console.print(as_table(HEADER, table_rows(RUNS, now=1000.0)))
+        console.print(as_table(RUN_COLUMNS, table_rows(RUNS, now=1000.0)))
     rows = [line.split() for line in captured.get().splitlines()]
     assert rows[1:] == [
         ["a[b]", "running", "3/60", "1.25", "50.0", "%", "1", "min", "ago"],

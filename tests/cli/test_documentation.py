@@ -18,6 +18,7 @@ from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
 from freerun.config.shipped import recipe_file, shipped_recipes
 from freerun.model.tiny import make_tiny
+from freerun.reports.study import plan_study
 
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
 SHELL = {"for", "done", "do", "export", "(umask", "ray"}
@@ -37,29 +38,30 @@ def is_placeholder(text: str) -> bool:
 
 
 def recipe_of(command: Command) -> Recipe:
-    """What a `freerun train` command would run; a run's config.toml stands for the recipe that it was made of."""
+    """What `freerun train` or `freerun sft` would run; a run's config.toml stands for its recipe."""
     own, overrides = split_overrides(command.words[2:])
+    if command.words[1] == "sft":
+        return sft.recipe_of(sft._parser().parse_own(own).data, overrides)
     args = train._parser(with_keys=False).parse_own(own)
     path = RECIPE_IN_TEXT.get(str(args.recipe), str(args.recipe))
     return load_recipe(Path("recipes/times-tables.toml" if path.startswith("runs/") else path), overrides)
 
 
-PARSERS = {"eval": eval, "sft": sft, "runs": runs, "compare": compare}
+PARSERS = {"eval": eval, "runs": runs, "compare": compare}
 
 
 def check_freerun(command: Command) -> None:
     verb, *rest = command.words[1:]
     assert verb in VERBS, command
-    own, _ = split_overrides(rest)
-    if verb == "train" and "--help" not in own:
+    own, overrides = split_overrides(rest)
+    if verb in ("train", "sft") and "--help" not in own:
         recipe_of(command)
     elif verb in PARSERS and "--help" not in own:
         parser: Parser = PARSERS[verb]._parser()
         parser.parse_own(own)
     elif verb == "study":
-        assert rest[0] == "staleness", command
-        args = study._parser().parse_own(own[1:])
-        assert recipe_file(args.recipe).is_file(), command
+        args = study._parser().parse_own(own)
+        plan_study(args.recipe, overrides, over=args.over, num_seeds=args.seeds, directory=args.out)
     elif verb == "recipes":
         assert {*rest[:1]} <= shipped_recipes().keys(), command
     elif verb == "model":
@@ -112,9 +114,10 @@ def names_a_recipe(word: str) -> bool:
 
 def trainings() -> list[tuple[Command, Recipe]]:
     """Commands that start a new run, by a recipe of the project."""
-    started = [c for c in COMMANDS if c.program == "freerun" and c.words[1] == "train" and not c.is_planned_only]
+    verbs = ("train", "sft")
+    started = [c for c in COMMANDS if c.program == "freerun" and c.words[1] in verbs and not c.is_planned_only]
     named = [c for c in started if not {"--resume", "--help"} & set(c.words) and not is_placeholder(c.words[2])]
-    return [(command, recipe_of(command)) for command in named if names_a_recipe(command.words[2])]
+    return [(c, recipe_of(c)) for c in named if c.words[1] == "sft" or names_a_recipe(c.words[2])]
 
 
 def test_no_two_examples_start_a_run_of_the_same_name() -> None:
@@ -157,7 +160,7 @@ def test_blocks_of_toml_and_python_can_be_read(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src)=\"([^\"]+)\"", page.read_text()):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)|src(?:set)?=\"([^\"]+)\"", page.read_text()):
         path = target[0] or target[1]
         if not path.startswith("http"):
             assert (page.parent / path).exists(), f"{name_of(page)} links to {path}"
@@ -204,7 +207,8 @@ def as_in_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("page", "num_commands"), [("evaluation.md", 8), ("lora.md", 4), ("sft.md", 1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "num_commands"), [("evaluation.md", 8), ("lora.md", 4), ("sft.md", 2)])
 def test_a_page_works_as_it_is_written(as_in_the_checkout: Path, page: str, num_commands: int) -> None:
     """From its first command to its last; a tiny model has no chat template, so chats are left out."""
     ran = [
@@ -241,7 +245,9 @@ def test_accuracies_have_one_form(path: Path) -> None:
     assert [line for line in path.read_text().splitlines() if SHARE.search(line)] == []
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/evaluation.md"], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "docs/evaluation.md", ROOT / "docs/results/learning.md"], ids=name_of
+)
 def test_sample_lines_of_a_run_begin_with_a_time(page: Path) -> None:
     said = r"started  run|step \d+/\d+  reward|held-out \d.* at version|checkpoint \d+ saved"
     lines = [line for line in page.read_text().splitlines() if re.search(said, line)]

@@ -36,6 +36,7 @@ def full_device() -> Iterator[int]:
     os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_a_run_whose_output_nobody_reads_trains_to_its_end(
     tmp_path: Path, closed_pipe: int, full_device: int
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_stream_that_is_not_needed_is_silent_after_its_first_failure(full_devi
             stream.flush()
 
 
+@pytest.mark.slow
 def test_a_run_without_stdout_trains_to_its_end(tmp_path: Path) -> None:
     recipe = make_run(tmp_path)
     command = [sys.executable, "-c", CLOSE_STDOUT, "-m", "freerun.cli.main", "train", str(recipe)]

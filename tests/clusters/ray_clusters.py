@@ -21,7 +21,7 @@ os.environ |= {
 
 from ray.cluster_utils import Cluster
 
-MODULES = ("freerun.workers.", "freerun.backends.vllm.worker", "freerun.reward.worker", "weight_worker")
+MODULES = ("freerun.workers.", "freerun.reward.worker", "weight_worker")
 SOON_DEAD = {  # A lost node is noticed in three seconds.
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 1000,

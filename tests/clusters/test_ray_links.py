@@ -14,7 +14,7 @@ from weight_worker import FromWorker, Load, Loaded, Make, Published, Say
 from freerun.backends.ray.cluster import RayLauncher
 from freerun.backends.ray.link import RayLink
 from freerun.config.load import make_recipe
-from freerun.processes.link import WorkerJob
+from freerun.processes.link import Role, WorkerJob
 
 NUM_BYTES = 30_000_001
 Cluster = Any
@@ -38,7 +38,8 @@ class Workers:
     async def start(self, *names: str) -> list[RayLink[Any]]:
         links = []
         for name in names:
-            job = WorkerJob(name, "trainer" if name == "trainer" else "rollout", "weight_worker", has_weights=True)
+            role: Role = "trainer" if name == "trainer" else "rollout"
+            job = WorkerJob(name, role, "weight_worker", weights=self.launcher.weights)
             links.append(await self.launcher.launch(job, FromWorker))
         return links
 
@@ -62,7 +63,7 @@ def with_workers(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def run(act: Act) -> None:
         async def main() -> None:
-            launcher = RayLauncher(recipe, tmp_path / "logs")
+            launcher = RayLauncher(recipe, tmp_path / "logs", publishes=True)
             try:
                 await act(Workers(launcher))
             finally:

@@ -210,7 +210,7 @@ def test_a_cluster_is_not_joined_without_its_token(
     run = begin(make_run(tmp_path), *joining(cluster))
     # Without one it is refused before there is a run; that it is wrong is known only to the cluster.
     assert run.wait() == (1 if token else 2)
-    expected = "the Ray cluster cannot be joined" if token else "its token is not here"
+    expected = "the Ray cluster cannot be joined" if token else "the token of this Ray cluster is not here"
     assert expected in run.output
 
 
@@ -254,4 +254,4 @@ def test_a_node_that_does_not_see_the_model_is_named(
     run.until(lambda: "started" in run.output)
     (tmp_path / "model").rename(tmp_path / "hidden")
     assert run.wait() == 1
-    assert f"{tmp_path}/model is not there on node 127.0.0.1" in run.output
+    assert f"{tmp_path}/model does not exist on node 127.0.0.1" in run.output

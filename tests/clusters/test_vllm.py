@@ -250,7 +250,7 @@ def test_a_joined_server_gets_the_weights_of_the_directory_that_is_evaluated(
     tmp_path: Path, model: Path, address: str
 ) -> None:
     async def evaluate() -> None:
-        async with rig_of(model, tmp_path, address, has_weights=False) as rig:
+        async with rig_of(model, tmp_path, address, publishes=False) as rig:
             [completion] = await rig.pool.generate(request_of(40, max_completion_tokens=20))
             assert [span.version for span in completion.spans] == [0]
 
@@ -271,7 +271,7 @@ def test_an_evaluation_refuses_to_join_a_server_of_another_model(
 
     async def evaluate() -> None:
         with pytest.raises(WorkerError, match=reason):
-            async with rig_of(other, tmp_path, address, has_weights=False):
+            async with rig_of(other, tmp_path, address, publishes=False):
                 pass
 
     asyncio.run(within(evaluate()))

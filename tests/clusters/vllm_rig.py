@@ -29,10 +29,10 @@ from freerun.model.decoder_config import read_config
 from freerun.model.tiny import make_tiny
 from freerun.processes.link import WorkerJob
 from freerun.processes.local import LocalLauncher
-from freerun.types import Completion, EngineStats, Publication, Request
-from freerun.weights.buffers import create_buffers
+from freerun.types import Completion, EngineStats, Request
+from freerun.weights.buffers import create_buffers, shared_route
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 from freerun.workers.messages import FromRollout, StartEngine
 from freerun.workers.rollout_pool import RolloutPool
 
@@ -89,14 +89,13 @@ class Rig:
     """A pool with one worker, and the trainer's side of its weights."""
 
     pool: RolloutPool
-    shared: SharedWeights
+    shared: SharedMemoryChannel
     model: Path
     deaths: list[str]
     address: str
 
     async def publish(self, version: int) -> None:
-        self.shared.write(version, random_weights(version, read_config(self.model)))
-        await self.pool.load(Publication(version=version, checksum=self.shared.checksum(version)))
+        await self.pool.load(self.shared.publish(version, random_weights(version, read_config(self.model)))())
 
     @property
     def stats(self) -> EngineStats:
@@ -117,7 +116,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig_of(
-    model: Path, logs: Path, *addresses: str, kv_on_load: str = "recompute", has_weights: bool = True
+    model: Path, logs: Path, *addresses: str, kv_on_load: str = "recompute", publishes: bool = True
 ) -> AsyncIterator[Rig]:
     """Without weights the worker takes those of the model's directory, as for `freerun eval`."""
     engine = EngineConfig(
@@ -130,10 +129,12 @@ async def rig_of(
     buffers, deaths = create_buffers("test"), []
     with torch.device("meta"):
         layout = WeightLayout(Decoder(read_config(model)))
-    launcher = LocalLauncher(logs, {}, weight_buffers=buffers)
+    launcher = LocalLauncher(logs, {}, weights=shared_route(buffers) if publishes else None)
     pool = RolloutPool(
         spawn=lambda index: launcher.launch(
-            WorkerJob(f"rollout-{index}", "rollout", "freerun.backends.vllm.worker", has_weights=has_weights),
+            WorkerJob(
+                f"rollout-{index}", "rollout", "freerun.workers.guarded_rollout_worker", weights=launcher.weights
+            ),
             FromRollout,
         ),
         start_message=StartEngine(
@@ -143,6 +144,7 @@ async def rig_of(
             seed=3,
             lora=LoraConfig(),
             base_directory=str(model),
+            weights=launcher.weights,
         ),
         num_workers=1,
         config=RuntimeConfig(max_worker_restarts=0),
@@ -151,7 +153,7 @@ async def rig_of(
     )
     try:
         await pool.start()
-        yield Rig(pool, SharedWeights(buffers, layout), model, deaths, *addresses)
+        yield Rig(pool, SharedMemoryChannel(buffers, layout), model, deaths, *addresses)
     finally:
         await pool.close()
         await launcher.close()

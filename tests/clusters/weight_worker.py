@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from freerun.backends.ray.transfer import HostSocket, inherited_descriptors
 from freerun.processes.parent import Parent, run_worker
 from freerun.types import Publication
 
@@ -39,15 +40,19 @@ FromWorker = Published | Loaded | Say
 
 
 def serve(parent: Parent[ToWorker]) -> None:
+    *buffers, descriptor = inherited_descriptors()
+    host = HostSocket(descriptor)
     while True:
         match parent.receive(timeout_seconds=60):
             case Make(version=version, num_bytes=num_bytes):
                 content = np.random.default_rng(version).integers(0, 256, num_bytes, dtype=np.uint8).tobytes()
-                os.ftruncate(parent.weight_buffers[version % 2], num_bytes)
-                os.pwrite(parent.weight_buffers[version % 2], content, 0)
+                os.ftruncate(buffers[version % 2], num_bytes)
+                os.pwrite(buffers[version % 2], content, 0)
+                host.share(version)
                 parent.send(Published(Publication(version=version, checksum=xxhash.xxh3_64(content).hexdigest())))
             case Load(published=published):
-                descriptor = parent.weight_buffers[published.version % 2]
+                assert host.bring(published.version, timeout_seconds=60)
+                descriptor = buffers[published.version % 2]
                 content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
                 checksum = xxhash.xxh3_64(content).hexdigest()
                 parent.send(Loaded(Publication(version=published.version, checksum=checksum)))

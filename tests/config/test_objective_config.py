@@ -1,7 +1,5 @@
 """Presets: a name and what was written beside it, and nothing that contradicts itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,14 +63,26 @@ def test_an_unknown_preset_is_named_with_the_nearest(demo: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("clip_low=0",), "config: objective.clip_low = 0.0 must lie in (0, 1]"),
-        (("clip_high=-1",), "config: objective.clip_high = -1.0 must lie between 1e-9 and 1e9"),
-        (("dual_clip=1",), "config: objective.dual_clip = 1.0 must lie in (1, 1e9]"),
-        (("weight_cap=0.5",), "config: objective.weight_cap = 0.5 must lie between 1 and 1e9"),
+        (("clip_low=0",), "config: objective.clip_low = 0.0 on the command line must be a number in (0, 1]"),
+        (
+            ("clip_high=-1",),
+            "config: objective.clip_high = -1.0 on the command line must be a number between 1e-9 and 1e9",
+        ),
+        (("dual_clip=1",), "config: objective.dual_clip = 1.0 on the command line must be a number in (1, 1e9]"),
+        (
+            ("weight_cap=0.5",),
+            "config: objective.weight_cap = 0.5 on the command line must be a number between 1 and 1e9",
+        ),
         (("weight_low=2",), "config: objective.weight_low = 2.0 and objective.weight_high = 5.0 must enclose 1"),
-        (("kl_coefficient=-1",), "config: objective.kl_coefficient = -1.0 must lie between 0 and 1e9"),
-        (("gae_gamma=0",), "config: objective.gae_gamma = 0.0 must lie in (0, 1]"),
-        (("gae_lambda=2",), "config: objective.gae_lambda = 2.0 must lie between 0 and 1"),
+        (
+            ("kl_coefficient=-1",),
+            "config: objective.kl_coefficient = -1.0 on the command line must be a number between 0 and 1e9",
+        ),
+        (("gae_gamma=0",), "config: objective.gae_gamma = 0.0 on the command line must be a number in (0, 1]"),
+        (
+            ("gae_lambda=2",),
+            "config: objective.gae_lambda = 2.0 on the command line must be a number between 0 and 1",
+        ),
         (
             ("preset=m2po", "ratio=sequence"),
             'config: objective.correction = "m2po" leaves out single tokens, objective.ratio = "sequence" has one',

@@ -1,9 +1,6 @@
 """Recipes that cannot be meant: impossible numbers, unreadable files, names of other frameworks, odd texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 from recipe_errors import error_of
@@ -11,16 +8,14 @@ from recipe_errors import error_of
 from freerun.cli.main import main
 from freerun.config.load import key_types, load_recipe, nearest_keys
 from freerun.config.other_names import OTHER_NAMES
-from freerun.config.sft import SftConfig
-from freerun.errors import ConfigError
-from freerun.sft.session import SftJob
+from freerun.config.values import bare_type
 
-NUMBER_KEYS = [key for key, kind in key_types().items() if kind in (int, float)]
+NUMBER_KEYS = [key for key, kind in key_types().items() if bare_type(kind) in (int, float)]
 
 
 @pytest.mark.parametrize("key", NUMBER_KEYS)
 def test_every_number_has_a_range_and_is_named_outside_of_it(demo: Path, key: str) -> None:
-    is_integer = key_types()[key] is int
+    is_integer = bare_type(key_types()[key]) is int
     for value in (2**63 - 1, -(2**63)) if is_integer else (1e308, -1e308):
         if (key, value) == ("run.seed", 2**63 - 1):
             continue
@@ -30,17 +25,29 @@ def test_every_number_has_a_range_and_is_named_outside_of_it(demo: Path, key: st
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("engine.num_workers=2147483648", "engine.num_workers = 2147483648 must lie between 1 and 1,024"),
-        ("train.num_ranks=2147483648", "train.num_ranks = 2147483648 must lie between 1 and 1,024"),
-        ("reward.num_workers=100000", "reward.num_workers = 100000 must lie between 1 and 1,024"),
-        ("train.prompts_per_step=1099511627776", "1099511627776 must lie between 1 and 65,536"),
-        ("train.lr=1e308", "train.lr = 1e+308 must lie between 1e-20 and 10"),
-        ("train.lr=1e-320", "must lie between 1e-20 and 10"),
+        (
+            "engine.num_workers=2147483648",
+            "engine.num_workers = 2147483648 on the command line must be an integer between 1 and 1,024",
+        ),
+        (
+            "train.num_ranks=2147483648",
+            "train.num_ranks = 2147483648 on the command line must be an integer between 1 and 1,024",
+        ),
+        (
+            "reward.num_workers=100000",
+            "reward.num_workers = 100000 on the command line must be an integer between 1 and 1,024",
+        ),
+        (
+            "train.prompts_per_step=1099511627776",
+            "1099511627776 on the command line must be an integer between 1 and 65,536",
+        ),
+        ("train.lr=1e308", "train.lr = 1e+308 on the command line must be a number between 1e-20 and 10"),
+        ("train.lr=1e-320", "must be a number between 1e-20 and 10"),
         (
             "sampling.top_k=1" + 40 * "0",
-            f"sampling.top_k = 1{40 * '0'} on the command line must be an integer of at",
+            f"sampling.top_k = 1{40 * '0'} on the command line must be an integer between",
         ),
-        ("reward.grader=1e300 * number", "the weight 1e+300 must lie between -1e9 and 1e9"),
+        ("reward.grader=1e300 * number", "the weight = 1e+300 must be a number between -1e9 and 1e9"),
     ],
 )
 def test_impossible_sizes_are_refused_with_the_allowed_range(demo: Path, override: str, message: str) -> None:
@@ -139,7 +146,7 @@ def test_data_in_the_place_of_a_recipe_is_recognised(name: str, capsys: pytest.C
         ("max_head_offpolicyness", "buffer.max_staleness"),
         ("sampling.topk_", "sampling.top_k"),
         ("sampling.topK", "sampling.top_k"),
-        ("warm_strat.batch_size", "warm_start.batch_size"),
+        ("sftt.batch_size", "sft.batch_size"),
     ],
 )
 def test_names_of_other_frameworks_and_slips_lead_to_ours(other: str, ours: str) -> None:
@@ -181,23 +188,6 @@ def test_escapes_in_a_recipe_are_those_of_toml(demo: Path) -> None:
     assert load_recipe(demo, []).data.template == r"a\nb"
 
 
-@pytest.mark.parametrize("name", ["batch_size", "lr", "max_grad_norm", "micro_batch_tokens", "num_epochs"])
-def test_settings_of_fine_tuning_have_ranges_too(name: str) -> None:
-    changes: dict[str, Any] = {name: 10**40}
-    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} .* must lie between"):
-        SftConfig(**changes)
-
-
-def test_escapes_are_line_breaks_in_the_template_of_fine_tuning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs: list[SftJob] = []
-
-    def run(job: SftJob) -> int:
-        jobs.append(job)
-        return 0
-
-    monkeypatch.setattr("freerun.sft.session.run_sft", run)
-    (tmp_path / "config.json").write_text("{}")
-    assert main(["sft", str(tmp_path), "rows.jsonl", "out", "--template", r"{question}\n="]) == 0
-    assert jobs[0].config.template == "{question}\n="
+def test_escapes_are_line_breaks_in_the_template_of_sft(demo: Path) -> None:
+    recipe = load_recipe(demo, ["--sft.path", "rows.jsonl", "--sft.template", r"{question}\n="])
+    assert recipe.sft.template == "{question}\n="

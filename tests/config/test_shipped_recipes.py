@@ -9,7 +9,6 @@ import pytest
 from freerun.cli.main import main
 from freerun.config.load import load_recipe
 from freerun.config.shipped import recipe_file, shipped_recipes, summary_of
-from freerun.data.mixture import parts_of
 from freerun.errors import ConfigError
 from freerun.model.tiny import make_tiny
 from freerun.session.evaluation_job import find_recipe
@@ -85,16 +84,16 @@ def test_a_recipe_that_cannot_be_printed_is_answered_with_the_nearest(capsys: py
 
 
 def test_a_mixture_names_shipped_recipes_and_files() -> None:
-    assert list(parts_of(load_recipe(Path("maths-mixture"), []).data)) == ["svamp", "times-tables"]
+    assert list(load_recipe(Path("maths-mixture"), []).data.parts) == ["svamp", "times-tables"]
     shutil.copy(RECIPES / "gsm8k.toml", "own.toml")
     Path("mixed.toml").write_text('[data]\nmixture = ["times-tables", "own.toml"]\n')
-    assert list(parts_of(load_recipe(Path("mixed.toml"), []).data)) == ["times-tables", "own"]
+    assert list(load_recipe(Path("mixed.toml"), []).data.parts) == ["times-tables", "own"]
     Path("twice.toml").write_text(f'[data]\nmixture = ["svamp", "{RECIPES}/svamp.toml"]\n')
     with pytest.raises(ConfigError, match='two recipes named "svamp"'):
-        parts_of(load_recipe(Path("twice.toml"), []).data)
+        load_recipe(Path("twice.toml"), [])
     Path("unknown.toml").write_text('[data]\nmixture = ["swamp"]\n')
     with pytest.raises(ConfigError, match='did you mean "svamp"'):
-        parts_of(load_recipe(Path("unknown.toml"), []).data)
+        load_recipe(Path("unknown.toml"), [])
 
 
 @pytest.mark.parametrize(
@@ -118,8 +117,8 @@ def test_eval_prefers_a_built_in_task_and_a_data_file_to_a_recipe_of_the_same_na
 
 
 def test_a_study_takes_the_name_of_a_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", "staleness", "euclid-small", "--eta", "0", "--seeds", "1", "--dry-run"]) == 0
+    assert main(["study", "euclid-small", "--over", "buffer.max_staleness=0,4", "--seeds", "1", "--dry-run"]) == 0
     commands = capsys.readouterr().out.splitlines()
     assert len(commands) == 3
     assert all("freerun train euclid-small --" in command for command in commands)
-    assert "studies/staleness-euclid-small" in commands[0]
+    assert "studies/euclid-small-max_staleness" in commands[0]

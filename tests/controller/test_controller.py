@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from simulated_run import NUM_PROBLEMS, TIMES_TABLES, SimulatedEngines, World
+from simulated_run import NUM_PROMPTS, TIMES_TABLES, SimulatedEngines, World
 from virtual_time import run_in_virtual_time
 
 from freerun.config.data import DataConfig
@@ -25,6 +25,7 @@ from freerun.config.train import TrainConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.events.events import Activity, AnyEvent, EvalFinished, EvalSkipped, GroupFinished, StepFinished
 from freerun.types import (
+    Doing,
     Prompt,
     Trajectory,
 )
@@ -59,20 +60,20 @@ def test_whatever_happens_each_prompt_is_trained_on_once_and_none_too_late(seed:
     assert world.saved.version == 25
 
 
-def test_problems_that_teach_nothing_are_passed_over_and_tried_again() -> None:
+def test_prompts_that_teach_nothing_are_passed_over_and_tried_again() -> None:
     world = small_world(data=banded(0.1, 0.9))
     world.verdicts = lambda prompt: [prompt.key != "3"] * 2 if prompt.key in "13" else [True, False]  # type: ignore[method-assign]
     run_in_virtual_time(world.session("end"))
     world.check_ledger()
     assert world.saved is not None
     passed_over = [e.ordinal for e in world.events if isinstance(e, GroupFinished) and e.outcome == "passed_over"]
-    assert {ordinal % NUM_PROBLEMS for ordinal in passed_over} == {1, 3}
+    assert {ordinal % NUM_PROMPTS for ordinal in passed_over} == {1, 3}
     assert len(passed_over) == world.saved.buffer.totals["passed_over"]
-    visits = [ordinal for ordinal in sorted(world.trained) if ordinal % NUM_PROBLEMS == 3]
-    assert visits[1] - visits[0] == 3 * NUM_PROBLEMS
+    visits = [ordinal for ordinal in sorted(world.trained) if ordinal % NUM_PROMPTS == 3]
+    assert visits[1] - visits[0] == 3 * NUM_PROMPTS
 
 
-def test_a_run_in_which_every_problem_is_outside_the_band_goes_on() -> None:
+def test_a_run_in_which_every_prompt_is_outside_the_band_goes_on() -> None:
     world = small_world(data=banded(0.1, 0.9))
     world.verdicts = lambda prompt: [False, False]  # type: ignore[method-assign]
     assert run_in_virtual_time(world.session("end")) == 12
@@ -168,7 +169,7 @@ def test_evaluations_are_pinned_while_training_goes_on() -> None:
     run_in_virtual_time(world.session("end"))
     evaluations = {event.version: event for event in world.events if isinstance(event, EvalFinished)}
     assert list(evaluations) == [0, 3, 6, 9, 12]
-    assert all(e.num_failed == 0 and len(e.problems) == e.num_prompts for e in evaluations.values())
+    assert all(e.num_failed == 0 and len(e.prompts) == e.num_prompts for e in evaluations.values())
     steps = {e.result.version: e.seconds for e in world.events if isinstance(e, StepFinished)}
     assert sum(evaluations[v].seconds > steps[v + 1] for v in (3, 6, 9)) > 0, "no evaluation outlived its version"
 
@@ -223,7 +224,7 @@ def test_the_trainer_is_not_said_to_wait_for_nobody_while_rollouts_run() -> None
     run_in_virtual_time(world.session("end"))
     said = [event for event in world.events if isinstance(event, Activity)]
     first = [event.doing for event in said if event.seconds == said[0].seconds]
-    assert first[-1] == "waiting for 0 of 2 groups, oldest rollout 0 (started at version 0)"
+    assert first[-1] == Doing("waiting", "0 of 2 groups, oldest rollout 0 (started at version 0)")
 
 
 def test_rollouts_that_always_fail_stop_the_run_and_keep_the_steps_made() -> None:

@@ -15,7 +15,7 @@ from freerun.errors import WorkerError
 from freerun.processes.child import Child
 from freerun.processes.frames import Alive
 from freerun.processes.patience import awake_clock, within
-from freerun.types import encode
+from freerun.types import Doing, encode
 from freerun.workers.messages import FromTrainer, Progress
 from freerun.workers.trainer_client import TrainerClient
 
@@ -107,7 +107,7 @@ def test_a_trainer_is_not_silent_because_the_controller_was_stopped(seconds: flo
             await asyncio.sleep(7.3)
             stand_still(seconds)
         await asyncio.sleep(7.3)
-        process.say(Progress(doing="updating"))
+        process.say(Progress(doing=Doing("training")))
         await asyncio.sleep(7.3)
         assert process.is_alive
         step.cancel()

@@ -1,5 +1,6 @@
 """Demonstrations: which tokens carry loss, and what is said of rows that cannot be used."""
 
+import dataclasses
 import json
 import re
 import string
@@ -8,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from freerun.config.load import load_recipe
 from freerun.config.sft import SftConfig
-from freerun.data.demonstrations import Demonstrations, read_demonstrations
+from freerun.data.demonstrations import Demonstrations, open_sft_data, read_demonstrations
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, DataError
 from freerun.model.tiny import make_tiny
@@ -26,7 +28,9 @@ FORGETFUL_TEMPLATE = (
     "{% if add_generation_prompt %}<a>{% endif %}"
 )
 KEEP_ALL = SftConfig(held_out_fraction=0)
-SUMS = SftConfig(template="what is {question}?\n", completion_field="answer", held_out_fraction=0)
+SUMS = SftConfig(
+    path="rows.jsonl", template="what is {question}?\n", completion_field="answer", held_out_fraction=0
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,8 @@ def write(path: Path, rows: list[Any]) -> Path:
 
 
 def read(tmp_path: Path, tokenizer: Tokenizer, config: SftConfig, *rows: Any) -> Demonstrations:
-    return read_demonstrations(write(tmp_path / "rows.jsonl", list(rows)), tokenizer, config)
+    path = write(tmp_path / "rows.jsonl", list(rows))
+    return read_demonstrations(dataclasses.replace(config, path=str(path)), tokenizer)
 
 
 def error_of(tmp_path: Path, tokenizer: Tokenizer, config: SftConfig, *rows: Any) -> str:
@@ -131,17 +136,15 @@ def test_rows_that_are_too_long_are_left_out_whole_and_counted(tmp_path: Path, c
     message = error_of(tmp_path, chat_tokenizer, SftConfig(max_tokens=5), chat("a", "b"))
     assert (
         message
-        == "rows.jsonl: all 1 rows exceed --max-tokens 5; raise it to 12 or more, the length of the shortest"
+        == "rows.jsonl: all 1 rows exceed sft.max_tokens = 5; raise it to 12 or more, the length of the shortest"
     )
 
 
-def test_the_held_out_rows_are_the_same_whatever_the_seed_and_none_is_trained_on(
+def test_the_held_out_rows_are_always_the_same_and_none_is_trained_on(
     tmp_path: Path, chat_tokenizer: Tokenizer
 ) -> None:
     rows = [chat(f"q{i}", f"a{i}") for i in range(40)]
-    one, other = (
-        read(tmp_path, chat_tokenizer, SftConfig(held_out_fraction=0.25, seed=seed), *rows) for seed in (0, 1)
-    )
+    one, other = (read(tmp_path, chat_tokenizer, SftConfig(held_out_fraction=0.25), *rows) for _ in range(2))
     assert one.fingerprint == other.fingerprint
     held_out, training = ({shown(row, chat_tokenizer)[0] for row in part} for part in (one.held_out, one.training))
     assert len(held_out) == 10
@@ -177,7 +180,7 @@ def test_every_bad_row_is_named_by_file_and_line(tmp_path: Path, chat_tokenizer:
     lines = message.splitlines()
     assert [line.split(": ")[0] for line in lines[:5]] == [f"rows.jsonl:{n}" for n in (2, 4, 5, 6, 7)]
     assert "not JSON" in lines[0]
-    assert 'no field "answer" (fields: "question"); change --completion-field or the row' in lines[1]
+    assert 'no field "answer" (fields: "question"); change sft.completion_field or the row' in lines[1]
     assert 'field "answer" is empty' in lines[2]
     assert "not a string, a number or a list of strings" in lines[3]
     assert "cannot encode" in lines[4]
@@ -185,7 +188,7 @@ def test_every_bad_row_is_named_by_file_and_line(tmp_path: Path, chat_tokenizer:
 
 
 @pytest.mark.parametrize(
-    ("row", "problem"),
+    ("row", "complaint"),
     [
         ({"question": "x"}, 'no list of chat messages in field "messages" (fields: "question")'),
         ({"messages": [{"role": "user"}]}, 'message 1 is not an object with the strings "role" and "content"'),
@@ -193,9 +196,9 @@ def test_every_bad_row_is_named_by_file_and_line(tmp_path: Path, chat_tokenizer:
     ],
 )
 def test_a_bad_chat_row_says_what_is_wrong(
-    tmp_path: Path, chat_tokenizer: Tokenizer, row: dict[str, Any], problem: str
+    tmp_path: Path, chat_tokenizer: Tokenizer, row: dict[str, Any], complaint: str
 ) -> None:
-    assert error_of(tmp_path, chat_tokenizer, KEEP_ALL, row).startswith(f"rows.jsonl:1: {problem}")
+    assert error_of(tmp_path, chat_tokenizer, KEEP_ALL, row).startswith(f"rows.jsonl:1: {complaint}")
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_where_it_matters(tmp_path: Path, model: Path) -> None:
@@ -209,25 +212,27 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_where_it_matters(tmp_
 
 def test_a_model_without_a_chat_template_asks_for_a_template(tmp_path: Path, model: Path) -> None:
     (model / "chat_template.jinja").unlink(missing_ok=True)
-    assert "--template" in error_of(tmp_path, Tokenizer.load(model), KEEP_ALL, chat("a", "b"))
+    assert "--sft.template" in error_of(tmp_path, Tokenizer.load(model), KEEP_ALL, chat("a", "b"))
 
 
 def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="no such file or directory; name a file"):
-        read_demonstrations(tmp_path / "gone.jsonl", chat_tokenizer, KEEP_ALL)
+        read_demonstrations(SftConfig(path=str(tmp_path / "gone.jsonl")), chat_tokenizer)
     assert "the file has no rows" in error_of(tmp_path, chat_tokenizer, KEEP_ALL)
-    with pytest.raises(ConfigError, match="--template has a lone"):
-        read(tmp_path, chat_tokenizer, SftConfig(template="{a} }"), {"a": "b"})
+    with pytest.raises(ConfigError, match=r"sft\.template has a lone"):
+        read(tmp_path, chat_tokenizer, SftConfig(path="rows.jsonl", template="{a} }"), {"a": "b"})
     message = error_of(tmp_path, chat_tokenizer, SftConfig(held_out_fraction=0.05), chat("a", "b"))
-    assert message.startswith("--held-out-fraction 0.05 of 1 rows leaves none to measure")
+    assert message.startswith("sft.held_out_fraction = 0.05 of 1 rows leaves none to measure")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 0}, "--batch-size 0 must lie between 1 and 1,000,000,000"),
-        ({"warmup_steps": -1}, "--warmup-steps -1 must lie between 0 and 1,000,000,000"),
-        ({"held_out_fraction": 1.0}, r"--held-out-fraction 1.0 must lie in \[0, 1\)"),
+        ({"batch_size": 0}, "sft.batch_size = 0 must be an integer between 1 and 65,536"),
+        ({"warmup_steps": -1}, "sft.warmup_steps = -1 must be an integer between 0 and 1,000,000,000"),
+        ({"template": "{question}"}, "sft.template = '{question}' needs sft.path"),
+        ({"path": "rows.jsonl", "error_rate": 0.1}, "sft.error_rate = 0.1 needs the demonstrations of a task"),
+        ({"held_out_fraction": 1.0}, "sft.held_out_fraction = 1.0 must be a number"),
     ],
 )
 def test_settings_that_make_no_sense_are_named_as_they_are_written(changes: dict[str, Any], message: str) -> None:
@@ -238,6 +243,27 @@ def test_settings_that_make_no_sense_are_named_as_they_are_written(changes: dict
 def test_rows_are_read_as_training_reads_them(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:
     rows = [{"question": 1, "answer": ["1", "2"]}, {"question": "3", "answer": "4"}]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    assert len(read_demonstrations(tmp_path / "rows.json", chat_tokenizer, SUMS).training) == 2
+    config = dataclasses.replace(SUMS, path=str(tmp_path / "rows.json"))
+    assert len(read_demonstrations(config, chat_tokenizer).training) == 2
     deep = '{"question": ' + "[" * 100_000 + "]" * 100_000 + "}"
     assert error_of(tmp_path, chat_tokenizer, SUMS, deep).startswith("rows.jsonl:1: not JSON (maximum recursion")
+
+
+def test_each_row_is_trained_on_once_per_epoch_in_an_order_of_the_seed(
+    tmp_path: Path, chat_tokenizer: Tokenizer
+) -> None:
+    path = write(tmp_path / "rows.jsonl", [chat(f"q{i}", f"a{i}") for i in range(20)])
+
+    def order(seed: int, *, step: int = 0) -> list[str]:
+        values = {"sft.path": path, "sft.num_epochs": 2, "sft.batch_size": 7, "run.seed": seed}
+        data = open_sft_data(load_recipe("times-tables", values), chat_tokenizer)
+        assert data.num_steps == 6
+        return [row.token_ids.tobytes().hex() for batch in data.batches(step) for row in batch]
+
+    one = order(1)
+    assert len(one) == 2 * 19
+    assert sorted(one[:19]) == sorted(one[19:]) == sorted(set(one))
+    assert one[:19] != one[19:]
+    assert one == order(1)
+    assert one != order(2)
+    assert one[4 * 7 :] == order(1, step=4), "a resumed run goes on with the batches that are left"

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 import tokenizers
-from code_problems import data_directory
+from code_tasks import data_directory
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from freerun.data import chat_template, template_process
@@ -57,6 +57,7 @@ def error_of(source: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_template_that_never_ends_is_ended_and_not_asked_again() -> None:
     hostile = template(NEVER_ENDING)
     for _ in range(1000):
@@ -74,6 +75,7 @@ def test_whatever_a_template_raises_is_one_line(source: str) -> None:
     assert re.search(FAILING[source], error_of(source))
 
 
+@pytest.mark.slow
 def test_many_slow_renderings_use_up_the_budget_too() -> None:
     slow = template("{% for a in range(2000) %}{% for b in range(9999) %}{% endfor %}{% endfor %}")
     with pytest.raises(ModelError, match="processor time"):
@@ -114,6 +116,7 @@ def test_a_process_without_work_ends_and_the_next_rendering_starts_another(
         assert rendered._process._process.wait(60) == template_process.IDLE_STATUS
 
 
+@pytest.mark.slow
 def test_templates_in_use_print_what_transformers_prints(tmp_path: Path) -> None:
     from jinja2 import TemplateError
     from transformers import PreTrainedTokenizerFast

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_prompts import content, make_tokenizer, problems_of
+from small_prompts import content, make_tokenizer, prompts_of
 
 from freerun.config.data import DataConfig
-from freerun.config.load import load_recipe
-from freerun.data.mixture import Mixture, interleaved, open_stream, parts_of, whole_weights
+from freerun.config.load import dump_toml, load_recipe
+from freerun.data.mixture import Mixture, interleaved, open_stream, whole_weights
 from freerun.data.source import PromptSource
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError
@@ -27,9 +27,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def mixture(tokenizer: Tokenizer, weights: tuple[float, ...], *, seed: int = 0, num_held_out: int = 4) -> Mixture:
-    """Parts a, b, ... of 3, 4, ... training problems."""
+    """Parts a, b, ... of 3, 4, ... training prompts."""
     sources = {
-        name: PromptSource(problems_of(3 + i, num_held_out), tokenizer, config=CONFIG, seed=seed)
+        name: PromptSource(prompts_of(3 + i, num_held_out), tokenizer, config=CONFIG, seed=seed)
         for i, name in enumerate("abcde"[: len(weights)])
     }
     return Mixture(sources, weights)
@@ -53,7 +53,7 @@ def test_weights_are_taken_as_they_are_written() -> None:
     assert whole_weights([0.7, 0.3]) == [7, 3]
     assert whole_weights([2, 4, 6.0]) == [1, 2, 3]
     assert whole_weights([1e-3, 1.0]) == [1, 1000]
-    with pytest.raises(ConfigError, match="repeat only after 1000001 prompts; use rounder numbers"):
+    with pytest.raises(ConfigError, match="repeat only after 1000001 prompts; use simpler numbers"):
         whole_weights([1e-6, 1.0])
 
 
@@ -93,7 +93,7 @@ def test_all_training_prompts_come_once_whatever_the_weights(tokenizer: Tokenize
     stream = mixture(tokenizer, (7.0, 3.0))
     prompts = stream.training()
     assert len({prompt.key for prompt in prompts}) == len(prompts) == stream.epoch_size
-    # Until the first part, of three problems, has no more.
+    # Until the first part, of three prompts, has no more.
     assert [content(p) for p in prompts[:4]] == [content(stream.at(n)) for n in range(4)]
 
 
@@ -120,22 +120,60 @@ def test_a_mixture_of_recipes_takes_their_data_sections_and_its_own_limit(
     nested = tmp_path / "nested.toml"
     nested.write_text(f'[data]\nmixture = ["{mixed}"]\n')
     with pytest.raises(ConfigError, match="itself a mixture"):
-        parts_of(load_recipe(nested, []).data)
+        load_recipe(nested, [])
     with pytest.raises(ConfigError, match='two recipes named "one"'):
-        parts_of(DataConfig(mixture=(str(tmp_path / "one.toml"),) * 2))
+        load_recipe(nested, {"data.mixture": (str(tmp_path / "one.toml"),) * 2})
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mixture": ("a.toml",), "path": "x.jsonl"}, r"data\.path and data\.mixture exclude each other"),
-        ({"mixture": ("a.toml",), "task": "euclid"}, r"data\.task and data\.mixture exclude each other"),
-        ({"mixture": ("a.toml", "b.toml"), "weights": (1.0,)}, "has 1 numbers for the 2 recipes"),
-        ({"mixture": ("a.toml",), "weights": (0.0,)}, "must all lie between 1e-9 and 1e9"),
-        ({"mixture": ("a.toml", "b.toml"), "weights": (math.inf, 1.0)}, "must all lie between 1e-9 and 1e9"),
-        ({"path": "x.jsonl", "weights": (1.0,)}, r"data\.weights needs data\.mixture"),
+        ({"mixture": {"a": CONFIG}, "path": "x.jsonl"}, r"data\.path and data\.mixture exclude each other"),
+        ({"mixture": {"a": CONFIG}, "task": "euclid"}, r"data\.task and data\.mixture exclude each other"),
+        ({"mixture": {"a": CONFIG, "b": CONFIG}, "weights": (1.0,)}, "has 1 numbers for the 2 recipes"),
+        ({"mixture": {"a": CONFIG}, "weights": (0.0,)}, "must be an array of numbers between 1e-9 and 1e9"),
+        (
+            {"mixture": {"a": CONFIG, "b": CONFIG}, "weights": (math.inf, 1.0)},
+            "must be an array of numbers between 1e-9 and 1e9",
+        ),
+        ({"path": "x.jsonl", "weights": (1.0,)}, r"data\.weights is set without data\.mixture"),
     ],
 )
 def test_a_mixture_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DataConfig(**settings)
+
+
+def test_a_resolved_recipe_holds_its_parts_and_reads_no_other_file(tmp_path: Path) -> None:
+    part, mixed, resolved = (tmp_path / f"{name}.toml" for name in ("part one", "mixed", "config"))
+    part.write_text('[data]\npath = "rows.jsonl"\ntemplate = "{q}\\n"\nmax_prompt_tokens = 5\n')
+    mixed.write_text(f'[data]\nmixture = ["{part}", "times-tables"]\nweights = [1, 3]\nmax_prompt_tokens = 9\n')
+    recipe = load_recipe(mixed, {"run.name": "x"})
+    resolved.write_text(dump_toml(recipe))
+    part.unlink()
+    assert load_recipe(resolved) == recipe
+    assert list(recipe.data.parts) == ["part one", "times-tables"]
+    assert recipe.data.parts["part one"] == DataConfig(path="rows.jsonl", template="{q}\n", max_prompt_tokens=9)
+    shorter = load_recipe(resolved, {"data.max_prompt_tokens": 7})
+    assert {part.max_prompt_tokens for part in shorter.data.parts.values()} == {7}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[data.mixture.a]\npth = "x"',
+            'unknown key "data.mixture.a.pth" in mixed.toml; did you mean "data.path"?',
+        ),
+        ("[data.mixture.a]\nnum_shots = -1", "data.mixture.a.num_shots = -1 in mixed.toml must be an integer"),
+        ("[data.mixture]\na = 3", "data.mixture.a = 3 in mixed.toml must be a section"),
+    ],
+)
+def test_a_mistake_in_a_part_of_a_mixture_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mixed.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_recipe("mixed.toml")
+    assert message in str(caught.value)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from code_problems import data_directory
+from code_tasks import data_directory
 
 from freerun.cli.main import main
 from freerun.config.data import DataConfig
@@ -75,7 +75,7 @@ def test_a_set_is_fetched_checked_and_not_fetched_again(
     assert Path("data/sums/train.jsonl").read_bytes() == CONTENT
     assert capsys.readouterr().out == "sums: sums; from this machine, licence MIT\n  data/sums/train.jsonl\n"
     assert main(["data", "sums"]) == 0
-    assert "data/sums/train.jsonl is there already" in capsys.readouterr().out
+    assert "data/sums/train.jsonl is already there" in capsys.readouterr().out
     Path("data/sums/train.jsonl").write_text("other")
     assert main(["data", "sums"]) == 2
     assert "is not the published file; move it away" in capsys.readouterr().err
@@ -83,7 +83,7 @@ def test_a_set_is_fetched_checked_and_not_fetched_again(
 
 def test_a_file_with_another_checksum_is_not_kept(tmp_path: Path) -> None:
     other = dataclasses.replace(published(tmp_path / "there"), sha256="0" * 64)
-    with pytest.raises(DataError, match=r"not the file that was published \(sha256 \w{64}, expected 0{64}\)"):
+    with pytest.raises(DataError, match=r"is not the published file \(sha256 \w{64}, expected 0{64}\)"):
         fetch(other, tmp_path / "here")
     assert not (tmp_path / "here").exists()
 
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_fetched_can_be_put_there_by_hand(tmp_path: Path, 
     (tmp_path / "broken.jsonl.gz").write_bytes(gzip.compress(CONTENT)[:-4])
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(CONTENT)[:10] + b"\xff" * 30)
     file = PublicFile("train.jsonl", (tmp_path / name).as_uri(), "0" * 64)
-    with pytest.raises(DataError, match=rf"{name} cannot be fetched .*put it there as .*here/train\.jsonl"):
+    with pytest.raises(DataError, match=rf"{name} cannot be fetched .*put it at .*here/train\.jsonl"):
         fetch(file, tmp_path / "here")
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_fetched_can_be_put_there_by_hand(tmp_path: Path, 
 def test_no_more_is_read_or_unpacked_than_a_set_can_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(public_sets, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(public_sets, "MAX_DOWNLOAD_BYTES", 1 << 20)
     content = bytes(2 << 20)
     file = published(tmp_path / "there", name, gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(DataError, match=r"cannot be fetched \(more than 1 MiB\)"):

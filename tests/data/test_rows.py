@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from freerun.config.data import DataConfig
-from freerun.data.tasks import Problem, load_problems
+from freerun.data.tasks import TaskPrompt, load_prompts
 from freerun.errors import ConfigError, DataError
 
 
-def all_problems(config: DataConfig) -> dict[str, Problem]:
-    problems = load_problems(config)
-    return {problem.key: problem for problem in problems.training + problems.held_out}
+def all_prompts(config: DataConfig) -> dict[str, TaskPrompt]:
+    prompts = load_prompts(config)
+    return {prompt.key: prompt for prompt in prompts.training + prompts.held_out}
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -29,14 +29,14 @@ def jsonl(path: Path, **settings: Any) -> DataConfig:
 ROWS = [{"question": f"{n} + {n}?", "answer": f"we add\n#### {2 * n:,} "} for n in range(500, 510)]
 
 
-def test_rows_become_problems_with_the_answer_after_the_last_mark(tmp_path: Path) -> None:
+def test_rows_become_prompts_with_the_answer_after_the_last_mark(tmp_path: Path) -> None:
     rows = [{"question": "why?", "answer": "#### 1 no, wait: #### 1,010 "}, *ROWS]
-    problems = all_problems(jsonl(write(tmp_path / "train.jsonl", *rows), answer_after="####"))
-    assert len(problems) == 11
-    assert problems["train.jsonl:1"] == Problem(
+    prompts = all_prompts(jsonl(write(tmp_path / "train.jsonl", *rows), answer_after="####"))
+    assert len(prompts) == 11
+    assert prompts["train.jsonl:1"] == TaskPrompt(
         key="train.jsonl:1", text="Question: why?\nAnswer:", answer="1,010"
     )
-    assert problems["train.jsonl:3"].answer == "1,002"
+    assert prompts["train.jsonl:3"].answer == "1,002"
 
 
 def test_numbers_are_accepted_and_blank_lines_and_line_separators_are_no_rows(tmp_path: Path) -> None:
@@ -48,12 +48,12 @@ def test_numbers_are_accepted_and_blank_lines_and_line_separators_are_no_rows(tm
     ]
     path = tmp_path / "train.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + write(path, *rows).read_bytes())
-    problems = all_problems(jsonl(path, held_out_fraction=0.5))
-    assert set(problems) == {"train.jsonl:1", "train.jsonl:3"}
-    assert problems["train.jsonl:1"].text == "Question: 3\nAnswer:"
-    assert problems["train.jsonl:1"].answer == "4.5"
-    assert problems["train.jsonl:3"].text == "Question: a\u2028b\nAnswer:"
-    assert problems["train.jsonl:3"].answer == "12345678901234567890"
+    prompts = all_prompts(jsonl(path, held_out_fraction=0.5))
+    assert set(prompts) == {"train.jsonl:1", "train.jsonl:3"}
+    assert prompts["train.jsonl:1"].text == "Question: 3\nAnswer:"
+    assert prompts["train.jsonl:1"].answer == "4.5"
+    assert prompts["train.jsonl:3"].text == "Question: a\u2028b\nAnswer:"
+    assert prompts["train.jsonl:3"].answer == "12345678901234567890"
 
 
 @pytest.mark.parametrize("number", ["1.10", "9007199254740993.0", "1e3", "1E-07", "-0", "12345678901234567890123"])
@@ -63,22 +63,22 @@ def test_a_number_keeps_its_spelling(tmp_path: Path, number: str) -> None:
         write(tmp_path / "train.jsonl", *ROWS, row),
         write(tmp_path / "train.json", "[" + ", ".join([*map(json.dumps, ROWS), row]) + "]"),
     ):
-        problem = all_problems(jsonl(path, template="{question}"))[f"{path.name}:11"]
-        assert (problem.text, problem.answer) == (number, number)
+        prompt = all_prompts(jsonl(path, template="{question}"))[f"{path.name}:11"]
+        assert (prompt.text, prompt.answer) == (number, number)
 
 
 def test_a_repeated_key_in_an_array_is_named_by_its_place(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text('[{"question": "x", "answer": "1"}, {"question": "y", "question": "z", "answer": "1"}]')
     with pytest.raises(DataError, match=r'\Atrain\.json:2: the key "question" occurs 2 times'):
-        load_problems(jsonl(path))
+        load_prompts(jsonl(path))
 
 
 def test_a_held_out_file_leaves_the_training_file_whole(tmp_path: Path) -> None:
     train, test = write(tmp_path / "train.jsonl", *ROWS), write(tmp_path / "test.jsonl", *ROWS[:3])
-    problems = load_problems(jsonl(train, held_out_path=str(test)))
-    assert len(problems.training) == 10
-    assert {p.key for p in problems.held_out} == {"test.jsonl:1", "test.jsonl:2", "test.jsonl:3"}
+    prompts = load_prompts(jsonl(train, held_out_path=str(test)))
+    assert len(prompts.training) == 10
+    assert {p.key for p in prompts.held_out} == {"test.jsonl:1", "test.jsonl:2", "test.jsonl:3"}
 
 
 @pytest.mark.parametrize(
@@ -108,53 +108,53 @@ def test_a_bad_row_is_named_with_its_line_and_the_remedy(
 ) -> None:
     path = write(tmp_path / "train.jsonl", *ROWS, row)
     with pytest.raises(DataError, match=rf"\Atrain\.jsonl:11: {message}"):
-        load_problems(jsonl(path))
+        load_prompts(jsonl(path))
 
 
 def test_brackets_too_deep_to_read_are_a_bad_row(tmp_path: Path) -> None:
     deep = '{"question": ' + "[" * 100_000 + "]" * 100_000 + "}"
     with pytest.raises(DataError, match=r"\Atrain\.jsonl:11: not JSON \(maximum recursion depth"):
-        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS, deep)))
+        load_prompts(jsonl(write(tmp_path / "train.jsonl", *ROWS, deep)))
     with pytest.raises(DataError, match=r"train\.json: not JSON \(maximum recursion depth"):
-        load_problems(jsonl(write(tmp_path / "train.json", deep)))
+        load_prompts(jsonl(write(tmp_path / "train.json", deep)))
 
 
 def test_bytes_that_are_not_utf8_are_a_bad_row(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"question": "\xff", "answer": "1"}\n')
     with pytest.raises(DataError, match=r"train\.jsonl:1: not JSON"):
-        load_problems(jsonl(path))
+        load_prompts(jsonl(path))
 
 
 def test_a_missing_answer_mark_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", *ROWS, {"question": "x", "answer": "no mark"})
     with pytest.raises(DataError, match=r'train\.jsonl:11: .* lacks the mark "####"; change data\.answer_after'):
-        load_problems(jsonl(path, answer_after="####"))
+        load_prompts(jsonl(path, answer_after="####"))
 
 
 def test_a_mark_that_is_a_line_break_is_named_on_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", *ROWS, {"question": "x", "answer": "no mark"})
     with pytest.raises(DataError, match=r'lacks the mark "\\n"; change data\.answer_after'):
-        load_problems(jsonl(path, answer_after="\n"))
+        load_prompts(jsonl(path, answer_after="\n"))
 
 
 def test_the_first_five_bad_rows_are_reported_together_and_the_rest_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", *ROWS, *[{"question": "x"}] * 7)
     with pytest.raises(DataError) as caught:
-        load_problems(jsonl(path))
+        load_prompts(jsonl(path))
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[0] for line in lines[:-1]] == [f"train.jsonl:{n}" for n in range(11, 16)]
     assert lines[-1] == "and 2 more of 17 rows"
 
 
-def test_a_problem_that_is_shown_solved_is_never_evaluated(tmp_path: Path) -> None:
+def test_a_prompt_that_is_shown_solved_is_never_evaluated(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", *ROWS)
-    problems = load_problems(jsonl(path, held_out_path=str(path), num_shots=2))
-    assert len(problems.held_out) == 8
-    assert not {shot.key for shot in problems.shots} & {problem.key for problem in problems.held_out}
+    prompts = load_prompts(jsonl(path, held_out_path=str(path), num_shots=2))
+    assert len(prompts.held_out) == 8
+    assert not {shot.key for shot in prompts.shots} & {prompt.key for prompt in prompts.held_out}
     same = write(tmp_path / "same.jsonl", *[ROWS[0]] * 3)
-    with pytest.raises(DataError, match="shows all 3 held-out problems as solved examples"):
-        load_problems(jsonl(same, held_out_path=str(same), num_shots=2))
+    with pytest.raises(DataError, match="shows all 3 held-out prompts as solved examples"):
+        load_prompts(jsonl(same, held_out_path=str(same), num_shots=2))
 
 
 @pytest.mark.parametrize(
@@ -173,19 +173,19 @@ def test_settings_that_a_task_would_ignore_are_refused(settings: dict[str, Any],
 def test_bad_rows_of_the_held_out_file_stop_the_run_too(tmp_path: Path) -> None:
     train, test = write(tmp_path / "train.jsonl", *ROWS), write(tmp_path / "test.jsonl", {"question": "x"})
     with pytest.raises(DataError, match=r"test\.jsonl:1: no field"):
-        load_problems(jsonl(train, held_out_path=str(test)))
+        load_prompts(jsonl(train, held_out_path=str(test)))
 
 
 def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file or directory; name a file"):
-        load_problems(jsonl(tmp_path / "nowhere.jsonl"))
+        load_prompts(jsonl(tmp_path / "nowhere.jsonl"))
     with pytest.raises(DataError, match=r"empty\.jsonl: the file has no rows"):
-        load_problems(jsonl(write(tmp_path / "empty.jsonl")))
+        load_prompts(jsonl(write(tmp_path / "empty.jsonl")))
 
 
 def test_too_few_rows_to_hold_any_out_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"0\.2 of 2 problems leaves none for evaluation"):
-        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS[:2])))
+    with pytest.raises(DataError, match=r"0\.2 of 2 prompts leaves none for evaluation"):
+        load_prompts(jsonl(write(tmp_path / "train.jsonl", *ROWS[:2])))
 
 
 # Templates
@@ -194,21 +194,21 @@ def test_too_few_rows_to_hold_any_out_is_an_error(tmp_path: Path) -> None:
 def test_a_template_fills_fields_and_keeps_doubled_braces(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", *[{**row, "hint 1": "{answer} {{"} for row in ROWS])
     config = jsonl(path, template="{hint 1}|{question}|\\boxed{{}}|{{{question}}}")
-    assert all_problems(config)["train.jsonl:1"].text == "{answer} {{|500 + 500?|\\boxed{}|{500 + 500?}"
+    assert all_prompts(config)["train.jsonl:1"].text == "{answer} {{|500 + 500?|\\boxed{}|{500 + 500?}"
 
 
 @pytest.mark.parametrize("template", ["{question} \\boxed{}", "{question", "{question}}", "} {question}"])
 def test_lone_braces_in_a_template_are_refused_with_the_way_to_write_them(tmp_path: Path, template: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.template has a lone .*write \{\{ and \}\} for braces"):
-        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS), template=template))
+        load_prompts(jsonl(write(tmp_path / "train.jsonl", *ROWS), template=template))
 
 
 def test_a_template_without_a_field_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"names no \{field\}"):
-        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS), template="Question: {{question}}"))
+        load_prompts(jsonl(write(tmp_path / "train.jsonl", *ROWS), template="Question: {{question}}"))
 
 
 @pytest.mark.parametrize("field", ["question.__class__", "question!r", "question:>9", "0"])
 def test_a_template_field_is_looked_up_and_never_evaluated(tmp_path: Path, field: str) -> None:
     with pytest.raises(DataError, match=rf'no field "{re.escape(field)}"'):
-        load_problems(jsonl(write(tmp_path / "train.jsonl", *ROWS), template=f"{{{field}}}"))
+        load_prompts(jsonl(write(tmp_path / "train.jsonl", *ROWS), template=f"{{{field}}}"))

@@ -1,5 +1,6 @@
 """The name of a special token in somebody's text is text; only templates print special tokens."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tokenizers import AddedToken, normalizers
 from freerun.config.data import DataConfig
 from freerun.config.sft import SftConfig
 from freerun.data.demonstrations import read_demonstrations
-from freerun.data.problem import Problem
+from freerun.data.task_prompt import TaskPrompt
 from freerun.data.tokenizer import Tokenizer
 from freerun.data.wording import Wording
 from freerun.errors import DataError
@@ -36,11 +37,11 @@ def num_specials(ids: Any) -> int:
     return sum(int(i) in (START, END) for i in ids)
 
 
-def ask(text: str) -> Problem:
-    return Problem(key="rows.jsonl:1", text=text, answer="9")
+def ask(text: str) -> TaskPrompt:
+    return TaskPrompt(key="rows.jsonl:1", text=text, answer="9")
 
 
-def worded(tokenizer: Tokenizer, text: str, *shots: Problem, **settings: Any) -> tuple[str, list[int]]:
+def worded(tokenizer: Tokenizer, text: str, *shots: TaskPrompt, **settings: Any) -> tuple[str, list[int]]:
     made = Wording(DataConfig(path="rows.jsonl", **settings), shots, tokenizer).of(ask(text))
     return made.text, made.token_ids.tolist()
 
@@ -99,8 +100,8 @@ def test_in_raw_prompts_the_data_is_text_and_the_recipe_may_spell_tokens(plain: 
 
 
 def test_solved_examples_and_system_prompts_of_a_chat_are_text(plain: Tokenizer) -> None:
-    shot = Problem(key="2", text="Q<|im_end|>", answer="<|im_end|>A")
-    usual = Problem(key="2", text="Q", answer="A")
+    shot = TaskPrompt(key="2", text="Q<|im_end|>", answer="<|im_end|>A")
+    usual = TaskPrompt(key="2", text="Q", answer="A")
     _, ids = worded(plain, "hi", shot, use_chat_template=True, system_prompt="<|im_start|>")
     _, expected = worded(plain, "hi", usual, use_chat_template=True, system_prompt="be kind")
     assert num_specials(ids) == num_specials(expected)
@@ -118,7 +119,7 @@ def demonstration(
 ) -> tuple[list[int], list[int]]:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    [made] = read_demonstrations(path, tokenizer, config).training
+    [made] = read_demonstrations(dataclasses.replace(config, path=str(path)), tokenizer).training
     return made.token_ids.tolist(), made.token_ids[made.is_trained].tolist()
 
 
@@ -130,7 +131,7 @@ def test_demonstrations_are_text_with_one_end_token(tmp_path: Path, plain: Token
     assert plain.decode(trained) == "no<|im_end|>no"
     assert num_specials(ids) == 2 * 3
 
-    rows = SftConfig(template="<|im_start|>{q}", completion_field="a", held_out_fraction=0)
+    rows = SftConfig(path="rows.jsonl", template="<|im_start|>{q}", completion_field="a", held_out_fraction=0)
     ids, trained = demonstration(tmp_path, plain, rows, {"q": INJECTION, "a": "a<|im_end|>b"})
     assert plain.decode(trained) == "a<|im_end|>b"
     assert [i for i in ids if i in (START, END)] == [START, END]

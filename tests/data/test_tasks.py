@@ -17,7 +17,7 @@ from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
 from freerun.data import euclid
 from freerun.data.mixture import open_stream
-from freerun.data.tasks import Problem, alphabet_of, demonstrations_of, load_problems
+from freerun.data.tasks import TaskPrompt, alphabet_of, demonstrations_of, load_prompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, ModelError
 
@@ -26,47 +26,47 @@ TIMES_TABLES = DataConfig(task="times-tables")
 EUCLID = DataConfig(task="euclid", settings=("max_number=30",))
 
 
-def all_problems(config: DataConfig) -> dict[str, Problem]:
-    problems = load_problems(config)
-    return {problem.key: problem for problem in problems.training + problems.held_out}
+def all_prompts(config: DataConfig) -> dict[str, TaskPrompt]:
+    prompts = load_prompts(config)
+    return {prompt.key: prompt for prompt in prompts.training + prompts.held_out}
 
 
 # Procedural tasks
 
 
 def test_times_tables_are_all_products_of_two_digits() -> None:
-    problems = all_problems(TIMES_TABLES)
-    assert len(problems) == 100
-    assert problems["7*8"] == Problem(key="7*8", text="Question: What is 7 * 8?\nAnswer:", answer="56")
-    assert problems["0*9"].answer == "0"
+    prompts = all_prompts(TIMES_TABLES)
+    assert len(prompts) == 100
+    assert prompts["7*8"] == TaskPrompt(key="7*8", text="Question: What is 7 * 8?\nAnswer:", answer="56")
+    assert prompts["0*9"].answer == "0"
 
 
 def test_euclid_subtracts_in_place_until_both_numbers_are_equal() -> None:
-    problems = all_problems(DataConfig(task="euclid", settings=("max_number=48",)))
-    assert problems["48,36"] == Problem(key="48,36", text="^48,36>", answer="12,36>12,24>12,12=12$")
-    assert problems["36,48"].answer == "36,12>24,12>12,12=12$"
-    assert problems["12,24"].answer == "12,12=12$"
+    prompts = all_prompts(DataConfig(task="euclid", settings=("max_number=48",)))
+    assert prompts["48,36"] == TaskPrompt(key="48,36", text="^48,36>", answer="12,36>12,24>12,12=12$")
+    assert prompts["36,48"].answer == "36,12>24,12>12,12=12$"
+    assert prompts["12,24"].answer == "12,12=12$"
 
 
 def test_euclid_asks_for_every_pair_of_different_numbers() -> None:
-    problems = all_problems(EUCLID)
-    assert len(problems) == 30 * 29
-    for key, problem in problems.items():
+    prompts = all_prompts(EUCLID)
+    assert len(prompts) == 30 * 29
+    for key, prompt in prompts.items():
         a, b = map(int, key.split(","))
-        assert problem.answer.endswith(f"={math.gcd(a, b)}$")
-        assert set(problem.text + problem.answer) <= set(alphabet_of("euclid"))
+        assert prompt.answer.endswith(f"={math.gcd(a, b)}$")
+        assert set(prompt.text + prompt.answer) <= set(alphabet_of("euclid"))
 
 
 def test_a_task_without_an_alphabet_says_which_have_one() -> None:
-    with pytest.raises(ModelError, match=r'"times-tables" has no alphabet .*data\.task to "euclid"'):
+    with pytest.raises(ModelError, match=r'"times-tables" has no alphabet, .*data\.task to "euclid"'):
         alphabet_of("times-tables")
 
 
 # Demonstrations
 
 
-def steps_of(problem_text: str, completion: str) -> list[tuple[int, int]]:
-    *steps, last = (problem_text[1:] + completion).split(">")
+def steps_of(prompt_text: str, completion: str) -> list[tuple[int, int]]:
+    *steps, last = (prompt_text[1:] + completion).split(">")
     form = re.fullmatch(r"(\d+,\d+)=(\d+)\$", last)
     assert form, completion
     pairs = [(int(a), int(b)) for a, b in (step.split(",") for step in [*steps, form[1]])]
@@ -78,8 +78,8 @@ def right_step(a: int, b: int) -> tuple[int, int]:
     return (a - b, b) if a > b else (a, b - a)
 
 
-def test_demonstrations_without_errors_are_the_answers_of_training_problems() -> None:
-    answers = {p.text: p.answer for p in load_problems(EUCLID).training}
+def test_demonstrations_without_errors_are_the_answers_of_training_prompts() -> None:
+    answers = {p.text: p.answer for p in load_prompts(EUCLID).training}
     taken = itertools.islice(demonstrations_of(EUCLID, seed=1, error_rate=0.0), 2 * len(answers))
     seen = [text for text, completion in taken if answers[text] == completion]
     assert len(seen) == 2 * len(answers)
@@ -107,8 +107,8 @@ def test_a_wrong_step_has_one_wrong_positive_number_and_the_derivation_ends(
 ) -> None:
     if a == b:
         return
-    problem = Problem(key=f"{a},{b}", text=f"^{a},{b}>", answer="")
-    pairs = steps_of(problem.text, euclid.demonstration(problem, random.Random(seed), error_rate))
+    prompt = TaskPrompt(key=f"{a},{b}", text=f"^{a},{b}>", answer="")
+    pairs = steps_of(prompt.text, euclid.demonstration(prompt, random.Random(seed), error_rate))
     assert len(pairs) <= 2 * max(a, b)
     for before, after in itertools.pairwise(pairs):
         assert min(after) >= 1
@@ -133,20 +133,20 @@ def test_a_task_without_demonstrations_is_refused_at_once() -> None:
 
 
 def test_the_split_has_the_exact_size_and_no_overlap() -> None:
-    problems = load_problems(DataConfig(task="times-tables", held_out_fraction=0.13))
-    keys = [problem.key for problem in problems.training + problems.held_out]
-    assert len(problems.held_out) == 13
+    prompts = load_prompts(DataConfig(task="times-tables", held_out_fraction=0.13))
+    keys = [prompt.key for prompt in prompts.training + prompts.held_out]
+    assert len(prompts.held_out) == 13
     assert len(set(keys)) == 100
 
 
 def test_the_split_never_changes() -> None:
     # Published numbers depend on it: if this fails, so does every comparison with an earlier run.
-    assert [p.key for p in load_problems(TIMES_TABLES).held_out][:5] == ["9*1", "3*3", "4*0", "6*1", "8*1"]
+    assert [p.key for p in load_prompts(TIMES_TABLES).held_out][:5] == ["9*1", "3*3", "4*0", "6*1", "8*1"]
 
 
 def test_a_smaller_fraction_holds_out_a_subset() -> None:
-    few = load_problems(DataConfig(task="times-tables", held_out_fraction=0.1)).held_out
-    many = load_problems(DataConfig(task="times-tables", held_out_fraction=0.4)).held_out
+    few = load_prompts(DataConfig(task="times-tables", held_out_fraction=0.1)).held_out
+    many = load_prompts(DataConfig(task="times-tables", held_out_fraction=0.4)).held_out
     assert many[:10] == few
 
 

@@ -19,7 +19,7 @@ from tiny_runs import ROOT, Run, make_run, recipe_of
 
 from freerun.config.recipe import Recipe
 from freerun.data.source import PromptSource
-from freerun.data.tasks import load_problems
+from freerun.data.tasks import load_prompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.errors import FreerunError, PinLostError
@@ -31,18 +31,18 @@ from freerun.processes.local import LocalLauncher
 from freerun.session.build import make_rollout_pool
 from freerun.session.evaluate import Greedy
 from freerun.types import Completion, Publication, Request, Sampling
-from freerun.weights.buffers import create_buffers
+from freerun.weights.buffers import create_buffers, shared_route
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 from freerun.workers.messages import FromRollout
 from freerun.workers.rollout_pool import PinnedVersion, RolloutPool
 
 
 def evaluate_checkpoint(recipe: Recipe, version: int) -> list[tuple[float, float]]:
-    """Mean reward and mean length of each held-out problem, by an engine that never knew another version."""
+    """Mean reward and mean length of each held-out prompt, by an engine that never knew another version."""
     directory = Path(recipe.run.directory) / recipe.run.name / "checkpoints" / f"step-{version}" / "model"
     tokenizer, model = Tokenizer.load(directory), load_model(directory)
-    source = PromptSource(load_problems(recipe.data), tokenizer, config=recipe.data, seed=recipe.run.seed)
+    source = PromptSource(load_prompts(recipe.data), tokenizer, config=recipe.data, seed=recipe.run.seed)
     engine = Engine(
         model, recipe.engine, text=tokenizer, max_sequence_tokens=recipe.max_sequence_tokens, seed=recipe.run.seed
     )
@@ -70,6 +70,7 @@ def evaluate_checkpoint(recipe: Recipe, version: int) -> list[tuple[float, float
     return results
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_training_is_what_its_checkpoint_gives_afterwards(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     path = make_run(tmp_path)
@@ -86,8 +87,8 @@ def test_an_evaluation_in_training_is_what_its_checkpoint_gives_afterwards(tmp_p
     with run.reader() as reader:
         for row in reader.evals():
             if row.version in saved:
-                problems = reader.eval_problems(row.version)
-                recorded = [(problem.mean_reward, problem.mean_length) for problem in problems]
+                prompts = reader.eval_prompts(row.version)
+                recorded = [(prompt.mean_reward, prompt.mean_length) for prompt in prompts]
                 assert recorded == evaluate_checkpoint(recipe, row.version)
                 compared.append(row.version)
     assert compared[-1] == 16
@@ -102,14 +103,13 @@ class Engines:
         directory = Path(recipe.model.path)
         self.buffers = create_buffers("test")
         self.model = load_model(directory)
-        self.weights = SharedWeights(self.buffers, WeightLayout(self.model))
+        self.weights = SharedMemoryChannel(self.buffers, WeightLayout(self.model))
         self.prompt = Tokenizer.load(directory).encode("^12,18>")
-        self.launcher = LocalLauncher(recipe_path.parent / "logs", {}, weight_buffers=self.buffers)
+        self.launcher = LocalLauncher(recipe_path.parent / "logs", {}, weights=shared_route(self.buffers))
         self.pool: RolloutPool = make_rollout_pool(
             recipe,
             self.launcher,
             model_directory=directory,
-            has_weights=True,
             on_report=lambda worker, stats: None,
             on_death=lambda worker, reason, is_restarted: None,
         )
@@ -153,6 +153,7 @@ def versions_of(result: object) -> set[int]:
     return {span.version for completion in result for span in completion.spans}
 
 
+@pytest.mark.slow
 def test_a_new_worker_pins_the_newest_version_again_but_an_older_one_is_lost(tmp_path: Path) -> None:
     async def lose_twice() -> tuple[list[object], list[object]]:
         engines = Engines(make_run(tmp_path), num_workers=1)
@@ -192,7 +193,7 @@ def freerun_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_eval_reports_intervals_and_keeps_every_problem_and_completion(tmp_path: Path) -> None:
+def test_eval_reports_intervals_and_keeps_every_prompt_and_completion(tmp_path: Path) -> None:
     recipe, output = make_run(tmp_path), tmp_path / "evals" / "first"
     task = ("--task", recipe, "--eval.num_prompts", "5", "--eval.num_samples", "4")
     done = freerun_eval(tmp_path / "model", *task, "--k", "1", "4", "--output", output)
@@ -202,12 +203,12 @@ def test_eval_reports_intervals_and_keeps_every_problem_and_completion(tmp_path:
     assert done.stdout.count("95 % interval [") == 2
 
     with RunReader(output) as reader:
-        problems, completions = reader.eval_problems(0), reader.eval_completions(0)
-    assert [problem.num_samples for problem in problems] == [4] * 5
+        prompts, completions = reader.eval_prompts(0), reader.eval_completions(0)
+    assert [prompt.num_samples for prompt in prompts] == [4] * 5
     assert len(completions) == 20
-    for problem in problems:
-        own = [row for row in completions if row.ordinal == problem.ordinal]
-        assert sum(row.is_correct for row in own) == problem.num_correct
+    for prompt in prompts:
+        own = [row for row in completions if row.ordinal == prompt.ordinal]
+        assert sum(row.is_correct for row in own) == prompt.num_correct
         assert all(len(row.token_ids) > 0 and row.answer for row in own)
 
     # What was recorded is shown again, without sampling anything.
@@ -215,7 +216,7 @@ def test_eval_reports_intervals_and_keeps_every_problem_and_completion(tmp_path:
     num_wrong = sum(not row.is_correct for row in completions)
     assert shown.stdout.count("\n  wrong ") == num_wrong > 0
     report = json.loads(freerun_eval(output, "--json").stdout)
-    assert msgspec.convert(report["problems"], list[dict[str, object]])[0]["key"] == problems[0].key
+    assert msgspec.convert(report["prompts"], list[dict[str, object]])[0]["key"] == prompts[0].key
     assert 0 <= report["pass_at"]["1"]["low"] <= report["pass_at"]["1"]["value"] <= report["pass_at"]["4"]["value"]
 
 
@@ -269,12 +270,13 @@ def test_a_greedy_generator_asks_for_the_likeliest_tokens_whatever_the_workflow_
     assert (request.sampling.temperature, request.sampling.top_k, request.request_id) == (0.0, 5, 3)
 
 
+@pytest.mark.slow
 def test_an_evaluation_without_a_grade_counts_the_failures_and_gives_the_first_reason(tmp_path: Path) -> None:
     arguments = (tmp_path / "model", "--task", make_run(tmp_path), "--eval.num_prompts", "3")
     done = freerun_eval(
         *arguments, "--reward.grader", "tests.support.lively_grader:broken", "--output", tmp_path / "none"
     )
     assert done.returncode == 1, done.stderr
-    assert "3 problems could not be graded; the first, euclid:" in done.stdout
+    assert "3 prompts could not be graded; the first, euclid:" in done.stdout
     assert "this grader never works" in done.stdout
     assert "pass@" not in done.stdout

@@ -1,7 +1,5 @@
 """A store that was damaged after it was written: said so, never other data and never a traceback."""
 
-from __future__ import annotations
-
 import random
 import resource
 import sqlite3
@@ -11,11 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from recorded_events import a_start, an_end, an_eval_with_problems, make_group, make_step, write
+from recorded_events import a_start, an_end, an_eval_with_prompts, make_group, make_step, write
 
 from freerun.cli.main import main
 from freerun.events.reader import RunReader, list_runs
-from freerun.events.schema import CHECKED_TABLES, StoreError, create_tables
+from freerun.events.schema import TABLES, StoreError, create_tables
 from freerun.events.store import Store
 from freerun.types import encode
 
@@ -30,7 +28,7 @@ def everything(directory: Path) -> bytes:
             list(map(encode, reader.events())),
             reader.trained_ordinals(),
             reader.evals(),
-            [(encode(reader.trajectories(v)), reader.eval_problems(v)) for v in versions],
+            [(encode(reader.trajectories(v)), reader.eval_prompts(v)) for v in versions],
             [encode(reader.eval_completions(e.version)) for e in reader.evals()],
             [msgspec.structs.asdict(step) for step in reader.steps()],
         ]
@@ -40,7 +38,7 @@ def everything(directory: Path) -> bytes:
 
 def make_store(directory: Path) -> Path:
     steps = (make_step(version, loss=0.5) for version in range(1, 6))
-    write(directory, a_start(), *steps, an_eval_with_problems(5), an_end())
+    write(directory, a_start(), *steps, an_eval_with_prompts(5), an_end())
     return directory / "store.sqlite"
 
 
@@ -71,7 +69,7 @@ def columns() -> list[tuple[str, str]]:
     """Every column that a checksum covers; the id of an event is its place in the file's structure."""
     db = sqlite3.connect(":memory:")
     create_tables(db)
-    found = [(table, row[1]) for table in CHECKED_TABLES for row in db.execute(f"PRAGMA table_info({table})")]
+    found = [(table.name, row[1]) for table in TABLES for row in db.execute(f"PRAGMA table_info({table.name})")]
     db.close()
     return [(table, column) for table, column in found if column != "id"]
 

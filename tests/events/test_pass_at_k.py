@@ -25,23 +25,23 @@ def test_more_tries_than_samples_are_refused() -> None:
         pass_at_k(4, 2, 8)
 
 
-def draw(rng: random.Random, *, num_problems: int, num_samples: int) -> list[tuple[int, int]]:
-    """Problems that are mostly easy or hard, as real ones are; on average 4 in 5 samples are right."""
-    difficulties = [rng.betavariate(2.0, 0.5) for _ in range(num_problems)]
+def draw(rng: random.Random, *, num_prompts: int, num_samples: int) -> list[tuple[int, int]]:
+    """Prompts that are mostly easy or hard, as real ones are; on average 4 in 5 samples are right."""
+    difficulties = [rng.betavariate(2.0, 0.5) for _ in range(num_prompts)]
     return [(num_samples, sum(rng.random() < p for _ in range(num_samples))) for p in difficulties]
 
 
-@pytest.mark.parametrize(("num_problems", "num_samples"), [(20, 8), (64, 4), (200, 1)])
-def test_nineteen_intervals_of_twenty_hold_the_true_rate(num_problems: int, num_samples: int) -> None:
+@pytest.mark.parametrize(("num_prompts", "num_samples"), [(20, 8), (64, 4), (200, 1)])
+def test_nineteen_intervals_of_twenty_hold_the_true_rate(num_prompts: int, num_samples: int) -> None:
     rng = random.Random(0)
     estimates = [
-        estimate_pass_at_k(draw(rng, num_problems=num_problems, num_samples=num_samples), 1) for _ in range(400)
+        estimate_pass_at_k(draw(rng, num_prompts=num_prompts, num_samples=num_samples), 1) for _ in range(400)
     ]
     num_holding = sum(estimate.low <= 0.8 <= estimate.high for estimate in estimates)
     assert 0.92 <= num_holding / 400 <= 0.985
 
 
-def test_samples_of_one_problem_do_not_count_as_problems() -> None:
+def test_samples_of_one_prompt_do_not_count_as_prompts() -> None:
     few = estimate_pass_at_k([(64, 64)] * 5 + [(64, 0)] * 5, 1)
     many = estimate_pass_at_k([(1, 1)] * 320 + [(1, 0)] * 320, 1)
     assert few.high - few.low > 5 * (many.high - many.low)

@@ -1,7 +1,5 @@
 """The run's store: real files, real threads, real deaths."""
 
-from __future__ import annotations
-
 import math
 import os
 import resource
@@ -16,9 +14,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from recorded_events import a_start, an_end, an_eval, an_eval_with_problems, make_group, make_step, write
+from recorded_events import a_start, an_end, an_eval, an_eval_with_prompts, make_group, make_step, write
 
 from freerun.events.events import (
+    Activity,
     AnyEvent,
     CheckpointSaved,
     EngineReport,
@@ -28,7 +27,7 @@ from freerun.events.metrics import RunState
 from freerun.events.reader import RunReader, list_runs
 from freerun.events.schema import Rewound, StoreError
 from freerun.events.store import Store
-from freerun.types import EngineStats, Group, Reward, Span
+from freerun.types import Doing, EngineStats, Group, Reward, Span
 
 
 def test_what_is_recorded_can_be_read_back(tmp_path: Path) -> None:
@@ -139,23 +138,23 @@ def test_rewinding_a_store_that_is_not_ahead_leaves_no_trace(tmp_path: Path) -> 
         assert list(reader.events("rewound")) == []
 
 
-def test_problems_and_completions_of_an_evaluation_are_kept_replaced_and_rewound_with_it(tmp_path: Path) -> None:
-    write(tmp_path, a_start(), an_eval_with_problems(0), an_eval_with_problems(4), an_eval_with_problems(4, 2))
+def test_prompts_and_completions_of_an_evaluation_are_kept_replaced_and_rewound_with_it(tmp_path: Path) -> None:
+    write(tmp_path, a_start(), an_eval_with_prompts(0), an_eval_with_prompts(4), an_eval_with_prompts(4, 2))
     with RunReader(tmp_path) as reader:
-        assert [problem.num_correct for problem in reader.eval_problems(4)] == [2, 0]
-        [_, failed] = reader.eval_problems(0)
+        assert [prompt.num_correct for prompt in reader.eval_prompts(4)] == [2, 0]
+        [_, failed] = reader.eval_prompts(0)
         assert math.isnan(failed.mean_reward)
         assert failed.failure == "no?"
         completions = reader.eval_completions(4)
-        wanted = an_eval_with_problems(4).groups[0]
+        wanted = an_eval_with_prompts(4).groups[0]
         assert [row.completion for row in completions] == [t.completion.text for t in wanted]
         assert [row.token_ids.tolist() for row in completions] == [t.completion.token_ids.tolist() for t in wanted]
-        assert all(not e.problems and not e.groups for e in reader.events("eval_finished"))  # type: ignore[union-attr]
+        assert all(not e.prompts and not e.groups for e in reader.events("eval_finished"))  # type: ignore[union-attr]
     with Store(tmp_path) as store:
         store.rewind(2)
     with RunReader(tmp_path) as reader:
         assert [e.version for e in reader.evals()] == [0]
-        assert (len(reader.eval_problems(0)), reader.eval_problems(4), reader.eval_completions(4)) == (2, [], [])
+        assert (len(reader.eval_prompts(0)), reader.eval_prompts(4), reader.eval_completions(4)) == (2, [], [])
 
 
 def test_a_trajectory_trained_twice_is_refused(tmp_path: Path) -> None:
@@ -192,8 +191,12 @@ def test_a_full_disk_is_kept_and_raised_by_check_and_flush_but_never_by_recordin
 
 def test_text_that_is_not_unicode_does_not_stop_the_writer(tmp_path: Path) -> None:
     failed = GroupFinished(seconds=1.0, ordinal=1, outcome="failed", reason="bad \ud800 byte")
-    write(tmp_path, failed, make_step(1, (make_group(1, text="a\ud800\x00b"),)))
+    grading = Activity(seconds=1.0, worker="grader-0", doing=Doing("grading", "row \ud800"))
+    write(tmp_path, failed, grading, make_step(1, (make_group(1, text="a\ud800\x00b"),)))
     with RunReader(tmp_path) as reader:
+        [activity] = reader.events("activity")
+        assert isinstance(activity, Activity)
+        assert activity.doing.what == "row ?"
         assert reader.trajectories(1)[0].completion == "a?\x00b"
         [event] = reader.events("group_finished")
         assert isinstance(event, GroupFinished)
@@ -225,7 +228,7 @@ def test_a_store_of_another_schema_is_refused_and_left_alone(tmp_path: Path) -> 
     connection.close()
     before = file.read_bytes()
     for opener in (Store, RunReader):
-        with pytest.raises(StoreError, match="schema version 99, this freerun knows 3"):
+        with pytest.raises(StoreError, match="schema version 99, this freerun knows 4"):
             opener(tmp_path)
     assert file.read_bytes() == before
 

@@ -88,7 +88,7 @@ def test_settings_of_peft_that_we_do_not_compute_are_refused(tmp_path: Path, key
         ({"r": 8}, r"r = 8 in adapter_config\.json ask for floats of shape \(8, "),
         ({"lora_alpha": {}}, r"lora_alpha = {\.\.\.} is not a number"),
         ({"lora_alpha": 10**400}, "lora_alpha = a number of 1329 bits is not a number"),
-        ({"base_model_name_or_path": ["x"]}, "base_model_name_or_path is not a text"),
+        ({"base_model_name_or_path": ["x"]}, "base_model_name_or_path is not a string"),
         ({"base_model_name_or_path": "x" * 5000}, "is not a model directory here"),
         ({"base_model_name_or_path": "a\0b"}, "is not a model directory here"),
     ],

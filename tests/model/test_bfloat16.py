@@ -31,9 +31,10 @@ from freerun.engine.pinned import PinnableEngine
 from freerun.model.decoder import Decoder
 from freerun.trainer.batch import pack_sequences
 from freerun.trainer.logprobs import policy_outputs
+from freerun.types import Publication
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 
 torch.set_num_threads(1)
 ROUNDING = 0.02
@@ -62,9 +63,9 @@ def test_logprobs_are_float32_and_those_of_the_bfloat16_models_full_forward_acro
 
 
 def test_a_load_converts_whole_weights_and_leaves_the_published_ones_alone() -> None:
-    published = SharedWeights(create_buffers("test"), WeightLayout(random_model(0)))
+    published = SharedMemoryChannel(create_buffers("test"), WeightLayout(random_model(0)))
     published.write(1, WEIGHTS[1])
-    fetched = published.fetch(1, published.checksum(1))
+    fetched = published.fetch(Publication(version=1, checksum=published.checksum(1)))
     engine, in_place = make_engine(torch.bfloat16), make_engine(torch.float32)
     for each in (engine, in_place):
         each.load(1, fetched)
@@ -110,6 +111,7 @@ def test_the_trainer_computes_in_bfloat16_and_keeps_weights_moments_and_logprobs
     assert 0.999 < float(torch.cosine_similarity(expected, actual, dim=0)) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [(), ("--lora.rank", "4")], ids=["all weights", "adapter"])
 def test_a_run_in_bfloat16_stays_close_to_on_policy_and_saves_float32(
     lora: tuple[str, ...], tmp_path: Path

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference_models import FAMILY, make_reference
-from transformers import (
-    AutoModelForCausalLM,
-)
+from reference_models import FAMILY, SHAPE, make_reference
+from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
 from freerun.errors import ModelError
 from freerun.model.adapter_directory import model_config
 from freerun.model.attention import Family, PackedCausalAttention, full_forward_logits, packed_positions
 from freerun.model.checkpoint import load_model, save_model, save_weights
 from freerun.model.decoder_config import read_config
+from freerun.model.families import FAMILIES, ModelFamily
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -26,6 +25,27 @@ def test_decoder_equals_transformers(name: str, tmp_path: Path) -> None:
         expected = reference(tokens[None]).logits[0]
         actual = full_forward_logits(model, tokens.tolist())
     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_every_supported_family_is_compared_with_transformers() -> None:
+    assert FAMILIES.keys() == {config.model_type for config, _ in FAMILY.values()}
+
+
+def test_a_new_family_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = MistralConfig(**SHAPE, sliding_window=None)
+    monkeypatch.setitem(FAMILY, "mistral", (config, MistralForCausalLM))
+    reference = make_reference("mistral", tmp_path)
+    with pytest.raises(ModelError, match='model_type "mistral" is outside the supported family'):
+        load_model(tmp_path)
+    monkeypatch.setitem(FAMILIES, "mistral", ModelFamily(refuses=("sliding_window",)))
+    tokens = torch.randint(0, 101, (90,))
+    with torch.no_grad():
+        expected = reference(tokens[None]).logits[0]
+        actual = full_forward_logits(load_model(tmp_path), tokens.tolist())
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+    (tmp_path / "config.json").write_text(json.dumps({**config.to_dict(), "sliding_window": 64}))
+    with pytest.raises(ModelError, match="sliding_window = 64 is not supported"):
+        load_model(tmp_path)
 
 
 def test_packed_sequences_do_not_see_each_other(tmp_path: Path) -> None:
@@ -108,7 +128,7 @@ LLAMA = {
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "complaint"),
     [
         ("{", r"config\.json:1: not JSON"),
         ("[]", "not a JSON object"),
@@ -118,8 +138,8 @@ LLAMA = {
         (json.dumps(LLAMA | {"rope_scaling": {"type": "llama3"}}), 'has no number "factor"'),
     ],
 )
-def test_a_damaged_config_is_refused_by_all_who_read_it(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_damaged_config_is_refused_by_all_who_read_it(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "config.json").write_text(text)
     for read in (read_config, model_config):
-        with pytest.raises(ModelError, match=problem):
+        with pytest.raises(ModelError, match=complaint):
             read(tmp_path)

@@ -61,7 +61,7 @@ def test_a_cached_model_is_planned_by_its_name_and_the_recipe_keeps_its_snapshot
         ("train", "{recipe}", "--model.path", "Qwen/Qwen2.5-0.5B-Instruct"),
         ("train", "{recipe}", "--model.path", "Qwen/Qwen2.5-0.5B-Instruct", "--dry-run"),
         ("eval", "Qwen/Qwen2.5-0.5B-Instruct", "--task", "{recipe}"),
-        ("sft", "Qwen/Qwen2.5-0.5B-Instruct", "rows.jsonl", "out"),
+        ("sft", "rows.jsonl", "--model.path", "Qwen/Qwen2.5-0.5B-Instruct"),
     ],
 )
 def test_a_model_that_is_not_cached_says_how_to_fetch_it(
@@ -72,7 +72,7 @@ def test_a_model_that_is_not_cached_says_how_to_fetch_it(
     assert main([part.format(recipe=recipe) for part in command]) == 2
     said = capsys.readouterr().err
     assert said.endswith(
-        '"Qwen/Qwen2.5-0.5B-Instruct" is no directory here, and it is not in the Hugging Face cache; '
+        '"Qwen/Qwen2.5-0.5B-Instruct" is not a directory, and it is not in the Hugging Face cache; '
         'fetch it with "hf download Qwen/Qwen2.5-0.5B-Instruct" and run this again\n'
     )
     assert "smollm2" not in said

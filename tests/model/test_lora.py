@@ -33,10 +33,10 @@ from freerun.model.tiny import make_tiny
 from freerun.model.trained import TrainedModel
 from freerun.trainer.supervised import SupervisedTrainer
 from freerun.trainer.trainer import PolicyTrainer
-from freerun.types import Completion, Group
+from freerun.types import Completion, Group, Publication
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 
 SOME = LoraConfig(rank=3, alpha=12.0, targets=("v_proj", "q_proj", "up_proj"))
 
@@ -124,11 +124,11 @@ def test_the_engine_samples_with_the_adapters_full_forward_and_loads_only_the_ad
     engine = Engine(engines_model, EngineConfig(), text=Letters(), max_sequence_tokens=64, seed=1)
     buffers = create_buffers("test")
     trainers, engines = (
-        SharedWeights(buffers, WeightLayout(model), frozen=frozen_checksum(model))
+        SharedMemoryChannel(buffers, WeightLayout(model), frozen=frozen_checksum(model))
         for model in (trainers_model, engines_model)
     )
     trainers.write(1, state_of(trainers_model))
-    engine.load(1, engines.fetch(1, trainers.checksum(1)))
+    engine.load(1, engines.fetch(Publication(version=1, checksum=trainers.checksum(1))))
     engine.submit(make_request(0, num_samples=3))
     completions: list[Completion] = []
     while engine.has_work:
@@ -175,11 +175,11 @@ def test_publication_carries_the_adapters_bytes_and_no_others() -> None:
 def test_an_engine_on_another_base_does_not_confirm_the_adapter() -> None:
     trainers_model, engines_model = adapted(random_model(0)), adapted(random_model(1))
     buffers = create_buffers("test")
-    trainer = SharedWeights(buffers, WeightLayout(trainers_model), frozen=frozen_checksum(trainers_model))
-    engine = SharedWeights(buffers, WeightLayout(engines_model), frozen=frozen_checksum(engines_model))
+    trainer = SharedMemoryChannel(buffers, WeightLayout(trainers_model), frozen=frozen_checksum(trainers_model))
+    engine = SharedMemoryChannel(buffers, WeightLayout(engines_model), frozen=frozen_checksum(engines_model))
     trainer.write(1, state_of(trainers_model))
     with pytest.raises(WeightsError, match="weights of version 1 arrived damaged"):
-        engine.fetch(1, trainer.checksum(1))
+        engine.fetch(Publication(version=1, checksum=trainer.checksum(1)))
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -246,7 +246,7 @@ def test_an_adapter_whose_base_has_changed_or_gone_is_refused(tmp_path: Path) ->
     with torch.no_grad():
         reference.model.layers[0].mlp.up_proj.weight[0, 0] += 1e-3
     reference.save_pretrained(base)
-    with pytest.raises(ModelError, match="the weights of the base model have changed since"):
+    with pytest.raises(ModelError, match="weights of the base model have changed"):
         load_model(directory)
     base.rename(tmp_path / "elsewhere")
     with pytest.raises(ModelError, match=r"freerun model merge .* DIR --base BASE"):

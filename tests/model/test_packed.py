@@ -21,8 +21,7 @@ from freerun.engine.pinned import PinnableEngine
 from freerun.model.decoder import Decoder
 from freerun.model.decoder_config import DecoderConfig, read_config
 from freerun.model.lora import add_adapter, trained_parameters
-from freerun.model.packed import PackedWeight
-from freerun.model.projections import num_kept_twice, num_packed_elements
+from freerun.model.packed import MIN_PACKED_ELEMENTS, PackedWeight
 
 WIDE = DecoderConfig(
     vocab_size=640,
@@ -69,7 +68,9 @@ def test_an_order_that_is_not_known_is_packed_anew_each_time(
 
 
 @pytest.mark.parametrize("sizes", [{}, {"tie_word_embeddings": False}, {"vocab_size": 64}])
-def test_what_is_packed_is_known_from_the_models_config_alone(tmp_path: Path, sizes: dict[str, Any]) -> None:
+def test_a_copy_keeps_each_weight_once_packed_or_plain_and_a_tied_embedding_as_both(
+    tmp_path: Path, sizes: dict[str, Any]
+) -> None:
     raw = {
         "model_type": "llama",
         "vocab_size": 640,
@@ -84,13 +85,15 @@ def test_what_is_packed_is_known_from_the_models_config_alone(tmp_path: Path, si
     (tmp_path / "config.json").write_text(json.dumps(raw))
     model = Decoder(read_config(tmp_path))
     model.pack(changed=())
-    packed = [model.get_parameter(name) for name in model.packed_weights()]
-    assert num_packed_elements(raw) == sum(weight.numel() for weight in packed) > 0
+    num_packed = sum(model.get_parameter(name).numel() for name in model.packed_weights())
+    assert num_packed > 0
     parameters = dict(model.named_parameters())
     kept = model.frozen_copy(changing=parameters.keys())
     num_plain = sum(weight.numel() for weight in kept.parameters())
     num_all = sum(weight.numel() for weight in parameters.values())
-    assert num_plain + num_packed_elements(raw) == num_all + num_kept_twice(raw)
+    embedding = model.embedding.weight.numel()
+    is_kept_twice = raw["tie_word_embeddings"] and embedding >= MIN_PACKED_ELEMENTS
+    assert num_plain + num_packed == num_all + (embedding if is_kept_twice else 0)
 
 
 def make_engine() -> Engine:

@@ -84,6 +84,7 @@ def test_installed_recipes_are_listed_and_printed_anywhere(installed: Path, tmp_
     assert printed == (ROOT / "recipes" / "times-tables.toml").read_text()
 
 
+@pytest.mark.slow
 def test_a_shipped_recipe_trains_anywhere(installed: Path, tmp_path: Path) -> None:
     train = [installed / "freerun", "train", "times-tables"]
     without_model = run(*train, "--dry-run", cwd=tmp_path)

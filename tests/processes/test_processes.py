@@ -122,7 +122,7 @@ def test_a_successor_does_not_quote_its_predecessors_log(tmp_path: Path) -> None
 def test_a_message_of_the_wrong_type_from_the_child_is_an_error(tmp_path: Path) -> None:
     async def act(child: Child[Did]) -> None:
         child.send(Do("garbage"))
-        with pytest.raises(WorkerError, match=r"none of the expected: .*nonsense"):
+        with pytest.raises(WorkerError, match=r"unexpected message of .*nonsense"):
             await child.receive()
 
     with_child(tmp_path, act)
@@ -133,7 +133,7 @@ def test_a_message_of_the_wrong_type_to_the_child_ends_it_with_the_reason(tmp_pa
         child.send(Unknown())
         assert await child.receive() is None
         await child.wait(PATIENCE_SECONDS)
-        assert "none of the expected" in child.describe_end()
+        assert "received an unexpected message" in child.describe_end()
 
     with_child(tmp_path, act)
 

@@ -20,12 +20,14 @@ from freerun.cli.main import main
 from freerun.cli.report_table import as_table, print_table
 from freerun.errors import FreerunError
 from freerun.events.events import AnyEvent, RunStarted, WeightsLoaded
-from freerun.events.reader import EvalRow, RunSummary
-from freerun.reports.compare import read_groups, summarise, write_comparison
+from freerun.events.pass_at_k import Estimate
+from freerun.events.reader import RunSummary
+from freerun.events.schema import EvalRow
+from freerun.reports.compare import read_groups, write_comparison
 from freerun.reports.curves import bin_size_for, mean_curve
 from freerun.reports.drawing import draw_comparison
-from freerun.reports.grouping import group_runs
-from freerun.reports.intervals import Estimate, t_interval
+from freerun.reports.groups import group_runs, summarise
+from freerun.reports.intervals import t_interval
 from freerun.reports.record import Point, RunRecord, find_start_ups, read_run
 from freerun.reports.tables import markdown
 
@@ -76,7 +78,7 @@ def test_runs_that_differ_in_seed_and_name_are_one_group_named_by_what_sets_it_a
             record("c", run__seed=1, buffer__max_staleness=8, objective__correction="none"),
         ]
     )
-    assert [(group.label, group.num_seeds) for group in groups] == [
+    assert [(group.label, len(group.by_seed)) for group in groups] == [
         ("buffer.max_staleness=8", 2),
         ("buffer.max_staleness=0", 1),
     ]
@@ -129,6 +131,7 @@ def test_training_time_leaves_out_the_start_of_every_session_that_counts() -> No
     assert find_start_ups(again) == [(0, 5), (50, 57)]
 
 
+@pytest.mark.slow
 def test_a_synchronous_run_is_not_slow_because_it_waits_for_its_evaluations(runs: list[Path]) -> None:
     asynchronous, synchronous = read_run(runs[0]), read_run(runs[2])
     assert len(asynchronous.pauses) == 1
@@ -137,8 +140,8 @@ def test_a_synchronous_run_is_not_slow_because_it_waits_for_its_evaluations(runs
     assert len(evaluations) == len([row for row in synchronous.evals if row.version in waits])
     paused = sum(end - begin for begin, end in evaluations)
     assert 0 < paused <= sum(waits.values())
-    assert synchronous.numbers().seconds == pytest.approx(
-        asynchronous.numbers().seconds
+    assert synchronous.numbers["seconds"] == pytest.approx(
+        asynchronous.numbers["seconds"]
         - sum(end - begin for begin, end in evaluations if end <= synchronous.steps[-1].seconds)
     )
 
@@ -151,11 +154,11 @@ def test_the_curves_of_a_run_are_what_its_store_holds(runs: list[Path]) -> None:
     seconds = [point.seconds for point in rewards]
     assert 0 < seconds[0] < seconds[-1] < run.steps[-1].seconds
     assert run.series("held_out_accuracy")[0].seconds == 0.0
-    numbers = run.numbers()
-    assert numbers.tokens_per_second == pytest.approx(rewards[-1].trained_tokens / seconds[-1])
+    numbers = run.numbers
+    assert numbers["tokens_per_second"] == pytest.approx(rewards[-1].trained_tokens / seconds[-1])
     counts = [staleness for step in run.steps for staleness in step.staleness_counts]
-    assert numbers.staleness_max == max(counts)
-    assert numbers.final_accuracy == run.evals[-1].accuracy
+    assert numbers["staleness_max"] == max(counts)
+    assert numbers["final_accuracy"] == run.evals[-1].accuracy
 
 
 def test_compare_writes_a_table_a_figure_and_every_number(
@@ -183,32 +186,49 @@ def test_compare_writes_a_table_a_figure_and_every_number(
 
 
 def test_the_interval_is_over_seeds_if_there_are_some_and_over_prompts_if_not(runs: list[Path]) -> None:
-    two, one = map(summarise, read_groups(runs))
+    two, one = summarise(read_groups(runs))
     assert (two.interval_over, one.interval_over) == ("2 seeds", "4 prompts")
-    assert two.final_accuracy.low == two.final_accuracy.high == two.final_accuracy.mean
+    assert two["final_accuracy"].low == two["final_accuracy"].high == two["final_accuracy"].value
     last = read_run(runs[2]).evals[-1]
-    assert (one.final_accuracy.low, one.final_accuracy.high) == (last.accuracy_low, last.accuracy_high)
-    assert one.final_accuracy.low < one.final_accuracy.high
+    assert (one["final_accuracy"].low, one["final_accuracy"].high) == (last.accuracy_low, last.accuracy_high)
+    assert one["final_accuracy"].low < one["final_accuracy"].high
+
+
+def evaluated(name: str, seed: int, *accuracies: float, **config: object) -> RunRecord:
+    """A run that only evaluated."""
+    rows = [
+        EvalRow(version=version, seconds=0.0, accuracy=accuracy, accuracy_low=accuracy - 0.25,
+                accuracy_high=accuracy + 0.125, num_prompts=9, num_samples=1, num_failed=0, mean_length=1.0)
+        for version, accuracy in enumerate(accuracies)
+    ]  # fmt: skip
+    return replace(record(name, run__seed=seed, **config), evals=rows)
+
+
+def test_groups_are_compared_with_the_first_seed_by_seed() -> None:
+    noise = (0.3, 0.0, -0.2)  # shared by all runs of a seed
+    base = [evaluated(f"a{seed}", seed, 0.5 + noise[seed]) for seed in range(3)]
+    other = [evaluated(f"b{seed}", seed, 0.6 + noise[seed] + 0.001 * seed, train__lr=1.0) for seed in range(3)]
+    first, second = summarise(group_runs([*base, *other]))
+    assert math.isnan(first.difference.value)
+    assert second.difference.value == pytest.approx(0.101)
+    assert second.difference.half_width == pytest.approx(4.303 * 0.001 / 3**0.5, rel=1e-3)
+    assert second["final_accuracy"].half_width > 0.5, "without the pairing the noise of the seeds is all there"
+    _, second = summarise(group_runs([*base[:2], *other[1:]]))
+    assert second.difference.value == pytest.approx(0.101), "one seed in common"
+    assert not second.difference.has_interval
 
 
 def test_a_seed_that_was_run_again_counts_once() -> None:
-    def run(name: str, seed: int, *accuracies: float) -> RunRecord:
-        rows = [
-            EvalRow(version=version, seconds=0.0, accuracy=accuracy, accuracy_low=accuracy - 0.25,
-                    accuracy_high=accuracy + 0.125, num_prompts=9, num_samples=1, num_failed=0, mean_length=1.0)
-            for version, accuracy in enumerate(accuracies)
-        ]  # fmt: skip
-        return replace(record(name, run__seed=seed), evals=rows)
-
+    run = evaluated
     [twice] = group_runs([run("a", 3, 0.0, 0.5), run("b", 3, 0.0, 0.75, math.nan)])
-    summary = summarise(twice)
+    [summary] = summarise([twice])
     assert summary.interval_over == "9 prompts"
-    assert summary.final_accuracy == Estimate(0.625, 0.375, 0.75, 9)
+    assert summary["final_accuracy"] == Estimate(0.625, 0.375, 0.75)
     [three] = group_runs([run("a", 3, 0.0), run("b", 3, 0.5), run("c", 4, 0.75)])
-    assert summarise(three).interval_over == "2 seeds"
-    assert summarise(three).final_accuracy == t_interval([0.25, 0.75])
+    assert summarise([three])[0].interval_over == "2 seeds"
+    assert summarise([three])[0]["final_accuracy"] == t_interval([0.25, 0.75])
     [never] = group_runs([run("a", 3)])
-    assert summarise(never).interval_over == ""
+    assert summarise([never])[0].interval_over == ""
 
 
 def test_accuracy_before_training_is_that_of_version_0_or_unknown() -> None:
@@ -217,7 +237,7 @@ def test_accuracy_before_training_is_that_of_version_0_or_unknown() -> None:
                 num_prompts=9, num_samples=1, num_failed=0, mean_length=1.0)
         for version, accuracy in ((0, math.nan), (2, 0.5))
     ]  # fmt: skip
-    assert math.isnan(replace(record("a"), evals=rows).numbers().first_accuracy)
+    assert math.isnan(replace(record("a"), evals=rows).numbers["first_accuracy"])
 
 
 def test_runs_of_one_seed_are_averaged_before_the_band_is_drawn() -> None:

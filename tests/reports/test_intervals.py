@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from freerun.events.accuracy import percent, percent_within
-from freerun.reports.intervals import Estimate, central_probability, t_interval, t_quantile
-from freerun.reports.tables import accuracy_with_interval, with_interval
+from freerun.events.pass_at_k import Estimate
+from freerun.reports.intervals import central_probability, t_interval, t_quantile
+from freerun.reports.tables import number, points, with_interval
 
 
 def test_quantiles_are_the_closed_forms_of_one_and_two_degrees_of_freedom() -> None:
@@ -38,15 +39,18 @@ def test_the_interval_over_seeds_holds_the_truth_in_95_percent_of_studies() -> N
 
 def test_one_value_has_no_interval_and_what_is_no_number_is_left_out() -> None:
     assert not t_interval([0.5]).has_interval
-    assert t_interval([0.5, math.nan]).num == 1
-    assert t_interval([]).num == 0
+    assert t_interval([0.5, math.nan]).value == 0.5
+    assert not t_interval([0.5, math.nan]).has_interval
+    assert math.isnan(t_interval([]).value)
 
 
 def test_an_estimate_reads_with_its_interval() -> None:
-    assert with_interval(t_interval([0.25, 0.75]), 3) == "0.500 ± 3.177"
-    assert with_interval(t_interval([0.25]), 3) == "0.250"
-    assert with_interval(Estimate(1.0, 0.8389, 1.0, 20), 3) == "1.000 [0.839, 1.000]"
-    assert with_interval(t_interval([]), 3) == "-"
+    assert with_interval(t_interval([0.25, 0.75]), number(3)) == "0.500 ± 3.177"
+    assert with_interval(t_interval([0.25]), number(3)) == "0.250"
+    assert with_interval(Estimate(1.0, 0.8389, 1.0), number(3)) == "1.000 [0.839, 1.000]"
+    assert with_interval(t_interval([]), number(3)) == "-"
+    assert with_interval(Estimate(0.013, -0.002, 0.028), points) == "+1.3 ± 1.5"
+    assert with_interval(Estimate(-0.013, -0.05, 0.028), points) == "-1.3 [-5.0, +2.8]"
 
 
 def test_an_accuracy_has_one_form_everywhere() -> None:
@@ -54,5 +58,5 @@ def test_an_accuracy_has_one_form_everywhere() -> None:
     assert percent(math.nan) == "-"
     assert percent_within(0.225, 0.181, 0.273) == "22.5 % [18.1 %, 27.3 %]"
     assert percent_within(0.225, math.nan, math.nan) == "22.5 %"
-    assert accuracy_with_interval(Estimate(0.225, 0.2, 0.25, 3)) == "22.5 % ± 2.5 %"
-    assert accuracy_with_interval(Estimate(0.225, 0.181, 0.273, 20)) == "22.5 % [18.1 %, 27.3 %]"
+    assert with_interval(Estimate(0.225, 0.2, 0.25), percent) == "22.5 % ± 2.5 %"
+    assert with_interval(Estimate(0.225, 0.181, 0.273), percent) == "22.5 % [18.1 %, 27.3 %]"

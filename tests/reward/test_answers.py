@@ -5,7 +5,7 @@ import pytest
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import DataError
-from freerun.reward.answers import check_answers
+from freerun.reward.graders import check_answers
 from freerun.types import Prompt
 
 ENTRY = '{"question": "2 + 3", "answer": "5", "metadata": {"source_dataset": "chain_sum"}}'
@@ -19,7 +19,7 @@ def prompts(*answers: str) -> list[Prompt]:
 
 
 @pytest.mark.parametrize(
-    ("grader", "good", "bad", "problem"),
+    ("grader", "good", "bad", "complaint"),
     [
         ("number", "it is 1,234.", "none", "the answer 'none' holds no number"),
         ("number", "1/2", "1/0", "the answer '1/0' holds no number"),
@@ -31,11 +31,11 @@ def prompts(*answers: str) -> list[Prompt]:
     ],
 )
 def test_an_answer_that_a_grader_cannot_read_is_named_by_its_key(
-    grader: str, good: str, bad: str, problem: str
+    grader: str, good: str, bad: str, complaint: str
 ) -> None:
     config = RewardConfig(grader=grader)
     check_answers(config, prompts(good, good))
-    with pytest.raises(DataError, match=f'\\Atrain.jsonl:2: the grader ".*" cannot grade it: .*{problem}'):
+    with pytest.raises(DataError, match=f'\\Atrain.jsonl:2: the grader ".*" cannot grade it: .*{complaint}'):
         check_answers(config, prompts(good, bad))
 
 
@@ -44,7 +44,7 @@ def test_the_first_five_are_shown_and_all_are_counted() -> None:
         check_answers(RewardConfig(), prompts("1", *["none"] * 7))
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[0] for line in lines[:5]] == [f"train.jsonl:{n}" for n in range(2, 7)]
-    assert lines[5:] == ["7 of 8 answers cannot be read; mend them or change reward.grader"]
+    assert lines[5:] == ["7 of 8 answers cannot be read; fix them or change reward.grader"]
 
 
 def test_graders_that_can_use_any_text_and_the_users_own_are_not_checked() -> None:

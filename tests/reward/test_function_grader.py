@@ -10,7 +10,7 @@ import pytest
 
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
-from freerun.reward.function_grader import FunctionGrader
+from freerun.reward.user_function import FunctionGrader
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
 
 PROMPT = Prompt(ordinal=0, key="a:1", text="2 + 2 =", answer="4", token_ids=np.array([1], dtype=np.int32))

@@ -22,7 +22,7 @@ from process_table import children_running, is_running
 
 from freerun.errors import WorkerError
 from freerun.reward.pool import GraderPool
-from freerun.types import GradeFailed
+from freerun.types import Doing, GradeFailed
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +238,7 @@ def test_kill_9_from_outside_while_grading_loses_nothing() -> None:
     async def act(pool: GraderPool) -> None:
         grade = asyncio.create_task(ask(pool, "wait for file"))
         await eventually(lambda: is_written("grading.pid"))
-        assert pool.activities() == {"grader-0": "grading times-tables:6*7"}
+        assert pool.activities() == {"grader-0": Doing("grading", "times-tables:6*7")}
         os.kill(pid_in("grading.pid"), signal.SIGKILL)
         Path("go").touch()
         assert await grade == RIGHT

@@ -251,7 +251,7 @@ def test_a_completion_that_the_scorer_cannot_read_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "problem"),
+    ("answer", "complaint"),
     [
         ("42", "is not the JSON of a reasoning_gym entry: TypeError"),
         ("{", "is not the JSON of a reasoning_gym entry: JSONDecodeError"),
@@ -261,8 +261,8 @@ def test_a_completion_that_the_scorer_cannot_read_is_wrong() -> None:
         (entry("two", "prime_factorization"), "ValueError: invalid literal"),
     ],
 )
-def test_reasoning_gym_refuses_an_answer_that_is_no_usable_entry(answer: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+def test_reasoning_gym_refuses_an_answer_that_is_no_usable_entry(answer: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
         judge("reasoning-gym", "5", answer)
 
 
@@ -321,7 +321,7 @@ def test_a_bad_pattern_is_refused_with_its_position() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "problem"),
+    ("source", "complaint"),
     [
         ("", 'has no function "grade"; it has none'),
         ("def judge(**_): return True", 'has no function "grade"; it has judge'),
@@ -334,13 +334,13 @@ def test_a_bad_pattern_is_refused_with_its_position() -> None:
     ],
 )
 def test_an_unusable_users_function_is_a_config_error(
-    source: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = f"unusable_task_{abs(hash(source))}"
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=f'reward.grader: "{module}:grade".*{problem}'):
+    with pytest.raises(ConfigError, match=f'reward.grader: "{module}:grade".*{complaint}'):
         make_graders(RewardConfig(grader=f"{module}:grade"))
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 from sandboxes import RIGHT, WRONG
 
-from freerun.reward.asked_names import asked_names
 from freerun.reward.code import judge
-from freerun.reward.program import PromptCode, program_in, prompt_code
+from freerun.reward.program import PromptCode, asked_names, program_in, prompt_code
 from freerun.sandbox.limits import Limits
 from freerun.sandbox.sandbox import Sandbox
 

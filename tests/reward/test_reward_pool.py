@@ -27,7 +27,7 @@ from tiny_runs import make_run, recipe_of
 from freerun.errors import ConfigError, WorkerError
 from freerun.reward.pool import GraderPool
 from freerun.session.plan import describe_plan
-from freerun.types import GradeFailed, Reward
+from freerun.types import Doing, GradeFailed, Reward
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +181,7 @@ def test_more_grades_than_processes_all_come_back_in_their_place() -> None:
 def test_a_hanging_grade_does_not_hold_up_the_others() -> None:
     async def act(pool: GraderPool) -> None:
         hanging = asyncio.create_task(ask(pool, "wait for file"))
-        await eventually(lambda: "grading times-tables:6*7" in pool.activities().values())
+        await eventually(lambda: Doing("grading", "times-tables:6*7") in pool.activities().values())
         assert await asyncio.gather(*(ask(pool, "right") for _ in range(20))) == [RIGHT] * 20
         assert not hanging.done()
         Path("go").touch()
@@ -232,8 +232,11 @@ def test_closing_while_parts_of_a_grade_wait_is_told_once(caplog: pytest.LogCapt
 
 
 def test_a_pool_that_was_not_started_says_so() -> None:
-    with pytest.raises(WorkerError, match="the grader pool is not started"):
-        asyncio.run(ask(make_pool(), "right"))
+    async def main() -> None:
+        with pytest.raises(WorkerError, match="the grader pool is not started"):
+            await ask(make_pool(), "right")
+
+    asyncio.run(main())
 
 
 def start_pool(**settings: object) -> None:
@@ -241,7 +244,7 @@ def start_pool(**settings: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "error", "problem"),
+    ("source", "error", "complaint"),
     [
         ("import nobody_has_this", ConfigError, "No module named 'nobody_has_this'"),
         ("def judge(**_): return True", ConfigError, 'has no function "grade"; it has judge'),
@@ -250,10 +253,10 @@ def start_pool(**settings: object) -> None:
     ],
 )
 def test_a_grader_that_cannot_start_is_reported_at_once_and_not_tried_again(
-    source: str, error: type[Exception], problem: str
+    source: str, error: type[Exception], complaint: str
 ) -> None:
     Path("broken_task.py").write_text("open('imports', 'a').write('x')\n" + source)
-    with pytest.raises(error, match=problem):
+    with pytest.raises(error, match=complaint):
         start_pool(grader="broken_task:grade")
     assert Path("imports").read_text() == "x"
 

@@ -1,22 +1,23 @@
 """LoRA in real runs: learns, publishes the adapter, resumes to the bit, is evaluated and merged."""
 
-from freerun.events.events import WarmStartProgress
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from tiny_runs import ROOT, Run, assert_exactly_once, make_run
 from transformers import AutoModelForCausalLM
 
+from freerun.events.events import SftStep
 from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 
 LORA = ("--lora.rank", "4", "--lora.alpha", "8", "--train.lr", "3e-2")
-WARM_START = ("--warm_start.num_steps", "8", "--warm_start.batch_size", "16", "--warm_start.lr", "0.03")
+SFT = ("--sft.num_steps", "8", "--sft.batch_size", "16", "--sft.lr", "0.03", "--sft.warmup_steps", "20")
 SYNCHRONOUS = (*LORA, "--eval.every_steps", "100", "--buffer.max_staleness", "0", "--train.num_threads", "1")
 
 
@@ -33,14 +34,15 @@ def freerun(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_an_asynchronous_lora_run_learns_and_its_adapter_is_evaluated_and_merged(tmp_path: Path) -> None:
-    run = Run(make_run(tmp_path), *LORA, *WARM_START, "--train.num_steps", "20", "--buffer.max_staleness", "2")
+    run = Run(make_run(tmp_path), *LORA, *SFT, "--train.num_steps", "20", "--buffer.max_staleness", "2")
     assert run.wait() == 0, run.output
     assert_exactly_once(run, num_steps=20)
     steps = run.reader().steps()
-    warm_losses = [e.loss for e in run.reader().events("warm_start") if isinstance(e, WarmStartProgress)]
-    assert len(warm_losses) == 8
-    assert warm_losses[-1] < warm_losses[0]
+    losses = [e.loss for e in run.reader().events("sft_step") if isinstance(e, SftStep) and e.loss is not None]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0]
     first, last = ([s.metrics["reward"] for s in part] for part in (steps[:4], steps[-4:]))
     assert sum(last) > sum(first)
     divergences = [s.metrics["engine_trainer_kl"] for s in steps if "engine_trainer_kl" in s.metrics]
@@ -67,6 +69,7 @@ def test_an_asynchronous_lora_run_learns_and_its_adapter_is_evaluated_and_merged
     assert not torch.allclose(untrained, ours, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_an_interrupted_and_resumed_lora_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     whole = make_run(tmp_path / "whole")
     run = Run(whole, *SYNCHRONOUS, "--train.num_steps", "4")

@@ -1,4 +1,4 @@
-"""Objectives that keep something beside the policy, in real runs: a critic and a reference survive a resume."""
+"""Objectives in real runs: a critic and a reference survive a resume, a user's functions train."""
 
 import shutil
 from pathlib import Path
@@ -30,6 +30,7 @@ def state_after(path: Path, version: int) -> dict[str, Tensor]:
     return weights | load_file(directory / "optimizer.safetensors")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_a_critic_and_a_reference_is_the_uninterrupted_one(tmp_path: Path) -> None:
     whole, parts = make_run(tmp_path / "whole"), make_run(tmp_path / "parts")
     run = train(whole, *SETTINGS, *OBJECTIVE, "--train.num_steps", "3")
@@ -53,9 +54,10 @@ def test_a_resumed_run_with_a_critic_and_a_reference_is_the_uninterrupted_one(tm
         pass
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_policy_after_the_warm_start(tmp_path: Path) -> None:
     path = make_run(tmp_path)
-    run = train(path, *SETTINGS, *OBJECTIVE, "--train.num_steps", "2", "--warm_start.num_steps", "2")
+    run = train(path, *SETTINGS, *OBJECTIVE, "--train.num_steps", "2", "--sft.num_steps", "2")
     divergence = [step.metrics["reference_kl"] for step in run.reader().steps()]
     assert divergence[0] == 0
     assert divergence[1] > 0
@@ -63,12 +65,33 @@ def test_the_reference_is_the_policy_after_the_warm_start(tmp_path: Path) -> Non
     assert not torch.equal(model.embedding.weight, reference.embedding.weight)
 
 
+@pytest.mark.slow
 def test_an_adapters_reference_is_an_adapter_and_survives_a_resume(tmp_path: Path) -> None:
     path = make_run(tmp_path)
-    settings = (*SETTINGS, "--lora.rank", "4", "--objective.kl_coefficient", "0.05", "--warm_start.num_steps", "2")
+    settings = (*SETTINGS, "--lora.rank", "4", "--objective.kl_coefficient", "0.05", "--sft.num_steps", "2")
     train(path, *settings, "--train.num_steps", "1")
     assert (path.parent / "runs/tiny/reference/adapter_config.json").is_file()
     run = train(path, "--resume", "--train.num_steps", "2")
     divergence = [step.metrics["reference_kl"] for step in run.reader().steps()]
     assert abs(divergence[0]) < 1e-6  # the reference is merged, which rounds differently
     assert divergence[1] > divergence[0]
+
+
+@pytest.mark.slow
+def test_a_run_with_a_users_advantage_and_clip_is_the_run_with_the_built_in_ones_they_repeat(
+    tmp_path: Path,
+) -> None:
+    own, built_in = make_run(tmp_path / "own"), make_run(tmp_path / "built-in")
+    names = [f"--objective.{axis}=tests.support.own_objective:{axis}" for axis in ("advantage", "clip")]
+    train(own, *SETTINGS, *names, "--train.num_steps", "2", "--train.num_threads", "1")
+    train(built_in, *SETTINGS, "--train.num_steps", "2", "--train.num_threads", "1")
+    actual, expected = state_after(own, 2), state_after(built_in, 2)
+    assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_users_function_that_is_not_there_ends_the_run_before_it_starts(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), *SETTINGS, "--objective.clip", "tests.support.own_objective:soft_clip")
+    assert run.wait() == 1
+    assert 'config: objective.clip: "tests.support.own_objective:soft_clip"' in run.output.replace("\n", " ")
+    assert 'has no function "soft_clip"; it has ' in " ".join(run.output.split())
+    assert not run.reader().steps()

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from tiny_runs import Run, are_gone, assert_exactly_once, make_run
 
@@ -11,6 +12,7 @@ from freerun.model.checkpoint import load_model
 RANKS = ("--train.num_ranks", "2")
 
 
+@pytest.mark.slow
 def test_a_killed_rank_stops_the_run_by_name_and_fewer_ranks_resume_it(tmp_path: Path) -> None:
     recipe = make_run(tmp_path)
     run = Run(
@@ -35,6 +37,7 @@ def test_a_killed_rank_stops_the_run_by_name_and_fewer_ranks_resume_it(tmp_path:
     assert max(staleness) <= 4
 
 
+@pytest.mark.slow
 def test_the_same_synchronous_run_on_two_ranks_twice_has_the_same_bits(tmp_path: Path) -> None:
     weights = []
     for name in ("one", "other"):
@@ -44,7 +47,7 @@ def test_the_same_synchronous_run_on_two_ranks_twice_has_the_same_bits(tmp_path:
             "--train.num_steps=2",
             "--buffer.max_staleness=0",
             "--objective.kl_coefficient=0.1",
-            "--warm_start.num_steps=2",
+            "--sft.num_steps=2",
             "--eval.every_steps=100",
         )
         assert run.wait() == 0, run.output

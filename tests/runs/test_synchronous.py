@@ -15,7 +15,7 @@ from torch import Tensor
 
 from freerun.config.recipe import Recipe
 from freerun.data.source import PromptSource
-from freerun.data.tasks import load_problems
+from freerun.data.tasks import load_prompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.model.checkpoint import load_model
@@ -34,7 +34,7 @@ class PlainLoop:
         directory = Path(recipe.model.path)
         self.tokenizer = Tokenizer.load(directory)
         self.source = PromptSource(
-            load_problems(recipe.data), self.tokenizer, config=recipe.data, seed=recipe.run.seed
+            load_prompts(recipe.data), self.tokenizer, config=recipe.data, seed=recipe.run.seed
         )
         self.engine = Engine(
             load_model(directory),
@@ -138,6 +138,7 @@ def test_a_run_with_max_staleness_zero_is_the_plain_synchronous_loop(tmp_path: P
         assert plain.source.cursor > len(expected), "no group was filtered: the test shows nothing"
 
 
+@pytest.mark.slow
 def test_an_interrupted_and_resumed_synchronous_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     whole = make_run(tmp_path / "whole")
     run = Run(whole, *SYNCHRONOUS)
@@ -161,6 +162,7 @@ def test_an_interrupted_and_resumed_synchronous_run_is_the_uninterrupted_one(tmp
             assert np.array_equal(mine.logprobs, reference.logprobs)
 
 
+@pytest.mark.slow
 def test_the_same_synchronous_run_twice_has_the_same_bits(tmp_path: Path) -> None:
     paths = [make_run(tmp_path / name) for name in ("one", "other")]
     overrides = (*SYNCHRONOUS, "--train.num_steps", "4")

@@ -36,15 +36,15 @@ def test_an_asynchronous_run_learns_stays_within_its_bound_and_leaves_a_model(tm
     for trajectory in reader.trajectories(20):
         assert sum(span.num_tokens for span in trajectory.spans) == len(trajectory.token_ids)
 
-    # Each evaluation that was due is of exactly its version, problem by problem, or skipped because one still ran.
+    # Each evaluation that was due is of exactly its version, prompt by prompt, or skipped because one still ran.
     evals = reader.evals()
     skipped = [event for event in reader.events("eval_skipped") if isinstance(event, EvalSkipped)]
     assert sorted([e.version for e in evals] + [e.version for e in skipped]) == [0, 4, 8, 12, 16, 20]
     assert all("still runs" in event.reason for event in skipped), "versions that were lost or mixed"
     for row in evals:
-        problems = reader.eval_problems(row.version)
-        assert [problem.ordinal for problem in problems] == [-1, -2, -3, -4]
-        assert abs(row.accuracy - sum(p.num_correct / p.num_samples for p in problems) / 4) < 1e-9
+        prompts = reader.eval_prompts(row.version)
+        assert [prompt.ordinal for prompt in prompts] == [-1, -2, -3, -4]
+        assert abs(row.accuracy - sum(p.num_correct / p.num_samples for p in prompts) / 4) < 1e-9
         assert row.accuracy_low <= row.accuracy <= row.accuracy_high
 
     directory = tmp_path / "runs" / "tiny" / "checkpoints" / "step-20" / "model"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from code_problems import canonical_problems, data_directory
+from code_tasks import canonical_tasks, data_directory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process_table import children_running
@@ -21,10 +21,9 @@ from sandboxes import RIGHT, TESTS, WRONG, descendants, left_behind, verdict_on
 from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, SandboxError
 from freerun.processes.local import LocalLauncher
-from freerun.reward.code import judge
+from freerun.reward.code import check_absences, judge
 from freerun.reward.pool import GraderPool
 from freerun.sandbox import plain
-from freerun.sandbox.features import check_allowed_absences
 from freerun.sandbox.limits import Limits
 from freerun.sandbox.sandbox import Sandbox
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Reward, Span
@@ -42,13 +41,13 @@ def test_canonical_solutions_pass(sandbox: Sandbox) -> None:
     directory = data_directory()
     if directory is None:
         pytest.skip("HumanEval and MBPP are not here: set FREERUN_DATA to the directory that holds them")
-    sample = canonical_problems(directory)[::10]
+    sample = canonical_tasks(directory)[::10]
     wrong = {p.key: judge(sandbox, p.prompt, p.completion, p.answer).reason for p in sample}
     assert {key: reason for key, reason in wrong.items() if reason} == {}
     assert len(sample) == 60
 
 
-OWN_PROBLEMS = {
+OWN_TASKS = {
     "a function": (RIGHT, TESTS),
     "a function with the name of a built-in": ("def sum(a, b):\n    return a * b", "assert sum(2, 3) == 6"),
     "several functions": (
@@ -92,7 +91,7 @@ OWN_PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize(("program", "tests"), OWN_PROBLEMS.values(), ids=OWN_PROBLEMS)
+@pytest.mark.parametrize(("program", "tests"), OWN_TASKS.values(), ids=OWN_TASKS)
 def test_a_right_program_passes(sandbox: Sandbox, program: str, tests: str) -> None:
     verdict = verdict_on(sandbox, program, tests)
     assert verdict.passed, verdict.reason
@@ -124,10 +123,10 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize(("tests", "problem"), UNUSABLE.values(), ids=UNUSABLE)
-def test_tests_that_no_program_could_pass_are_no_grade(sandbox: Sandbox, tests: str, problem: str) -> None:
+@pytest.mark.parametrize(("tests", "complaint"), UNUSABLE.values(), ids=UNUSABLE)
+def test_tests_that_no_program_could_pass_are_no_grade(sandbox: Sandbox, tests: str, complaint: str) -> None:
     for program in (RIGHT, WRONG, "import os; os._exit(0)"):
-        with pytest.raises(ValueError, match=f"cannot be run, whatever the program.*{problem}"):
+        with pytest.raises(ValueError, match=f"cannot be run with any program.*{complaint}"):
             verdict_on(sandbox, program, tests)
 
 
@@ -208,6 +207,7 @@ def test_a_program_that_cannot_be_locked_up_is_an_error() -> None:
 LACKING = """
 import ctypes, struct, sys
 from freerun.errors import ConfigError
+from freerun.reward.code import prove
 from freerun.sandbox import seccomp, syscalls
 from freerun.sandbox.sandbox import Examination, Sandbox
 number, feature = int(sys.argv[1]), sys.argv[2]
@@ -215,7 +215,7 @@ code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50000 | 38), (6, 0, 0
 syscalls.forbid_new_privileges()
 seccomp.install(b"".join(struct.pack("=HBBI", *instruction) for instruction in code))
 try:
-    Sandbox().start()
+    prove(Sandbox())
 except ConfigError as error:
     print(error)
 sandbox = Sandbox(without=[feature])
@@ -273,7 +273,7 @@ LACKS = [(272, "namespaces", "no-fork"), (444, "landlock", "a-fork"), (317, "sec
 @pytest.mark.parametrize(("number", "feature", "fork"), LACKS)
 def test_a_kernel_that_lacks_a_feature_is_refused_by_name(number: int, feature: str, fork: str) -> None:
     refusal, *rest = run_lacking(number, feature)
-    assert refusal.startswith(f"the sandbox of the code grader needs {feature}, which this machine refuses")
+    assert refusal.startswith(f"the sandbox needs {feature}, which this machine refuses")
     assert f'reward.sandbox_without = ["{feature}"]' in refusal
     assert rest[:3] == ["True", "False", f"['no-file', '{fork}']"]
 
@@ -297,9 +297,9 @@ def test_out_of_memory_the_kernel_takes_the_sandbox_first(sandbox: Sandbox) -> N
 
 def test_a_sandbox_without_walls_is_no_sandbox() -> None:
     with pytest.raises(ConfigError, match="keep one"):
-        check_allowed_absences(["namespaces", "landlock"])
+        check_absences(RewardConfig(sandbox_without=("namespaces", "landlock")))
     with pytest.raises(ConfigError, match='names "selinux"; the sandbox knows namespaces, landlock, seccomp'):
-        check_allowed_absences(["selinux"])
+        check_absences(RewardConfig(sandbox_without=("selinux",)))
     with pytest.raises(ConfigError, match=r"must be at least 1.0 s less than reward.timeout_seconds = 10"):
         RewardConfig(grader="code", code_seconds=9.5, timeout_seconds=10)
 

@@ -19,6 +19,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.getuid() != 0, reason="the tests run as a normal user already; only root can become another"
 )

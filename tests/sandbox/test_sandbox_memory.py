@@ -131,6 +131,7 @@ def test_a_program_leaves_nothing_for_a_later_one(sandbox: Sandbox, name: str) -
     assert before.status == 0, before.output
 
 
+@pytest.mark.slow
 def test_a_program_leaves_nothing_for_one_that_runs_at_the_same_time(sandbox: Sandbox) -> None:
     before = seen_by(sandbox)
     holds = Sandbox(Limits(seconds=4))

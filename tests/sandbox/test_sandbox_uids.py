@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from freerun.sandbox.uids import FIRST_UID, _chosen_from
+from freerun.sandbox.home import FIRST_UID, _chosen_from
 
 IN_SMALL_CONTAINER = """
 import os

@@ -58,6 +58,7 @@ def test_nothing_is_lent_while_a_busy_rollout_worker_sits_on_the_trainers_core()
     assert offers == [(0, 1), (1,)]
 
 
+@pytest.mark.slow
 def test_a_synchronous_run_trains_on_the_engines_core_and_gives_it_back(tmp_path: Path) -> None:
     """With `max_staleness` 0 an engine stands still in a step, but for the evaluation of version 0."""
     if len(os.sched_getaffinity(0)) < 2:

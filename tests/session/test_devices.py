@@ -30,10 +30,10 @@ from freerun.session.plan import describe_plan
 from freerun.session.train import run_training
 from freerun.trainer.ranks import SingleRank, snapshot
 from freerun.trainer.supervised import SupervisedTrainer
-from freerun.types import Demonstration
+from freerun.types import Demonstration, Publication
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 
 torch.set_num_threads(1)
 has_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -103,30 +103,28 @@ def test_the_plan_shows_device_dtype_cores_and_memory_by_dtype(tmp_path: Path) -
     assert "rollout-0: 16 slots, float32 on cpu, " in plan
     assert "trainer: float32 on cpu, " in plan
     assert f"trainer about {num_parameters * 16 / 1e6:.1f} MB (weights, gradients, moments), two" in plan
-    assert "memory: KV cache up to 1.3 MB per rollout worker" in plan, "weights are read in place"
+    rollout = f"memory of each rollout worker: packed weights at most {num_parameters * 4 / 1e6:.1f} MB, "
+    evaluating = f"weights while evaluating {num_parameters * 4 / 1e6:.1f} MB, KV cache up to 1.3 MB"
+    assert rollout + evaluating in plan, "weights are read in place"
     assert "bfloat16" not in plan
     plan = describe_plan(recipe_of(path, "--engine.dtype", "bfloat16", "--train.dtype", "bfloat16"))
     assert "rollout-0: 16 slots, bfloat16 on cpu, " in plan
     assert f"trainer about {num_parameters * 18 / 1e6:.1f} MB (weights, gradients, moments in float32, " in plan
-    assert f"memory: {num_parameters * 2 / 1e6:.1f} MB of weights and KV cache up to 0.7 MB per" in plan
+    assert f"memory of each rollout worker: weights {num_parameters * 2 / 1e6:.1f} MB, weights while" in plan
+    assert "KV cache up to 0.7 MB" in plan
     assert 'warning: engine.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
     assert 'warning: train.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
 
 
-@has_no_gpu
-def test_the_plan_counts_the_packed_copies_of_large_matrices(tmp_path: Path) -> None:
+def test_an_engine_that_evaluates_beside_an_adapter_keeps_only_the_adapter_twice(tmp_path: Path) -> None:
     path = make_run(tmp_path, hidden_size=512, num_layers=1, intermediate_size=320)
-    trained = count_parameters(tmp_path / "model") * 4
-    # q, k, v and o, then gate and up: the rows of half as many keys and values as queries; down is too small.
-    packed = (512 + 2 * 256 + 512 + 2 * 320) * 512 * 4
-    held = f"memory: {packed / 1e6:.1f} MB of packed weights and KV cache up to 1.3 MB per rollout worker; "
-    evaluating = f"while evaluating {trained / 1e6:.1f} MB more"  # what is packed stays packed
-    assert held + evaluating in describe_plan(recipe_of(path))
-    assert "packed" not in describe_plan(recipe_of(path, "--engine.dtype", "bfloat16"))
-    with_adapter = describe_plan(recipe_of(path, "--lora.rank", "64", "--lora.targets", "o_proj"))
-    assert f"{packed / 1e6:.1f} MB of packed weights and KV cache" in with_adapter
-    trained = 64 * (512 + 512) * 4
-    assert f"while evaluating {trained / 1e6:.1f} MB more" in with_adapter, "the packed base is shared"
+    recipe = recipe_of(path, "--lora.rank", "64", "--lora.targets", "o_proj")
+    base, adapter = count_parameters(tmp_path / "model") * 4, 64 * (512 + 512) * 4
+    line = describe_memory(recipe, tmp_path / "model", engine_device="cpu")[-1]
+    assert f"weights {base / 1e6:.1f} MB, packed weights at most {base / 1e6:.1f} MB, " in line
+    assert f"weights while evaluating {adapter / 1e6:.1f} MB" in line, "the packed base is shared"
+    in_half = recipe_of(path, "--engine.dtype", "bfloat16")
+    assert "packed" not in describe_memory(in_half, tmp_path / "model", engine_device="cpu")[-1]
 
 
 def test_a_trainer_on_a_gpu_borrows_no_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +139,16 @@ def test_a_trainer_on_a_gpu_borrows_no_cores(tmp_path: Path, monkeypatch: pytest
 def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be_used(tmp_path: Path) -> None:
     path = make_run(tmp_path, hidden_size=256, intermediate_size=256)
     recipe = recipe_of(path, "--engine.cache_tokens", "64")
-    assert (
-        "memory: KV cache up to 0.1 MB per" in describe_memory(recipe, tmp_path / "model", engine_device="cpu")[-1]
-    )
+    on_cpu = describe_memory(recipe, tmp_path / "model", engine_device="cpu")[-1]
+    assert on_cpu.endswith("KV cache up to 0.1 MB")
     on_gpu = describe_memory(recipe, tmp_path / "model", engine_device="cuda:0")[-1]
-    assert "MB of weights and KV cache up to 1.3 MB per" in on_gpu
+    assert on_gpu.startswith("memory of each rollout worker: weights ")
+    assert on_gpu.endswith("KV cache up to 1.3 MB")
     vllm = recipe_of(path, "--engine.cache_tokens", "64", "--engine.backend", "vllm", "--lora.rank", "2")
     lines = describe_memory(vllm, tmp_path / "model", engine_device="cuda:0")
     size = count_parameters(tmp_path / "model") * 4
-    assert f"memory: {size / 1e6:.1f} MB of weights and KV cache up to 0.1 MB per" in lines[-1]
-    assert lines[-1].endswith(f"; {2 * size / 1e6:.1f} MB more to merge the adapter")
+    held = f"weights {size / 1e6:.1f} MB, merging the adapter {2 * size / 1e6:.1f} MB, KV cache up to 0.1 MB"
+    assert lines[-1] == f"memory of each rollout worker: {held}"
 
 
 def test_on_ray_every_worker_has_buffers_of_its_own(tmp_path: Path) -> None:
@@ -239,9 +237,9 @@ def test_supervised_steps_and_publications_leave_the_device_when_they_should() -
     with FakeGPU():
         model = tiny_decoder().to(GPU)
         SupervisedTrainer(model, config()).step(rows, lr=0.01)
-        shared = SharedWeights(create_buffers("test"), WeightLayout(model))
+        shared = SharedMemoryChannel(create_buffers("test"), WeightLayout(model))
         shared.write(1, {name: parameter.detach() for name, parameter in model.named_parameters()})
-        fetched = shared.fetch(1, shared.checksum(1))
+        fetched = shared.fetch(Publication(version=1, checksum=shared.checksum(1)))
         assert {(str(tensor.device), tensor.dtype) for tensor in fetched.values()} == {("cpu", torch.float32)}
 
 

@@ -1,7 +1,5 @@
 """The run directory: one process at a time, refusals without side effects, closed to other users."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re
@@ -40,7 +38,7 @@ def refuse(path: Path, *overrides: str, resume: bool, match: str) -> None:
         pass
 
 
-def start_over_and_over(path: str, barrier: Barrier, results: Queue[tuple[int, str, bool]]) -> None:
+def start_over_and_over(path: str, barrier: Barrier, results: "Queue[tuple[int, str, bool]]") -> None:
     """Start the run of each round at the same moment as the others; say what came of it."""
     for number in range(NUM_ROUNDS):
         recipe = recipe_of(Path(path), "--run.name", f"run-{number}")
@@ -124,6 +122,7 @@ def test_a_run_without_its_optimizer_is_not_resumed_and_says_how_to_go_on(tmp_pa
     refuse(path, resume=True, match=r"keep_optimizer = false.*--model.path .*step-3/model")
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_how_much_disk_it_takes_and_drops_its_optimizer_on_request(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     finished = Run(path, "--train.num_steps", "1", "--checkpoint.keep_optimizer", "false")
@@ -254,6 +253,7 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest
     assert f"{run.path}/log.txt: the log cannot be opened (Is a directory)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_even_be_begun_ends_the_run_with_its_reason_alone(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     with open_run(recipe_of(path), resume=False) as (opened, _):

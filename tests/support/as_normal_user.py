@@ -4,8 +4,6 @@ The interpreter, its virtual environment and the project may be in directories t
 they are mounted again, in a mount namespace of this process alone, where others can reach them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

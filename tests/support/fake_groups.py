@@ -1,13 +1,12 @@
 """Groups and buffers for tests, small and complete: what the wire and the checkpoint carry, they carry."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
 from freerun.buffer.buffer import TrajectoryBuffer
-from freerun.buffer.groups import BufferState, Policy
+from freerun.buffer.groups import BufferState
+from freerun.config.recipe import Policy
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory, decoder_for, encode
 
 POLICIES: tuple[Policy, ...] = ("wait", "drop", "requeue")

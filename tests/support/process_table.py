@@ -1,7 +1,5 @@
 """Which processes run what, as seen in the process table."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

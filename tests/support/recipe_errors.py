@@ -1,7 +1,5 @@
 """The one-line error of a recipe that is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

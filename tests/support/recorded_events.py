@@ -1,7 +1,5 @@
 """Events of a small run, and a store that has recorded them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 from freerun.events.events import (
     AnyEvent,
     EvalFinished,
-    ProblemResult,
+    PromptResult,
     RunFinished,
     RunStarted,
     StepFinished,
@@ -71,12 +69,12 @@ def write(directory: Path, *events: AnyEvent) -> None:
             store(event)
 
 
-def an_eval_with_problems(version: int, num_correct: int = 1) -> EvalFinished:
+def an_eval_with_prompts(version: int, num_correct: int = 1) -> EvalFinished:
     group = make_group(-1, oldest=0)
-    problem = ProblemResult(
+    prompt = PromptResult(
         ordinal=-1, key="k", num_samples=2, num_correct=num_correct, mean_reward=0.5, mean_length=3.0
     )
-    failed = ProblemResult(
+    failed = PromptResult(
         ordinal=-2,
         key="l",
         num_samples=0,
@@ -85,4 +83,4 @@ def an_eval_with_problems(version: int, num_correct: int = 1) -> EvalFinished:
         mean_length=math.nan,
         failure="no\ud800",
     )
-    return msgspec.structs.replace(an_eval(version), problems=(problem, failed), groups=(group.trajectories,))
+    return msgspec.structs.replace(an_eval(version), prompts=(prompt, failed), groups=(group.trajectories,))

@@ -1,7 +1,5 @@
 """What the tests of the sandbox share: a right and a wrong answer to one question, and a look for left-overs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -11,7 +11,7 @@ from training_batches import CONFIG, MAX_COMPLETION_TOKENS, OBJECTIVE, TEMPERATU
 
 from freerun.config.lora import LoraConfig
 from freerun.model.tiny import make_tiny
-from freerun.weights.buffers import create_buffers
+from freerun.weights.buffers import create_buffers, shared_route
 from freerun.workers.messages import StartTrainer, ToTrainer, TrainStep
 from freerun.workers.train_worker import TrainWorker
 
@@ -27,7 +27,6 @@ class ScriptedParent:
     num_threads = 1
 
     def __init__(self, *commands: ToTrainer) -> None:
-        self.weight_buffers = create_buffers("borrowed")
         self.sent: list[Any] = []
         self.num_looks = 0
         self._commands: Iterator[ToTrainer] = iter(commands)
@@ -68,6 +67,7 @@ def serve(directory: Path, *commands: ToTrainer, **start: Any) -> ScriptedParent
         "optimizer_file": "",
         "reference_directory": "",
         "borrows_cores": True,
+        "weights": shared_route(create_buffers("borrowed")),
     }
     parent = ScriptedParent(*commands)
     with pytest.raises(EOFError):

@@ -34,12 +34,12 @@ from freerun.types import (
     Trajectory,
 )
 
-NUM_PROBLEMS = 7
+NUM_PROMPTS = 7
 TIMES_TABLES = DataConfig(task="times-tables")
 
 
 class CountingSource:
-    """Prompts that are nothing but their ordinal; a few problems come again and again."""
+    """Prompts that are nothing but their ordinal; a few prompts come again and again."""
 
     fingerprint = "same data"
 
@@ -48,7 +48,7 @@ class CountingSource:
 
     def at(self, ordinal: int) -> Prompt:
         ids = np.array([1], dtype=np.int32)
-        return Prompt(ordinal=ordinal, key=str(ordinal % NUM_PROBLEMS), text="", answer="", token_ids=ids)
+        return Prompt(ordinal=ordinal, key=str(ordinal % NUM_PROMPTS), text="", answer="", token_ids=ids)
 
     def take(self) -> Prompt:
         self.cursor += 1

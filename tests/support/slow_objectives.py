@@ -288,7 +288,7 @@ class SlowTrainer:
         self.adamw = torch.optim.AdamW(
             parameters,
             lr=train.lr,
-            betas=(train.beta1, train.beta2),
+            betas=(0.9, 0.95),
             eps=train.adam_eps,
             weight_decay=train.weight_decay,
             foreach=False,

@@ -1,7 +1,5 @@
 """Checkpoints of a run that are whole, made without training."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A few problems, and a tokenizer that knows their characters."""
+"""A few prompts, and a tokenizer that knows their characters."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from freerun.data.tasks import Problem, Problems
+from freerun.data.tasks import TaskPrompt, TaskPrompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.types import Prompt
 
@@ -29,9 +29,9 @@ def make_tokenizer(directory: Path, alphabet: str = ALPHABET) -> Tokenizer:
     return Tokenizer.load(directory)
 
 
-def problems_of(num_training: int, num_held_out: int = 1) -> Problems:
-    made = [Problem(key=str(i), text=f"{'x' * i}?", answer=str(i)) for i in range(num_training + num_held_out)]
-    return Problems(training=tuple(made[:num_training]), held_out=tuple(made[num_training:]))
+def prompts_of(num_training: int, num_held_out: int = 1) -> TaskPrompts:
+    made = [TaskPrompt(key=str(i), text=f"{'x' * i}?", answer=str(i)) for i in range(num_training + num_held_out)]
+    return TaskPrompts(training=tuple(made[:num_training]), held_out=tuple(made[num_training:]))
 
 
 def content(prompt: Prompt) -> tuple[int, str, str, str, list[int]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
+from freerun.trainer.optimizer import BETAS
 from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
 
@@ -120,10 +121,10 @@ def assert_close(first: dict[str, Tensor], second: dict[str, Tensor], tolerance:
 
 
 def first_gradients(trainer: PolicyTrainer) -> dict[str, Tensor]:
-    """What the only update so far was given: AdamW's first moment is then (1 - beta1) times the gradient."""
+    """What the only update so far was given: AdamW's first moment is then (1 - BETAS[0]) times the gradient."""
     prefix = "exp_avg."
     return {
-        name.removeprefix(prefix): moment / (1 - CONFIG.beta1)
+        name.removeprefix(prefix): moment / (1 - BETAS[0])
         for name, moment in trainer.optimizer_state().items()
         if name.startswith(prefix)
     }

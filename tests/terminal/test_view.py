@@ -1,11 +1,10 @@
 """The views and the summary: what a person sees of a run, whatever the model samples."""
 
-from __future__ import annotations
-
 import io
 import random
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,17 @@ from freerun.events.events import (
     GroupFinished,
     RunFinished,
     RunStarted,
+    SftStep,
     StepFinished,
-    WarmStartProgress,
     WeightsLoaded,
     WorkerDied,
 )
 from freerun.events.metrics import RunState
 from freerun.terminal.progress_lines import ProgressLines
 from freerun.terminal.summary import describe
-from freerun.terminal.view import LoggedView, PlainView, TerminalView, make_view
-from freerun.terminal.wording import duration, histogram, printable, sparkline
-from freerun.types import Completion, EngineStats, Group, Prompt, Reward, Span, StepResult, Trajectory
+from freerun.terminal.view import PlainView, RunView, TerminalView, make_view
+from freerun.terminal.wording import describe_doing, duration, histogram, printable, sparkline
+from freerun.types import Completion, Doing, EngineStats, Group, Prompt, Reward, Span, StepResult, Trajectory
 
 HOSTILE = "[red]56[/red] :smile: \x1b[2J\x1b]0;owned\x07\u202egnp\x00\n[link=http://x]\x9b31mlast"
 
@@ -78,9 +77,9 @@ def a_run(num_steps: int = 12, text: str = " 56\n") -> list[AnyEvent]:
             version=0,
             max_staleness=4,
         ),
-        Activity(seconds=0.1, worker="trainer", doing="starting"),
-        Activity(seconds=0.1, worker="rollout-0", doing="starting"),
-        WarmStartProgress(seconds=0.2, step=10, num_steps=50, loss=1.25),
+        Activity(seconds=0.1, worker="trainer", doing=Doing("starting")),
+        Activity(seconds=0.1, worker="rollout-0", doing=Doing("starting")),
+        SftStep(seconds=0.2, step=10, num_steps=50, loss=1.25, held_out_loss=1.5, lr=1e-3, num_tokens=9),
         EvalFinished(
             seconds=0.5,
             version=0,
@@ -121,9 +120,9 @@ def a_run(num_steps: int = 12, text: str = " 56\n") -> list[AnyEvent]:
         ),
         CheckpointSaved(seconds=end, version=10, directory="runs/times-tables/checkpoints/10"),
         GroupFinished(seconds=end, ordinal=99, outcome="failed", reason="grader-0 timed out after 10 s"),
-        Activity(seconds=end, worker="controller", doing="waiting for rollouts 12, 14"),
-        Activity(seconds=end, worker="rollout-0", doing="generating"),
-        Activity(seconds=end, worker="trainer", doing="training"),
+        Activity(seconds=end, worker="controller", doing=Doing("waiting", "rollouts 12, 14")),
+        Activity(seconds=end, worker="rollout-0", doing=Doing("generating")),
+        Activity(seconds=end, worker="trainer", doing=Doing("training")),
     ]
 
 
@@ -202,7 +201,7 @@ def test_the_live_view_survives_every_prefix_of_a_run() -> None:
 
 def test_many_workers_are_cut_with_a_count() -> None:
     workers: list[AnyEvent] = [
-        Activity(seconds=1.0, worker=f"rollout-{i:02}", doing="generating") for i in range(40)
+        Activity(seconds=1.0, worker=f"rollout-{i:02}", doing=Doing("generating")) for i in range(40)
     ]
     shown = picture([*a_run(), *workers], height=30)
     assert "more" in shown
@@ -328,11 +327,10 @@ def test_everything_printed_is_kept_in_a_file_that_grows_with_every_session(tmp_
     for _ in range(2):
         with (
             (tmp_path / "log.txt").open("ab", buffering=0) as file,
-            LoggedView(make_view(a_console()), file) as view,
+            closing(RunView(make_view(a_console()), file, directory=tmp_path)) as view,
         ):
             for event in [*a_run(), an_end()]:
                 view(event)
-            view.say(describe(view.state))
     log = (tmp_path / "log.txt").read_text()
     assert log.count("step 12/60  reward 0.80") == 2
     assert log.count("next       freerun eval runs/times-tables") == 2
@@ -341,11 +339,12 @@ def test_everything_printed_is_kept_in_a_file_that_grows_with_every_session(tmp_
 
 def test_a_log_on_a_full_disk_is_no_reason_to_end() -> None:
     console = a_console()
-    with open("/dev/full", "ab", buffering=0) as file, LoggedView(make_view(console), file) as view:
-        for event in a_run():
+    file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115 - the view closes it
+    with closing(RunView(make_view(console), file, directory=Path("nowhere"))) as view:
+        for event in [*a_run(), an_end()]:
             view(event)
-        view.say("done")
     assert view.state.version == 12
+    assert "outcome    finished" in console.export_text()
 
 
 def test_work_without_a_terminal_says_now_and_then_how_far_it_is() -> None:
@@ -363,12 +362,13 @@ def test_work_without_a_terminal_says_now_and_then_how_far_it_is() -> None:
 
 def test_a_pipe_gets_lines_and_a_terminal_gets_the_live_view() -> None:
     assert isinstance(make_view(Console(file=io.StringIO())), PlainView)
-    assert isinstance(make_view(a_console()), TerminalView)
+    with closing(make_view(a_console())) as view:
+        assert isinstance(view, TerminalView)
 
 
 def test_the_live_view_draws_by_itself_while_events_come() -> None:
     console = a_console()
-    with TerminalView(console) as view:
+    with closing(TerminalView(console).start()) as view:
         for event in a_run():
             view(event)
         time.sleep(0.6)
@@ -387,7 +387,7 @@ def test_the_view_and_the_summary_tell_of_borrowed_cores() -> None:
 def test_a_loan_counts_until_it_is_given_back_or_its_session_ends() -> None:
     borrowed = CoresMoved(seconds=29.0, cores=(0, 1), num_borrowed=1)
     returned = CoresMoved(seconds=29.7, cores=(1,), num_borrowed=0)
-    later = Activity(seconds=29.5, worker="trainer", doing="training")
+    later = Activity(seconds=29.5, worker="trainer", doing=Doing("training"))
     again = msgspec.structs.replace(a_run()[0], seconds=29.2)
     assert state_of([*a_run(), borrowed, later]).borrowed_seconds == pytest.approx(0.5)
     assert state_of([*a_run(), borrowed, an_end()]).borrowed_seconds == pytest.approx(1.0)
@@ -408,13 +408,14 @@ def test_the_summary_says_what_came_of_the_run_and_what_to_type_next() -> None:
     words = describe(state_of([*a_run(), an_end()]))
     assert words.splitlines() == [
         "outcome    finished",
+        "SFT        10 of 50 steps, loss 1.2500 → 1.2500, held-out loss 1.5000 → 1.5000",
         "steps      12 of 60, in 30 s",
         "held-out   18.0 % → 55.0 % [45.0 %, 65.0 %] (versions 0 → 10)",
         "reward     -3.6 → 0.8",
         "staleness  mean 0.97, max 3 of 4: bound held",
         "trained    768 trajectories; groups: 12 filtered, 1 failed (last failure: grader-0 timed out after 10 s)",
         "generated  14,736 tokens",
-        "interrupts 456 sequences in 12 loads; cost: decoding stood still 0.7 s, 22,800 tokens recomputed",
+        "interrupts 456 sequences in 12 loads; cost: decoding paused 0.7 s, 22,800 tokens recomputed",
         "busy       rollout-0 88 %, trainer 79 %",
         "model      runs/times-tables/checkpoints/12/model",
         "next       freerun eval runs/times-tables",
@@ -455,3 +456,13 @@ def test_small_pictures_of_numbers() -> None:
     assert len(sparkline(list(range(1000)), 24)) == 24
     assert histogram({0: 8, 2: 1}, 3) == "█·▁·"
     assert [duration(s) for s in (0.44, 59, 65, 7384, float("inf"))] == ["0.4 s", "59 s", "1:05", "2:03:04", "?"]
+
+
+def test_what_a_process_does_is_data_until_it_is_shown() -> None:
+    assert describe_doing(Doing("idle")) == "idle"
+    assert (
+        describe_doing(Doing("waiting", "the gate to admit a rollout"))
+        == "waiting for the gate to admit a rollout"
+    )
+    assert describe_doing(Doing("generating", num_done=12)) == "generating 12"
+    assert describe_doing(Doing("training", "proximal", 3, 8)) == "training: proximal, 3 of 8"

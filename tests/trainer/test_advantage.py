@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.trainer.advantage import compute_advantages
+from freerun.config.objective import ObjectiveConfig
+from freerun.trainer import axes
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
 
 
@@ -31,6 +32,16 @@ def make_group(*rewards: float, lengths: Sequence[int] = ()) -> Group:
         for i, (r, n) in enumerate(zip(rewards, lengths or [1] * len(rewards), strict=True))
     )
     return Group(ordinal=0, start_version=0, trajectories=trajectories)
+
+
+def compute_advantages(groups: Sequence[Group], estimator: str, *, per_token: bool = False) -> np.ndarray:
+    objective = ObjectiveConfig(advantage=estimator)
+    if not per_token:
+        return axes.compute_advantages(groups, objective)
+    rewards = [np.array([t.reward.value for t in group.trajectories]) for group in groups]
+    lengths = [np.array([len(t.completion.token_ids) for t in group.trajectories]) for group in groups]
+    estimate = axes.axis_function(objective, "advantage")
+    return np.concatenate(estimate(rewards, lengths, ObjectiveConfig(advantage_normalisation="token")))
 
 
 def test_group_advantages_compare_within_each_group() -> None:

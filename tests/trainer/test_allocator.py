@@ -1,7 +1,5 @@
 """Memory that training frees stays with the process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -35,6 +33,7 @@ def num_faults(how: str) -> int:
     return int(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_a_step_takes_the_pages_that_the_one_before_has_freed() -> None:
     assert num_faults("keep") < num_faults("give back") / 4

@@ -64,7 +64,7 @@ def run_ranks(num_ranks: int, directory: Path) -> dict[str, Any]:
     return reports
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     directory = tmp_path_factory.mktemp("ranks") / str(request.param)
     return directory, run_ranks(request.param, directory)

@@ -23,11 +23,11 @@ from freerun.model.decoder import Decoder
 from freerun.trainer.optimizer import Optimizer
 from freerun.trainer.schedule import cosine_learning_rate
 from freerun.trainer.supervised import SupervisedTrainer
-from freerun.types import Demonstration
+from freerun.types import Demonstration, Doing
 
 
 def completions() -> list[Demonstration]:
-    """Prompts with completions, as in a warm start."""
+    """Prompts with completions, as a task demonstrates them."""
     trajectories = trajectories_of(make_groups())
     return [demonstration_of(t.prompt.token_ids, t.completion.token_ids) for t in trajectories]
 
@@ -72,7 +72,14 @@ def test_a_packed_step_is_the_step_of_one_sequence_after_the_other(
     assert_close(weights_of(model), weights_of(reference))
 
 
-def test_a_warm_start_learns_its_demonstrations() -> None:
+def test_measuring_says_how_far_it_is_so_that_it_is_not_taken_for_a_stall() -> None:
+    said: list[Doing] = []
+    trainer = SupervisedTrainer(tiny_decoder(), config(micro_batch_tokens=1), on_progress=said.append)
+    trainer.loss(chats())
+    assert [(doing.num_done, doing.num_total) for doing in said] == [(n, 5) for n in range(1, 6)]
+
+
+def test_sft_learns_its_demonstrations() -> None:
     rows = [demonstration_of(np.array([i], np.int32), np.array([i + 1, 0], np.int32)) for i in range(1, 9)]
     trainer = SupervisedTrainer(tiny_decoder(), CONFIG)
     losses = [trainer.step(rows, lr=0.02) for _ in range(40)]

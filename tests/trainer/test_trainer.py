@@ -35,7 +35,18 @@ from freerun.trainer.batch import Rated, pack_trajectories
 from freerun.trainer.logprobs import completion_logprobs, policy_outputs
 from freerun.trainer.loss import compute_loss
 from freerun.trainer.packing import deal_minibatches
-from freerun.types import Completion, Group, Prompt, Reward, Span, StepResult, Trajectory, decoder_for, encode
+from freerun.types import (
+    Completion,
+    Doing,
+    Group,
+    Prompt,
+    Reward,
+    Span,
+    StepResult,
+    Trajectory,
+    decoder_for,
+    encode,
+)
 
 # The reference: written without the package's batch, logprobs, loss, advantage and optimizer modules.
 
@@ -87,7 +98,7 @@ def reference_step(
     adamw = torch.optim.AdamW(
         parameters,
         lr=train.lr,
-        betas=(train.beta1, train.beta2),
+        betas=(0.9, 0.95),
         eps=train.adam_eps,
         weight_decay=train.weight_decay,
         foreach=False,
@@ -168,7 +179,7 @@ def test_the_first_minibatch_needs_no_proximal_forward_because_its_own_has_the_s
 def test_proximal_forwards_are_made_only_where_the_objective_needs_them(
     correction: Any, num_proximal: int
 ) -> None:
-    reports: list[str] = []
+    reports: list[Doing] = []
     forwards: list[int] = []
     model = tiny_decoder()
     model.register_forward_hook(lambda *_: forwards.append(1))
@@ -176,8 +187,8 @@ def test_proximal_forwards_are_made_only_where_the_objective_needs_them(
     objective = ObjectiveConfig(correction=correction)
     make_trainer(model, train, objective, on_progress=reports.append).step(make_groups())
     assert len(forwards) == len(reports) == num_proximal + 4
-    assert sum(report.startswith("proximal") for report in reports) == num_proximal
-    assert reports[-1] == "train: minibatch 4/4, micro-batch 1/1"
+    assert sum(report.what == "proximal" for report in reports) == num_proximal
+    assert reports[-1] == Doing("training", "update", 4, 4)
 
 
 def test_decoupled_and_no_correction_train_alike_when_the_behaviour_is_the_proximal_policy() -> None:

@@ -24,6 +24,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["areal", "gspo", "ppo"])
 def test_the_same_step_on_two_threads_has_the_same_bits_every_time(preset: Any) -> None:
     groups = make_groups(num_groups=1, group_size=512)

@@ -9,9 +9,10 @@ import torch
 from tiny_models import random_model
 
 from freerun.errors import WeightsError
+from freerun.types import Publication
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import ALIGNMENT_BYTES, WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 
 
 def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -20,42 +21,42 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def test_fetched_weights_are_the_published_ones_bit_for_bit() -> None:
     layout, buffers = WeightLayout(random_model(0)), create_buffers("test")
-    trainer, engine = SharedWeights(buffers, layout), SharedWeights(buffers, layout)
+    trainer, engine = SharedMemoryChannel(buffers, layout), SharedMemoryChannel(buffers, layout)
     for version in range(3):
         published = state_of(random_model(version))
         trainer.write(version, published)
-        fetched = engine.fetch(version, trainer.checksum(version))
+        fetched = engine.fetch(Publication(version=version, checksum=trainer.checksum(version)))
         assert fetched.keys() == published.keys()
         assert all(torch.equal(fetched[name], published[name]) for name in published)
 
 
 def test_publishing_leaves_the_version_in_use_untouched() -> None:
     layout, buffers = WeightLayout(random_model(0)), create_buffers("test")
-    trainer, engine = SharedWeights(buffers, layout), SharedWeights(buffers, layout)
+    trainer, engine = SharedMemoryChannel(buffers, layout), SharedMemoryChannel(buffers, layout)
     trainer.write(4, state_of(random_model(4)))
-    in_use = engine.fetch(4, trainer.checksum(4))
+    in_use = engine.fetch(Publication(version=4, checksum=trainer.checksum(4)))
     trainer.write(5, state_of(random_model(5)))
     assert all(torch.equal(in_use[name], tensor) for name, tensor in state_of(random_model(4)).items())
 
 
 def test_a_flipped_bit_and_a_swapped_version_are_noticed() -> None:
     layout, buffers = WeightLayout(random_model(0)), create_buffers("test")
-    trainer = SharedWeights(buffers, layout)
+    trainer = SharedMemoryChannel(buffers, layout)
     trainer.write(1, state_of(random_model(1)))
     trainer.write(3, state_of(random_model(1)))
     checksum = trainer.checksum(1)
     with pytest.raises(WeightsError, match="weights of version 3 arrived damaged"):
-        trainer.fetch(3, checksum)
+        trainer.fetch(Publication(version=3, checksum=checksum))
     os.pwrite(buffers[1], b"\x01", layout.num_bytes // 2)
     with pytest.raises(WeightsError, match="weights of version 1 arrived damaged"):
-        trainer.fetch(1, checksum)
+        trainer.fetch(Publication(version=1, checksum=checksum))
 
 
 def test_a_buffer_of_another_model_is_refused() -> None:
     layout, buffers = WeightLayout(random_model(0)), create_buffers("test")
     os.ftruncate(buffers[0], layout.num_bytes + 64)
     with pytest.raises(WeightsError, match="the model needs"):
-        SharedWeights(buffers, layout)
+        SharedMemoryChannel(buffers, layout)
 
 
 def test_every_parameter_is_aligned_and_none_overlap() -> None:

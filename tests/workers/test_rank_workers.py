@@ -26,9 +26,9 @@ from freerun.model.tiny import make_tiny
 from freerun.processes.local import LocalLauncher
 from freerun.session.build import make_trainer
 from freerun.trainer.trainer import PolicyTrainer
-from freerun.weights.buffers import create_buffers
+from freerun.weights.buffers import create_buffers, shared_route
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 from freerun.workers.messages import DIVERGED, StartTrainer
 from freerun.workers.trainer_client import TrainerClient
 
@@ -53,7 +53,7 @@ async def trainer_of(
     checkpoint: Path | None = None,
     version: int = VERSION,
     silence_seconds: float = 30.0,
-) -> AsyncIterator[tuple[TrainerClient, SharedWeights]]:
+) -> AsyncIterator[tuple[TrainerClient, SharedMemoryChannel]]:
     """A started trainer of real processes, and the buffers that it publishes to; nothing is left at the end."""
     recipe = recipe_of(
         model_directory.parent / "recipe.toml",
@@ -63,7 +63,7 @@ async def trainer_of(
         str(silence_seconds),
     )
     buffers = create_buffers("ranks")
-    launcher = LocalLauncher(model_directory.parent / "logs", {}, weight_buffers=buffers)
+    launcher = LocalLauncher(model_directory.parent / "logs", {}, weights=shared_route(buffers))
     trainer = await make_trainer(recipe, launcher, on_progress=lambda _: None)
     workers = children_running("train_worker")
     try:
@@ -83,9 +83,10 @@ async def trainer_of(
                 version=version,
                 optimizer_file=str(checkpoint / "optimizer.safetensors") if checkpoint else "",
                 reference_directory="",
+                weights=launcher.weights,
             )
         )
-        yield trainer, SharedWeights(buffers, WeightLayout(load_model(model_directory)))
+        yield trainer, SharedMemoryChannel(buffers, WeightLayout(load_model(model_directory)))
     finally:
         await trainer.close()
         await launcher.close()
@@ -99,6 +100,7 @@ async def within(seconds: float, what: str, awaited: Awaitable[object]) -> None:
         raise AssertionError(f"waited {seconds} s for {what}") from None
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_one_number_of_ranks_is_continued_by_another(
     model_directory: Path, tmp_path: Path
 ) -> None:
@@ -118,7 +120,7 @@ def test_a_checkpoint_of_one_number_of_ranks_is_continued_by_another(
                 published = await trainer.publish()
                 await trainer.save(str(directory), version=version + 1)
                 weights = dict(load_model(directory / "model").named_parameters())
-                fetched = buffers.fetch(version + 1, published.checksum)
+                fetched = buffers.fetch(published)
                 assert all(torch.equal(fetched[name], weights[name]) for name in weights)
             checkpoint = directory
 
@@ -149,6 +151,7 @@ def listening_ports(processes: Collection[psutil.Process]) -> list[tuple[str, in
     return [(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN]
 
 
+@pytest.mark.slow
 def test_ranks_of_one_machine_meet_at_no_port_and_leave_nothing(model_directory: Path) -> None:
     async def ports_and_workers() -> tuple[list[tuple[str, int]], list[psutil.Process]]:
         async with trainer_of(2, model_directory, objective=PRESETS["areal"]):
@@ -162,6 +165,7 @@ def test_ranks_of_one_machine_meet_at_no_port_and_leave_nothing(model_directory:
     assert are_gone(workers)
 
 
+@pytest.mark.slow
 def test_the_silence_of_one_rank_ends_all_and_is_told_by_name(model_directory: Path) -> None:
     async def main() -> str:
         async with trainer_of(2, model_directory, objective=ObjectiveConfig(), silence_seconds=3) as (trainer, _):
@@ -185,6 +189,7 @@ async def keep_busy(trainer: TrainerClient) -> None:
         await trainer.step(make_groups())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_several_ranks_leaves_the_next_step_as_it_was(
     model_directory: Path, tmp_path: Path
 ) -> None:
@@ -197,7 +202,7 @@ def test_a_checkpoint_of_several_ranks_leaves_the_next_step_as_it_was(
             await trainer.save(str(directory), version=VERSION + 1)
             await trainer.step(make_groups(1))
             published = await trainer.publish()
-            return {name: w.clone() for name, w in buffers.fetch(VERSION + 2, published.checksum).items()}
+            return {name: w.clone() for name, w in buffers.fetch(published).items()}
 
     model = load_model(model_directory)
     alone = PolicyTrainer(
@@ -213,6 +218,7 @@ def test_a_checkpoint_of_several_ranks_leaves_the_next_step_as_it_was(
     assert_close(asyncio.run(main()), dict(model.named_parameters()), tolerance=1e-6)
 
 
+@pytest.mark.slow
 def test_ranks_notice_together_that_training_has_diverged(model_directory: Path, tmp_path: Path) -> None:
     directory = tmp_path / "checkpoint"
     directory.mkdir()

@@ -11,10 +11,9 @@ from tiny_runs import make_run
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.model.checkpoint import load_model
-from freerun.types import Publication
-from freerun.weights.buffers import create_buffers
+from freerun.weights.buffers import create_buffers, shared_route
 from freerun.weights.layout import WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 from freerun.workers.messages import EngineReady, Finished, Generate, Load, Loaded, Report, StartEngine, ToRollout
 from freerun.workers.rollout_worker import RolloutWorker
 
@@ -28,14 +27,16 @@ class Script:
 
     num_threads = 1
 
-    def __init__(self, weight_buffers: tuple[int, ...], messages: list[ToRollout | None]) -> None:
-        self.weight_buffers = weight_buffers
+    def __init__(self, messages: list[ToRollout | None]) -> None:
         self.sent: list[Any] = []
         self._messages = deque(messages)
 
     def send(self, message: Any) -> None:
         if not isinstance(message, Report):
             self.sent.append(message)
+
+    def wake(self) -> None:
+        pass
 
     def receive(self, timeout_seconds: float) -> ToRollout | None:
         if self._messages:
@@ -48,13 +49,12 @@ class Script:
 def test_a_load_that_waits_for_the_last_completion_does_not_wait_for_a_message_too(tmp_path: Path) -> None:
     make_run(tmp_path)
     buffers, model = create_buffers("test"), load_model(tmp_path / "model")
-    weights = SharedWeights(buffers, WeightLayout(model))
+    weights = SharedMemoryChannel(buffers, WeightLayout(model))
     published = []
     for version in range(2):
-        weights.write(version, model.named_parameters())
-        published.append(Publication(version=version, checksum=weights.checksum(version)))
+        published.append(weights.publish(version, model.named_parameters())())
     begun = Generate(requests=(make_request(1, max_completion_tokens=4, vocab_size=8),))
-    script = Script(buffers, [Load(published=published[0]), begun, None, Load(published=published[1])])
+    script = Script([Load(published=published[0]), begun, None, Load(published=published[1])])
     start = StartEngine(
         model_directory=str(tmp_path / "model"),
         engine=EngineConfig(kv_on_load="drain", device="cpu"),
@@ -62,6 +62,7 @@ def test_a_load_that_waits_for_the_last_completion_does_not_wait_for_a_message_t
         seed=0,
         lora=LoraConfig(),
         base_directory="",
+        weights=shared_route(buffers),
     )
     with pytest.raises(NothingToDoError):
         RolloutWorker(script, start).serve()  # type: ignore[arg-type]

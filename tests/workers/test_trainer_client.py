@@ -12,13 +12,12 @@ from virtual_time import run_in_virtual_time
 
 from freerun.config.runtime import RuntimeConfig
 from freerun.errors import WorkerError
-from freerun.model import directory_growth
-from freerun.model.directory_growth import reported_growth
+from freerun.model import new_directory
+from freerun.model.new_directory import reported_growth
 from freerun.processes.frames import to_frame
-from freerun.types import Group, StepResult
-from freerun.workers.batch_parts import PART_BYTES, split_batch
+from freerun.types import Doing, Group, StepResult
 from freerun.workers.messages import BatchPart, FromTrainer, Progress, Saved, Saving, StepDone, TrainStep
-from freerun.workers.trainer_client import TrainerClient
+from freerun.workers.trainer_client import PART_BYTES, TrainerClient, split_batch
 
 STALL_SECONDS = 30.0
 
@@ -87,7 +86,9 @@ def test_a_checkpoint_may_take_long_as_long_as_it_grows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "stalled"), [(Progress(doing="updating"), "Saved"), (Saving(), "StepDone")], ids=["save", "step"]
+    ("message", "stalled"),
+    [(Progress(doing=Doing("training")), "Saved"), (Saving(), "StepDone")],
+    ids=["save", "step"],
 )
 def test_progress_of_one_thing_does_not_hide_the_stall_of_another(message: FromTrainer, stalled: str) -> None:
     async def act(trainer: TrainerClient, rank: FakeRank) -> None:
@@ -132,7 +133,7 @@ def test_a_part_is_estimated_at_no_less_than_it_takes() -> None:
 
 
 def test_growth_is_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_growth, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(new_directory, "LOOK_SECONDS", 0.01)
     reports: asyncio.Queue[None] = asyncio.Queue()
 
     async def main() -> None:

@@ -1,12 +1,10 @@
-"""Whether a run on Ray can begin: the package is there, and so is the token of the cluster it joins.
+"""Checks before a run on Ray: the package is installed, and the token of the cluster to join is here.
 
-Who reaches the ports of a Ray cluster can run any code on it, so that freerun never uses one without token
-authentication. This module does not import Ray: it is asked before anything is started, and by `--dry-run`.
+Anyone who reaches the ports of a Ray cluster can run code on it, so freerun requires token authentication. This
+module does not import Ray: it is used before anything is started, and by `--dry-run`.
 
     RAY_AUTH_TOKEN, or the file RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token    where Ray itself looks, in this order
 """
-
-from __future__ import annotations
 
 import importlib.util
 import os
@@ -17,13 +15,13 @@ from freerun.config.runtime import RuntimeConfig
 from freerun.errors import ConfigError
 
 MODE_VARIABLE = "RAY_AUTH_MODE"
-TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
+RAY_TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
 PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"
 TOKEN_BYTES = 32
 
 
 def check_access(runtime: RuntimeConfig) -> None:
-    """Refuse a run on Ray without Ray, or one that joins a cluster without its token."""
+    """Refuse a run on Ray if Ray is missing, or one that joins a cluster without its token."""
     if runtime.backend != "ray":
         return
     if importlib.util.find_spec("ray") is None:
@@ -33,14 +31,14 @@ def check_access(runtime: RuntimeConfig) -> None:
         )
     if runtime.address and not _has_token():
         raise ConfigError(
-            f'runtime.address = "{runtime.address}" is a Ray cluster, and its token is not here: set '
-            f"{TOKEN_VARIABLE}, or copy the head's ~/.ray/auth_token to the same place here; a cluster that has "
-            "none is started with RAY_AUTH_MODE=token after `ray get-auth-token --generate` (docs/ray.md)"
+            f'runtime.address = "{runtime.address}": the token of this Ray cluster is not here; set '
+            f"{RAY_TOKEN_VARIABLE}, or copy the head's ~/.ray/auth_token to the same place here; for a cluster "
+            "without one run `ray get-auth-token --generate` and restart it with RAY_AUTH_MODE=token (docs/ray.md)"
         )
 
 
 def _has_token() -> bool:
-    if os.environ.get(TOKEN_VARIABLE, "").strip():
+    if os.environ.get(RAY_TOKEN_VARIABLE, "").strip():
         return True
     path = Path(os.environ.get(PATH_VARIABLE) or Path.home() / ".ray" / "auth_token")
     try:
@@ -50,14 +48,14 @@ def _has_token() -> bool:
 
 
 def prepare_environment(runtime: RuntimeConfig) -> None:
-    """Set what Ray reads when it is imported: so, before that, and inherited by the processes it starts."""
+    """Set what Ray reads when it is imported; the processes it starts inherit it."""
     check_access(runtime)
     os.environ[MODE_VARIABLE] = "token"
-    # Of attempts to reach a cluster that does not answer: Ray's own twenty take a quarter of an hour.
+    # Attempts to reach a cluster that does not answer; Ray's default of twenty takes a quarter of an hour.
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
     if not runtime.address:
-        # For a cluster that this process starts and nobody else joins: never written down.
-        os.environ[TOKEN_VARIABLE] = secrets.token_hex(TOKEN_BYTES)
+        # Only this process's cluster uses it, so it is never written to a file.
+        os.environ[RAY_TOKEN_VARIABLE] = secrets.token_hex(TOKEN_BYTES)
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        # Ray's own switch for machines whose firewall asks about every port: all of its servers stay on loopback.
+        # Keeps all of Ray's servers on loopback.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

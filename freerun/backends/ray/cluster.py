@@ -1,15 +1,13 @@
-"""Launches workers on a Ray cluster: one that it starts on this machine, or one that it joins.
+"""Launches workers on a Ray cluster: one started on this machine for the run, or one that is joined.
 
     launch ──► placement group ──► actor (`host.py`) ──► the worker's process
                                      ▲
     RayLink (`link.py`) ─────────┘
 
-Ray decides which node has room; the actor then tells on which machine it is, and gets cores of its own there. A
-cluster without token authentication is refused, for whoever reaches it could run anything on its machines. Ray
-reads its environment when it is imported, and so with this module: `ray_access.prepare_environment` comes before.
+Ray chooses the node; the actor then reports its machine and claims cores there. A cluster without token
+authentication is refused, because anyone who reaches it could run code on its machines. Ray reads its environment
+when it is imported, so call `access.prepare_environment` before importing this module.
 """
-
-from __future__ import annotations
 
 import contextlib
 import logging
@@ -28,24 +26,24 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from freerun.backends.ray.access import TOKEN_BYTES, TOKEN_VARIABLE
-from freerun.backends.ray.demand import Group, groups_of
+from freerun.backends.ray.access import RAY_TOKEN_VARIABLE, TOKEN_BYTES
+from freerun.backends.ray.demand import WorkerGroup, groups_of
 from freerun.backends.ray.guard import start_guard
 from freerun.backends.ray.host import Host
-from freerun.backends.ray.link import PublishedWeights, RayLink, Site
+from freerun.backends.ray.link import RayLink, Site
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import WorkerJob
+from freerun.types import WeightRoute
 
 CONNECT_SECONDS = 10.0
-PROBE_SECONDS = 60.0
+HEALTH_SECONDS = 60.0
 
 
 class RayLauncher:
-    """Implements `link.Launcher`; has the cluster from its making until it is closed."""
+    """Implements `link.Launcher`; holds the cluster until it is closed."""
 
-    def __init__(self, recipe: Recipe, logs: Path, *, paths: Sequence[str] = ()) -> None:
-        """`paths` are what every node must see, beside the logs and the working directory."""
+    def __init__(self, recipe: Recipe, logs: Path, *, publishes: bool) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         if recipe.runtime.address:
             _join(recipe.runtime.address)
@@ -53,56 +51,62 @@ class RayLauncher:
             _start(sum(len(g.names) * g.demand.num_cpus for g in groups_of(recipe, has_gpus=False)))
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         self._groups = {name: group for group in groups_of(recipe, has_gpus=has_gpus) for name in group.names}
-        self._shared: dict[Group, PlacementGroup] = {}
+        self._shared: dict[WorkerGroup, PlacementGroup] = {}
         self._make_host = ray.remote(Host).options
         directory = os.getcwd()
         self._site = Site(
             logs=logs,
             directory=directory,
             python_path=os.environ.get("PYTHONPATH", ""),
-            paths=(directory, str(logs.resolve()), *(str(Path(path).resolve()) for path in paths)),
-            weights=PublishedWeights(),
+            paths=(
+                directory,
+                str(logs.resolve()),
+                *([str(Path(recipe.model.path).resolve())] if publishes else []),
+            ),
         )
+        self.weights = WeightRoute(channel="ray", address=f"freerun-{secrets.token_hex(8)}") if publishes else None
 
     async def launch(self, job: WorkerJob, receives: Any) -> RayLink[Any]:
         group = self._groups[job.name]
         place, on_end = self._place(job, group)
+        publisher = job.weights.address if job.weights and job.role == "trainer" else None
         host = self._make_host(
             num_cpus=group.demand.num_cpus,
             num_gpus=group.demand.num_gpus,
             memory=group.demand.memory_bytes or None,
             max_restarts=0,
+            name=publisher,
             scheduling_strategy=PlacementGroupSchedulingStrategy(place, group.names.index(job.name)),
         ).remote()
         return RayLink(job, host, receives, demand=group.demand, site=self._site, on_end=on_end)
 
-    def _place(self, job: WorkerJob, group: Group) -> tuple[PlacementGroup, Callable[[], None]]:
-        """The placement group to start the worker in, and what is to be done with it when the worker is gone."""
+    def _place(self, job: WorkerJob, group: WorkerGroup) -> tuple[PlacementGroup, Callable[[], None]]:
+        """The placement group to start the worker in, and what to do with it when the worker is gone."""
         if job.role == "rollout":
             own = _place_together(group)
             return own, lambda: remove_placement_group(own)
-        # Lost bundles of a group that stays are placed anew by Ray, and a successor in them.
+        # Ray places the lost bundles of a shared group again, and the successor in them.
         if group not in self._shared:
             self._shared[group] = _place_together(group)
         return self._shared[group], lambda: None
 
     async def close(self) -> None:
-        """Leave the cluster, or end the one that was started; what is still running there ends with it."""
+        """Leave the cluster, or stop the one that was started, with all that still runs there."""
         ray.shutdown()
 
 
-def _place_together(group: Group) -> PlacementGroup:
+def _place_together(group: WorkerGroup) -> PlacementGroup:
     placed: PlacementGroup = placement_group([group.demand.bundle] * len(group.names), strategy="PACK")
     return placed
 
 
 def _start(num_cpus: int) -> None:
-    """A cluster of this machine for this run: on loopback, with a token that only its processes know."""
+    """A cluster of this machine for this run: on loopback, with a token only its processes know."""
     start_guard()
     with _signals_kept():
         ray.init(
             address="local",
-            # It is all ours: more threads than cores crowd, as in a local run, instead of waiting for ever.
+            # With more threads than cores, workers share cores, as in a local run, instead of waiting forever.
             num_cpus=max(num_cpus, len(os.sched_getaffinity(0))),
             include_dashboard=False,
             log_to_driver=False,
@@ -126,27 +130,27 @@ def _join(address: str) -> None:
     if not _refuses_strangers(ray.get_runtime_context().gcs_address):
         ray.shutdown()
         raise ConfigError(
-            f'runtime.address = "{address}": this Ray cluster runs without authentication, so that anyone who '
+            f'runtime.address = "{address}": this Ray cluster runs without authentication: anyone who '
             "reaches it can run code on it; make a token (ray get-auth-token --generate) and start its nodes with "
             "RAY_AUTH_MODE=token (docs/ray.md)"
         )
 
 
 def _refuses_strangers(address: str) -> bool:
-    """Whether the cluster turns down a wrong token: asked by another process, for this one has the right one."""
+    """Whether the cluster rejects a wrong token; another process asks, because this one has the right one."""
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    stranger = os.environ | {TOKEN_VARIABLE: secrets.token_hex(TOKEN_BYTES)}
+    stranger = os.environ | {RAY_TOKEN_VARIABLE: secrets.token_hex(TOKEN_BYTES)}
     try:
-        probe = subprocess.run(command, env=stranger, capture_output=True, timeout=PROBE_SECONDS, check=False)
+        probe = subprocess.run(command, env=stranger, capture_output=True, timeout=HEALTH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise WorkerError(f"the Ray cluster at {address} did not answer within {PROBE_SECONDS:.0f} s") from None
-    # Any other failure says nothing: a cluster that did not answer may be open to all.
+        raise WorkerError(f"the Ray cluster at {address} did not answer within {HEALTH_SECONDS:.0f} s") from None
+    # Any other failure proves nothing: a cluster that did not answer may be open to all.
     return probe.returncode != 0 and b"AuthenticationError" in probe.stderr + probe.stdout
 
 
 @contextlib.contextmanager
 def _signals_kept(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
-    """Ray installs a handler of its own for SIGTERM; a run finishes its step and saves."""
+    """Restore our handlers: Ray installs one for SIGTERM, where a run finishes its step and saves."""
     handlers = {number: signal.getsignal(number) for number in numbers}
     try:
         yield

@@ -1,11 +1,9 @@
-"""What each worker of a recipe asks of a Ray cluster, and with whom it is placed.
+"""What each worker of a recipe asks of a Ray cluster, and which workers are placed together.
 
 - Trainer ranks share a placement group, packed on as few nodes as possible: they talk to each other in every step.
-- Every rollout worker has a group of its own, so that each comes and goes by itself.
-- Graders share one. They ask for memory rather than for a CPU: they are light, and must fit beside the others.
+- Every rollout worker has its own group, so each can come and go independently.
+- Graders share one. They are light, and ask for memory instead of a CPU to fit next to the others.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -30,7 +28,7 @@ class Demand:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """In Ray's words; nothing is asked for by name if none of it is."""
+        """In Ray's terms, without resources that are not needed."""
         resources = {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": self.memory_bytes}
         return {name: float(number) for name, number in resources.items() if number}
 
@@ -41,27 +39,29 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Group:
+class WorkerGroup:
     """Workers that are placed together, one bundle each, in this order."""
 
     names: tuple[str, ...]
     demand: Demand
 
 
-def groups_of(recipe: Recipe, *, has_gpus: bool) -> list[Group]:
-    """All workers of the recipe; `has_gpus` is what a device of `auto` is decided by."""
+def groups_of(recipe: Recipe, *, has_gpus: bool) -> list[WorkerGroup]:
+    """All workers of the recipe; `has_gpus` decides what a device of `auto` means."""
     trainer = _computing(recipe.train.num_threads, recipe.train.device, has_gpus=has_gpus)
     engine = recipe.engine
     rollout = _computing(engine.num_threads, engine.device, has_gpus=has_gpus, num_gpus=engine.num_gpus)
     graders = tuple(f"grader-{index}" for index in range(recipe.reward.num_workers))
+    if not recipe.generates:
+        return [WorkerGroup(tuple(trainer_names(recipe)), trainer)]
     return [
-        Group(tuple(trainer_names(recipe)), trainer),
-        *(Group((name,), rollout) for name in rollout_names(recipe)),
-        Group(graders, Demand(memory_bytes=GRADER_MEMORY_BYTES)),
+        WorkerGroup(tuple(trainer_names(recipe)), trainer),
+        *(WorkerGroup((name,), rollout) for name in rollout_names(recipe)),
+        WorkerGroup(graders, Demand(memory_bytes=GRADER_MEMORY_BYTES)),
     ]
 
 
 def _computing(num_threads: int, device: Device, *, has_gpus: bool, num_gpus: int = 1) -> Demand:
     is_on_gpu = device == "cuda" or (device == "auto" and has_gpus)
-    # Threads that were left to be divided cannot be: machines come and go. One can always be placed.
+    # "Divide the cores" has no meaning where machines come and go; one thread can always be placed.
     return Demand(num_cpus=num_threads or 1, num_gpus=num_gpus if is_on_gpu else 0)

@@ -1,11 +1,9 @@
-"""A guard for a Ray cluster that freerun started: when the controller is gone, all of the cluster goes at once.
+"""A guard for a Ray cluster that freerun started: when the controller dies, it kills the whole cluster at once.
 
-Ray ends most of its processes itself when the one that started it is killed, but leaves some of its helpers for a
-minute. The guard knows them while the controller lives, by looking every second at what runs below it. Run as
-`python -m freerun.backends.ray.guard`; it ends with the controller in every case.
+When the process that started it is killed, Ray ends most of its processes but leaves some helpers for a minute.
+While the controller lives, the guard lists its descendants every second. Run as
+`python -m freerun.backends.ray.guard`; it always ends with the controller.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -17,7 +15,7 @@ import psutil
 
 from freerun.processes.interpreter import python_command
 
-LOOK_SECONDS = 1.0
+GUARD_SECONDS = 1.0
 
 
 def start_guard() -> None:
@@ -33,14 +31,14 @@ def _watch(controller_pid: int) -> None:
     below: set[psutil.Process] = set()
     with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
         end, controller = os.pidfd_open(controller_pid), psutil.Process(controller_pid)
-        while os.getppid() == controller_pid and not select.select([end], [], [], LOOK_SECONDS)[0]:
+        while os.getppid() == controller_pid and not select.select([end], [], [], GUARD_SECONDS)[0]:
             below = {process for process in below if process.is_running()} | set(
                 controller.children(recursive=True)
             )
     for process in below:
         if process.pid != os.getpid():
             with contextlib.suppress(psutil.Error):
-                process.kill()  # no other that has got its pid since: psutil compares when it was started
+                process.kill()  # never a later process with the same pid: psutil compares start times
 
 
 if __name__ == "__main__":

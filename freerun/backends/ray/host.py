@@ -1,55 +1,128 @@
-"""The actor that hosts one worker on a node of a Ray cluster: it starts the worker's process and passes frames on.
+"""The actor that hosts one worker on a node of a Ray cluster: starts its process and forwards frames.
 
     controller ◄── frames, in order ──► host ◄── socket ──► worker       as on one machine
-                                         ╵── memory ──────► worker       its own pair of weight buffers
 
-It does not look into frames. The worker is a child of this process (`freerun.processes.worker_process`), with its
-cores, its log and its end as in a local run: it is killed with the actor, by the kernel, whatever ends the actor.
-For that its thread must live as long as the actor: all methods are coroutines, which Ray runs in one thread.
+It does not look into frames. The worker is a child of this process (`freerun.processes.worker_process`), with
+cores, log and end as in a local run: the kernel kills it when the actor ends for any reason. That is tied to the
+thread that started it, so all methods are coroutines, which Ray runs in one thread.
 
-Weights go through Ray's object store, which moves them once to each node, however many workers fetch them there.
+Weights do not pass through frames: the worker asks for them on another socket (`transfer.py`).
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
 import mmap
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
+from ray.exceptions import RayError
 
+from freerun.backends.ray.transfer import DESCRIPTORS_VARIABLE, Bring, Moved, Share
 from freerun.errors import WorkerError
 from freerun.processes.core_claims import CoreClaim, claim_cores
+from freerun.processes.frames import FrameStream, MessageDecoder, to_frame
 from freerun.processes.worker_process import WorkerProcess
 from freerun.weights.buffers import NUM_BUFFERS, create_buffers
 
-POLL_SECONDS = 1.0
-END_SECONDS = 5.0
+LONG_POLL_SECONDS = 1.0
+EXIT_SECONDS = 5.0
+NUM_KEPT = 2
+"""Versions a worker may still be asked to load: the newest, and the one before while the newest is published."""
 WRITE_BYTES = 1 << 30
 
 
 class StoredWeights(NamedTuple):
-    """Published weights in the object store, as long as somebody holds their reference.
+    """Published weights in the object store, freed when the last reference is gone.
 
-    A reference travels inside of this: an argument or a result by itself would be replaced by what it refers to.
+    Ray replaces a bare reference in an argument or a result by its value, so it travels inside a tuple.
     """
 
     version: int
     reference: Any
 
 
+class WeightTransfer:
+    """Moves one worker's weights between its buffers and the object store, when the worker asks.
+
+    The trainer's host keeps the newest versions in the store; the other hosts find it by its actor name. Ray moves
+    an object once to each node, no matter how many workers fetch it there.
+    """
+
+    def __init__(self, name: str, trainer: str) -> None:
+        self._trainer = trainer
+        self._buffers = create_buffers(f"freerun-{name}")
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._stored: dict[int, StoredWeights] = {}
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the worker inherits."""
+        return (*self._buffers, self._theirs.fileno())
+
+    def serve(self) -> None:
+        """Answer the worker from now on; call it when the worker has inherited its descriptors."""
+        self._theirs.close()
+        self._serving = asyncio.create_task(self._serve())
+
+    def stored(self, version: int) -> StoredWeights:
+        return self._stored[version]
+
+    async def _serve(self) -> None:
+        reader, writer = await asyncio.open_connection(sock=self._ours)
+        stream: FrameStream = FrameStream(reader)
+        decoder: MessageDecoder[Share | Bring] = MessageDecoder(Share | Bring)
+        while (body := await stream.read()) is not None:
+            writer.write(to_frame(await self._move(decoder.decode(body))))
+
+    async def _move(self, request: Share | Bring) -> Moved:
+        version = request.version
+        try:
+            if isinstance(request, Share):
+                self._stored[version] = StoredWeights(version, await asyncio.to_thread(self._put, version))
+                for old in sorted(self._stored)[:-NUM_KEPT]:
+                    del self._stored[old]
+            else:
+                trainer = await asyncio.to_thread(ray.get_actor, self._trainer)
+                stored = await trainer.stored_weights.remote(version)
+                await asyncio.to_thread(self._fill, version, await stored.reference)
+        except (RayError, OSError, ValueError) as error:  # ValueError: the trainer's host is gone
+            return Moved(version, error=f"{type(error).__name__}: {error}")
+        return Moved(version)
+
+    def _put(self, version: int) -> Any:
+        with mmap.mmap(self._buffers[version % NUM_BUFFERS], 0, prot=mmap.PROT_READ) as memory:
+            content = np.frombuffer(memory, dtype=np.uint8)
+            try:
+                return ray.put(content)
+            finally:
+                del content  # or the mapping could not be closed
+
+    def _fill(self, version: int, content: np.ndarray) -> None:
+        """Copy published weights into the worker's buffer of their version; the worker confirms the checksum."""
+        descriptor = self._buffers[version % NUM_BUFFERS]
+        if os.fstat(descriptor).st_size != content.nbytes:
+            os.ftruncate(descriptor, content.nbytes)
+        for begin in range(0, content.nbytes, WRITE_BYTES):
+            view = content.data[begin : begin + WRITE_BYTES]
+            while view:
+                written = os.pwrite(descriptor, view, begin)
+                view, begin = view[written:], begin + written
+
+
 class Host:
-    """Hosts one worker; every argument and result is of plain values, bytes or references."""
+    """Hosts one worker; arguments and results are plain values, bytes or references."""
 
     def __init__(self) -> None:
         self._process: WorkerProcess | None = None
         self._inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._buffers: tuple[int, ...] = ()
+        self._transfer: WeightTransfer | None = None
         self._reading: asyncio.Task[None] | None = None
         self._problem = ""
         self._claim = CoreClaim()
@@ -68,12 +141,17 @@ class Host:
         has_cores: bool,
         directory: str,
         python_path: str,
-        has_weights: bool,
+        weights: str,
     ) -> None:
-        """Start the worker in `directory`, which all nodes see under the same path."""
+        """Start the worker in `directory`, which all nodes see under the same path.
+
+        `weights` is the actor that hosts the trainer, for a worker that publishes or loads weights.
+        """
         address = ray.util.get_node_ip_address()
-        if has_weights:
-            self._buffers = create_buffers(f"freerun-{name}")
+        environment = os.environ | {"FREERUN_HOST": address, "PYTHONPATH": python_path}
+        if weights:
+            self._transfer = WeightTransfer(name, weights)
+            environment[DESCRIPTORS_VARIABLE] = ",".join(map(str, self._transfer.descriptors))
         if has_cores:
             self._claim = claim_cores(os.sched_getaffinity(0), num_threads)
         self._process = await WorkerProcess.start(
@@ -82,52 +160,45 @@ class Host:
             log_path=Path(log_path),
             num_threads=num_threads,
             cores=self._claim.cores,
-            inherited_fds=self._buffers,
-            environment=os.environ | {"FREERUN_HOST": address, "PYTHONPATH": python_path},
+            inherited_fds=self._transfer.descriptors if self._transfer else (),
+            environment=environment,
             directory=directory,
             search_path=(),  # the node's own: ours is Ray's
         )
+        if self._transfer:
+            self._transfer.serve()
         self._reading = asyncio.create_task(self._read(self._process))
 
-    async def deliver(self, letters: Sequence[tuple[bytes, StoredWeights | None]]) -> None:
-        """Pass frames to the worker, in order; the weights that one speaks of are in the buffer before it."""
+    async def deliver(self, frames: Sequence[bytes]) -> None:
+        """Pass frames to the worker, in order."""
         assert self._process is not None
-        for frame, weights in letters:
-            if weights is not None:
-                await asyncio.to_thread(self._fill, weights.version, await weights.reference)
+        for frame in frames:
             self._process.write(frame)
 
     async def poll(self) -> tuple[list[bytes], str]:
-        """What the worker has said since the last call, at most a second later; and how it ended, if it has."""
+        """The worker's frames since the last call, waiting at most a second; and how it ended, if it has."""
         bodies = []
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS):
+            async with asyncio.timeout(LONG_POLL_SECONDS):
                 bodies.append(await self._inbox.get())
         while not self._inbox.empty():
             bodies.append(self._inbox.get_nowait())
         end = await self.stop() if None in bodies else ""
         return [body for body in bodies if body is not None], end
 
-    async def share(self, version: int) -> StoredWeights:
-        """Put the worker's weights of this version into the object store."""
-        return StoredWeights(version, await asyncio.to_thread(self._put, version))
-
-    def _put(self, version: int) -> Any:
-        with mmap.mmap(self._buffers[version % NUM_BUFFERS], 0, prot=mmap.PROT_READ) as memory:
-            content = np.frombuffer(memory, dtype=np.uint8)
-            try:
-                return ray.put(content)
-            finally:
-                del content  # or the mapping could not be closed
+    async def stored_weights(self, version: int) -> StoredWeights:
+        """Of the trainer's host: a version that its worker has published."""
+        assert self._transfer is not None
+        return self._transfer.stored(version)
 
     async def stop(self) -> str:
-        """End the worker and all that it started, and say how it ended."""
+        """End the worker and all that it started; returns how it ended."""
         if self._process is None:
             return ""
         if self._inbox.empty() and self._reading is not None and self._reading.done():
-            await self._process.wait(END_SECONDS)  # by itself, so that its own exit status is reported
+            await self._process.wait(EXIT_SECONDS)  # to report its own exit status
         self._process.kill()
-        await self._process.wait(END_SECONDS)
+        await self._process.wait(EXIT_SECONDS)
         self._claim.release()
         return self._problem + self._process.describe_end()
 
@@ -139,14 +210,3 @@ class Host:
             self._problem = f"{error}; "
             process.kill()
         self._inbox.put_nowait(None)
-
-    def _fill(self, version: int, content: np.ndarray) -> None:
-        """Copy published weights into the worker's buffer of their version; the worker confirms the checksum."""
-        descriptor = self._buffers[version % NUM_BUFFERS]
-        if os.fstat(descriptor).st_size != content.nbytes:
-            os.ftruncate(descriptor, content.nbytes)
-        for begin in range(0, content.nbytes, WRITE_BYTES):
-            view = content.data[begin : begin + WRITE_BYTES]
-            while view:
-                written = os.pwrite(descriptor, view, begin)
-                view, begin = view[written:], begin + written

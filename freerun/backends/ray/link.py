@@ -3,12 +3,10 @@
     send ──► outbox ──► one call at a time, everything that has gathered ──► Host.deliver
     receive ◄── inbox ◄── one long poll after another ◄── Host.poll
 
-A link exists before its worker does: until the cluster has room for it the link is not placed, and what is sent
-gathers. Lost actors, lost nodes and the worker's own end all look the same: `receive` gives None and
-`describe_end` the reason. A node that hangs or is cut off is noticed by its silence, and given up by `kill`.
+A link exists before its worker: until the cluster has room it is not placed, and what is sent is queued. Lost
+actors, lost nodes and the worker's own end look the same: `receive` returns None and `describe_end` the reason. A
+node that hangs or is cut off is noticed by its silence and dropped with `kill`.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -21,53 +19,27 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from freerun.backends.ray.demand import Demand
-from freerun.backends.ray.host import StoredWeights
 from freerun.errors import WorkerError
 from freerun.processes.frames import Alive, MessageDecoder, to_frame
 from freerun.processes.link import WorkerJob
 from freerun.processes.patience import awake_clock
 from freerun.processes.worker_process import log_tail
-from freerun.types import Publication
 
 M = TypeVar("M")
 STOP_SECONDS = 5.0
-MAX_REASON_CHARACTERS = 400
-NUM_KEPT = 2
-"""Versions that a worker may still be asked to load: the newest, and the one before while that is on its way."""
-
-
-class PublishedWeights:
-    """What workers may be asked to load, by version; what is forgotten is freed in the object store."""
-
-    def __init__(self) -> None:
-        self._stored: dict[int, StoredWeights] = {}
-
-    def keep(self, stored: StoredWeights) -> None:
-        self._stored[stored.version] = stored
-        for old in sorted(self._stored)[:-NUM_KEPT]:
-            del self._stored[old]
-
-    def of(self, version: int) -> StoredWeights:
-        return self._stored[version]
+MAX_ERROR_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
 class Site:
-    """What all workers of a run have in common."""
+    """Settings shared by all workers of a run."""
 
     logs: Path
     directory: str
-    """Where the controller was started: paths and a user's modules are found from here."""
+    """The controller's working directory: paths and user modules are relative to it."""
     python_path: str
     paths: tuple[str, ...]
-    """What every node must see under the same path."""
-    weights: PublishedWeights
-
-
-def _publication_in(message: Any) -> Publication | None:
-    """What the message says is published: recognised by its shape."""
-    published = getattr(message, "published", None)
-    return published if isinstance(published, Publication) else None
+    """Paths that every node must see."""
 
 
 class RayLink(Generic[M]):
@@ -90,10 +62,9 @@ class RayLink(Generic[M]):
         self._clock = awake_clock()
         self._last_heard = self._clock.time()
         self._inbox: asyncio.Queue[M | WorkerError | None] = asyncio.Queue()
-        self._outbox: list[tuple[bytes, StoredWeights | None]] = []
+        self._outbox: list[bytes] = []
         self._has_outgoing = asyncio.Event()
         self._end = ""
-        self._is_sharing = False
         self._was_taken_away = False
         self._ending: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._live())]
@@ -112,22 +83,18 @@ class RayLink(Generic[M]):
 
     @property
     def seconds_silent(self) -> float:
-        # Nobody polls while weights are put into the object store; how long that may take is the publication's.
-        is_heard = not self._node or not self.is_alive or self._is_sharing
-        return 0.0 if is_heard else self._clock.time() - self._last_heard
+        return self._clock.time() - self._last_heard if self._node and self.is_alive else 0.0
 
     def send(self, message: Any) -> None:
         frame = to_frame(message)
-        published = _publication_in(message)
-        weights = self._site.weights.of(published.version) if published and self._job.has_weights else None
         if self.is_alive:
-            self._outbox.append((frame, weights))
+            self._outbox.append(frame)
             self._has_outgoing.set()
 
     async def receive(self) -> M | None:
         message = await self._inbox.get()
         if message is None:
-            self._inbox.put_nowait(None)  # for whoever asks again
+            self._inbox.put_nowait(None)  # for the next call
         if isinstance(message, WorkerError):
             raise message
         return message
@@ -155,13 +122,13 @@ class RayLink(Generic[M]):
         return f"{self.name} on node {self._node}" if self._node else self.name
 
     async def _live(self) -> None:
-        """Wait for a place, start the worker there, and take in what it says until it ends."""
+        """Wait for a place, start the worker there, and receive its messages until it ends."""
         try:
             await self._start(*await self._host.locate.remote(list(self._site.paths)))
             self._tasks.append(asyncio.create_task(self._deliver()))
             while self.is_alive:
                 bodies, end = await self._host.poll.remote()
-                await self._take_in(bodies)
+                self._take_in(bodies)
                 if end:
                     self._finish(end)
         except RayError as error:
@@ -172,8 +139,8 @@ class RayLink(Generic[M]):
     async def _start(self, node: str, missing: str) -> None:
         if missing:
             raise WorkerError(
-                f"{self.name}: {missing} is not there on node {node}; the run directory, the model and the "
-                "working directory must be on a file system that all nodes see under the same paths"
+                f"{self.name}: {missing} does not exist on node {node}; put the run directory, the model and the "
+                "working directory on a file system that all nodes see under the same paths"
             )
         self._node, self._last_heard = node, self._clock.time()
         await self._host.start.remote(
@@ -184,21 +151,21 @@ class RayLink(Generic[M]):
             has_cores=self._demand.num_cpus > 0,
             directory=self._site.directory,
             python_path=self._site.python_path,
-            has_weights=self._job.has_weights,
+            weights=self._job.weights.address if self._job.weights else "",
         )
 
     async def _deliver(self) -> None:
-        """Send what has gathered, one call at a time, so that nothing overtakes weights that are being fetched."""
+        """Send pending messages, one call at a time: calls to an actor with coroutines may overtake each other."""
         try:
             while True:
                 await self._has_outgoing.wait()
                 self._has_outgoing.clear()
-                letters, self._outbox = self._outbox, []
-                await self._host.deliver.remote(letters)
+                frames, self._outbox = self._outbox, []
+                await self._host.deliver.remote(frames)
         except RayError as error:
             self._lose(error)
 
-    async def _take_in(self, bodies: Sequence[bytes]) -> None:
+    def _take_in(self, bodies: Sequence[bytes]) -> None:
         for body in bodies:
             self._last_heard = self._clock.time()
             try:
@@ -206,21 +173,15 @@ class RayLink(Generic[M]):
             except WorkerError as error:
                 self._inbox.put_nowait(error)
                 continue
-            if isinstance(message, Alive):
-                continue
-            if self._job.role == "trainer" and (published := _publication_in(message)):
-                # Before anyone hears of them, so that the reference is there for whoever is told to load them.
-                self._is_sharing = True
-                self._site.weights.keep(await self._host.share.remote(published.version))
-                self._is_sharing, self._last_heard = False, self._clock.time()
-            self._inbox.put_nowait(message)
+            if not isinstance(message, Alive):
+                self._inbox.put_nowait(message)
 
     def _lose(self, error: RayError) -> None:
         self._was_taken_away = not isinstance(error, RayTaskError)
         self._finish(f"{self._who} is lost: {_reason(error)}{log_tail(self._log_path, self._log_start)}")
 
     def _finish(self, end: str) -> None:
-        """From here on the worker counts as ended; what is left of it is cleared away beside."""
+        """The worker counts as ended from now on; a task cleans up what is left of it."""
         if self._ending is None:
             self._end = end
             self._inbox.put_nowait(None)
@@ -236,7 +197,7 @@ class RayLink(Generic[M]):
                 async with asyncio.timeout(STOP_SECONDS):
                     self._end = await self._host.stop.remote() or self._end
             except (TimeoutError, RayError):
-                pass  # it is gone, or out of reach: then its process ends with it
+                pass  # it is gone or unreachable; its process ends with it
         with contextlib.suppress(RayError):  # the cluster itself may be gone
             ray.kill(self._host)
             self._on_end()
@@ -250,14 +211,14 @@ def _free() -> str:
 
 
 def _reason(error: RayError) -> str:
-    """The sentence of Ray's report that says why, without its table of identifiers."""
+    """The sentence of Ray's report that gives the reason, without its table of identifiers."""
     if isinstance(error, RayTaskError):
         return str(error.cause)
     if isinstance(error, ActorUnavailableError):
-        # What was on its way is lost, so the worker is, even if the node should come back.
+        # Messages in flight are lost, so the worker is too, even if the node comes back.
         return "the connection to its node broke"
     text = str(error)
     if isinstance(error, RayActorError):
         lines = [line for line in text.splitlines() if not line.startswith("\t")]
         text = " ".join(lines[1:]) or text
-    return text[:MAX_REASON_CHARACTERS].strip().rstrip(".")
+    return text[:MAX_ERROR_CHARACTERS].strip().rstrip(".")

@@ -1,10 +1,8 @@
 """Typed calls to one vLLM server: tokens in, tokens out, and what a load of new weights needs.
 
-Every call has a connection of its own: uvicorn closes idle ones after a few seconds, and a local connection costs
+Every call opens a connection: uvicorn closes idle ones after a few seconds, and a local connection costs
 a tenth of a millisecond. Knows HTTP and vLLM's endpoints; not why a load happens, nor whose samples these are.
 """
-
-from __future__ import annotations
 
 import http.client
 import re
@@ -16,14 +14,14 @@ import msgspec
 
 from freerun.errors import RequestError, WorkerError
 
-ANSWER_SECONDS = 60.0
-"""For a server that is healthy to answer anything that computes nothing."""
+CALL_SECONDS = 60.0
+"""How long a healthy server may take for a call that computes nothing."""
 LOAD_SECONDS = 300.0
 CLEAR_SECONDS = 10.0
 UNLABELLED = "default"
-"""What vLLM calls weights that nobody has given a version."""
+"""vLLM's label for weights without a version."""
 ID_PREFIX = "generate-tokens-"
-"""What vLLM puts before the request ids of `/inference/v1/generate`."""
+"""vLLM's prefix for the request ids of `/inference/v1/generate`."""
 
 
 class VersionSpan(msgspec.Struct, frozen=True):
@@ -70,12 +68,12 @@ class _WeightInfo(msgspec.Struct, frozen=True):
 
 
 class ReadWeights(msgspec.Struct, frozen=True):
-    """What each of the server's workers says it has read."""
+    """What one of the server's workers reports to have read."""
 
     version: int
     checksum: str
     missing: str = ""
-    """A layer of the server's model that has no weights among them; then nothing was loaded."""
+    """A layer of the server's model without weights among them; then nothing was loaded."""
 
 
 class _RpcResults(msgspec.Struct, frozen=True):
@@ -84,7 +82,7 @@ class _RpcResults(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Counters:
-    """What the server counts since it started, and how full its cache is now."""
+    """The server's counters since its start, and how full its cache is now."""
 
     num_tokens: int
     num_prefill_tokens: int
@@ -103,13 +101,13 @@ class VllmClient:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def generate(self, request_id: str, token_ids: list[int], sampling: dict[str, Any], salt: str) -> Sampled:
-        """Sample one completion; waits as long as it takes: whether the server lives is watched beside it."""
+        """Sample one completion; has no timeout, because the server's process is watched elsewhere."""
         body = {"request_id": request_id, "token_ids": token_ids, "sampling_params": sampling, "cache_salt": salt}
         answer = self._call("POST", "/inference/v1/generate", body, timeout_seconds=None)
         return msgspec.json.decode(answer, type=_Generated).choices[0]
 
     def abort(self, request_ids: list[str]) -> None:
-        """Give up requests; those that are unknown or over are ignored."""
+        """Abort requests; unknown and finished ones are ignored."""
         ids = [ID_PREFIX + request_id for request_id in request_ids]
         self._call("POST", "/inference/v1/abort_requests", {"request_ids": ids})
 
@@ -117,10 +115,10 @@ class VllmClient:
         self._call("POST", "/abort_requests", {})
 
     def pause(self, *, keeps_cache: bool) -> None:
-        """Stop between two steps; requests stay, and without their cache are recomputed after `resume`.
+        """Stop between two steps; requests stay, and those without a cache are recomputed after `resume`.
 
-        The running requests lose their place in the cache and the prefix cache is emptied; what they have sampled
-        stays. vLLM's documentation says that mode keep ignores clear_cache: its code does not.
+        Unless it is kept, running requests lose their cache, and the prefix cache is emptied. Sampled tokens stay.
+        vLLM's documentation says that mode keep ignores clear_cache; its code does not.
         """
         clears = "false" if keeps_cache else "true"
         self._call("POST", f"/pause?mode=keep&clear_cache={clears}", timeout_seconds=LOAD_SECONDS)
@@ -129,18 +127,18 @@ class VllmClient:
         self._call("POST", "/resume")
 
     def clear_prefix_cache(self) -> None:
-        """Empty it; requests that were given up a moment ago may still hold blocks, and are waited for."""
+        """Empty it, waiting for requests that were just aborted and may still hold blocks."""
         deadline = time.monotonic() + CLEAR_SECONDS
         while not msgspec.json.decode(self._call("POST", "/reset_prefix_cache"), type=_Cleared).success:
             if time.monotonic() > deadline:
                 raise WorkerError(
                     f"the vLLM server at {self.address} did not clear its prefix cache within {CLEAR_SECONDS:.0f} "
-                    "s: does somebody else use it? restart it"
+                    "s; restart it, and let nothing else use it"
                 )
             time.sleep(CLEAR_SECONDS / 100)
 
     def read_weights(self, **arguments: Any) -> list[ReadWeights]:
-        """Have every worker of the server read the weights; see `plugin/freerun_vllm_plugin.py`."""
+        """Make every worker of the server read the weights; see `plugin/freerun_vllm_plugin.py`."""
         body = {"method": "freerun_read_weights", "kwargs": arguments, "timeout": LOAD_SECONDS}
         answer = self._call("POST", "/collective_rpc", body, timeout_seconds=LOAD_SECONDS)
         return msgspec.json.decode(answer, type=_RpcResults).results
@@ -149,14 +147,14 @@ class VllmClient:
         self._call("POST", "/collective_rpc", {"method": "freerun_remove_rendezvous"})
 
     def set_version(self, version: str) -> None:
-        """Label the tokens that are sampled from now on; call it only while the server is paused."""
+        """Label the tokens sampled from now on; call it only while the server is paused."""
         self._call("POST", "/update_weight_version", {"new_version": version})
 
     def version(self) -> str:
         return msgspec.json.decode(self._call("GET", "/weight_info"), type=_WeightInfo).weight_version
 
     def is_healthy(self) -> bool:
-        """Whether it serves; False while it starts."""
+        """Whether it serves requests; False while it starts."""
         try:
             self._call("GET", "/health", timeout_seconds=5.0)
         except WorkerError:
@@ -179,7 +177,7 @@ class VllmClient:
         )
 
     def _call(
-        self, method: str, path: str, body: object = None, *, timeout_seconds: float | None = ANSWER_SECONDS
+        self, method: str, path: str, body: object = None, *, timeout_seconds: float | None = CALL_SECONDS
     ) -> bytes:
         connection = http.client.HTTPConnection(self.address, timeout=timeout_seconds)
         try:
@@ -202,6 +200,6 @@ class VllmClient:
 
 
 def _metric(metrics: str, name: str) -> float:
-    """The sum of a metric over the server's engines; 0 for one that it does not have."""
+    """The sum of a metric over the server's engines; 0 if there is none."""
     values = re.findall(rf"^vllm:{name}(?:\{{[^}}]*\}})? (\S+)$", metrics, re.MULTILINE)
     return sum(float(value) for value in values)

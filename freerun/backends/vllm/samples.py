@@ -1,10 +1,8 @@
-"""Between freerun's requests and vLLM's: one call for each sample, and a completion from what comes back.
+"""Translates freerun's requests into calls for single samples, and their results into completions.
 
-Tokens are drawn with random numbers of vLLM's own, seeded for each sample: samples of a group differ, and a
-request that is sent again draws from the same numbers. They are other numbers than the embedded engine's.
+vLLM draws tokens with its own random numbers, seeded for each sample: samples of a group differ, and a request
+that is sent again gets the same numbers. They differ from the embedded engine's.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -22,12 +20,12 @@ IMPOSSIBLE_LOGPROB = -9000.0
 
 
 def sample_seed(run_seed: int, ordinal: int, sample: int) -> int:
-    """A number that is the sample's own; 63 bits, so that no two of a run meet."""
+    """Unique to the sample: of 63 bits, so no two of a run collide."""
     return int(xxhash.xxh3_64_intdigest(f"{run_seed} {ordinal} {sample}".encode())) >> 1
 
 
 def sampling_parameters(request: Request, sample: int, run_seed: int) -> dict[str, Any]:
-    """vLLM's names for how this sample is drawn and where it ends."""
+    """How this sample is drawn and where it ends, under vLLM's names."""
     sampling = request.sampling
     return {
         "max_tokens": sampling.max_completion_tokens,
@@ -36,18 +34,18 @@ def sampling_parameters(request: Request, sample: int, run_seed: int) -> dict[st
         "top_p": sampling.top_p,
         "seed": sample_seed(run_seed, request.ordinal, sample),
         "logprobs": 0,  # of the sampled token alone
-        # The end tokens are in the request; those that vLLM would add from the model's files are not ours to obey.
+        # The request has the end tokens; vLLM must not add those of the model's files.
         "ignore_eos": True,
         "stop_token_ids": list(sampling.stop_token_ids),
         "stop": list(sampling.stop_strings),
-        # As the tokenizer of the embedded engine shows them: a stop string may contain them.
+        # As in the embedded engine: a stop string may contain special tokens.
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
     }
 
 
 def to_completion(sampled: Sampled, request: Request, text: Tokenizer) -> Completion:
-    """The completion of a sample that has ended; refuses one without a version or a logprob for every token."""
+    """The completion of a finished sample; refuses one without a version and a logprob for every token."""
     if sampled.finish_reason not in _FINISH_REASONS:
         raise WorkerError(f'vLLM ended a sample of prompt {request.ordinal} with "{sampled.finish_reason}"')
     token_ids = np.array(sampled.token_ids, dtype=np.int32)
@@ -61,7 +59,7 @@ def to_completion(sampled: Sampled, request: Request, text: Tokenizer) -> Comple
     if (logprobs < IMPOSSIBLE_LOGPROB).any():
         raise WorkerError("the model's logits are not finite; the weights are damaged or training has diverged")
     if request.sampling.temperature == 0:
-        logprobs = np.zeros_like(logprobs)  # the likeliest token is drawn with certainty
+        logprobs = np.zeros_like(logprobs)  # the most likely token has probability 1
     return Completion(
         token_ids=token_ids,
         logprobs=logprobs,
@@ -72,5 +70,5 @@ def to_completion(sampled: Sampled, request: Request, text: Tokenizer) -> Comple
 
 
 def version_number(label: str) -> int:
-    """The version that a label of vLLM's names; weights from the model's directory are version 0."""
+    """The version of vLLM's label; weights from the model's directory are version 0."""
     return 0 if label == UNLABELLED else int(label)

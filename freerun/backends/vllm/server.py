@@ -1,8 +1,8 @@
-"""A vLLM server of one rollout worker: start it or join it, know when it is ready and when it is gone.
+"""The vLLM server of one rollout worker: start or join it, know when it is ready and when it is gone.
 
-A started server is a child in the worker's process group, so that it and the processes that it starts end with the
-worker in every case (`processes/guard.py`, `processes/worker_process.py`). It listens on the loopback interface
-and answers only to who knows its token, which no other user can read. What it prints goes to the worker's log.
+A started server is a child in the worker's process group, so it always ends with the worker, as do the processes
+that it starts (`processes/guard.py`, `processes/worker_process.py`). It listens on loopback and requires a token
+that no other user can read. Its output goes to the worker's log.
 """
 
 from __future__ import annotations
@@ -26,51 +26,26 @@ import psutil
 
 from freerun.backends.vllm.client import VllmClient
 from freerun.config.engine import BYTES, EngineConfig
-from freerun.errors import ConfigError, WorkerError
+from freerun.errors import WorkerError
 from freerun.model.config_file import cached_numbers
 
 PLUGIN_DIRECTORY = Path(__file__).parent / "plugin"
 TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
-CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""That vLLM 0.32's attention on CPUs takes."""
 BLOCK_TOKENS = 32
-"""Of the KV cache; the smallest that vLLM's CPU attention takes, and what short sequences waste least with."""
+"""Of the KV cache: the smallest that vLLM's CPU attention takes, which wastes least on short sequences."""
 POLL_SECONDS = 0.25
 PROGRESS_SECONDS = 15.0
 SHARED_MEMORY = Path("/dev/shm")
 PYTHON_NAMES = ("psm_", "sem.mp-")
-"""Of Python's shared memory and semaphores. Their resource tracker is killed with the server."""
+"""Of Python's shared memory and semaphores, whose resource tracker is killed with the server."""
 
 
-def require_vllm(engine: EngineConfig) -> None:
-    """Refuse a run whose servers could not be started; joined servers are somebody else's."""
-    if engine.backend != "vllm" or engine.addresses:
-        return
-    python = _interpreter(engine)
-    for package, remedy in (
-        ("vllm", "make backends (CPU) or pip install 'freerun[vllm]' (GPU), or set engine.backend = \"native\""),
-        ("xxhash", f"{python} -m pip install xxhash"),
-    ):
-        if not _has_package(python, package):
-            what = {"vllm": "vLLM"}.get(package, package)
-            raise ConfigError(f'engine.backend = "vllm" needs {what}, which {python} does not have; {remedy}')
-
-
-def _interpreter(engine: EngineConfig) -> str:
-    python = engine.vllm_python or sys.executable
+def interpreter(engine: EngineConfig) -> str:
+    """The Python that servers are started with."""
+    python = engine.server_python or sys.executable
     # A relative path is relative to the user's directory, wherever it is used; a bare name is looked up.
     return os.path.abspath(python) if os.sep in python else python
-
-
-def _has_package(python: str, package: str) -> bool:
-    finds = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    try:
-        # In a directory of ours: in the user's, a folder named vllm would pass for the package.
-        found = subprocess.run([python, "-c", finds], cwd=PLUGIN_DIRECTORY, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f'engine.vllm_python = "{python}" is no Python interpreter: {error}') from None
-    return found.returncode == 0
 
 
 @dataclass(frozen=True)
@@ -83,13 +58,13 @@ class ServerSettings:
     """Its config.json."""
     max_sequence_tokens: int
     loads_weights: bool
-    """Whether weights arrive by publication: then it starts with none worth the name."""
+    """Whether weights arrive later; then it starts with dummy weights."""
     num_threads: int
     worker_index: int = 0
 
     @property
     def gpus(self) -> str:
-        """What CUDA is to see: the visible GPUs that are this worker's by the rule of `model/device.py`."""
+        """This worker's GPUs among the visible ones, by the rule of `model/device.py`, for CUDA."""
         if self.engine.device == "cpu":
             return ""
         begin = self.worker_index * self.engine.num_gpus
@@ -97,15 +72,15 @@ class ServerSettings:
         visible = os.environ.get(GPUS_VARIABLE)
         if visible is None:
             return ",".join(map(str, wanted))
-        # Ray has chosen for its workers: then the worker's own GPUs are all there are.
+        # Under Ray only the worker's own GPUs are visible.
         names = visible.split(",")
         return ",".join(dict.fromkeys(names[index % len(names)] for index in wanted))
 
     @property
     def cache_bytes(self) -> int:
-        """Room for `engine.cache_tokens`, but no more than all slots can use, in whole blocks."""
+        """Room for `engine.cache_tokens`, at most what all slots can use, in whole blocks."""
         slot_blocks = -(-self.max_sequence_tokens // BLOCK_TOKENS)
-        # Each sequence wastes up to a block, and vLLM keeps one for itself.
+        # Each sequence wastes up to a block, and vLLM reserves one.
         asked_blocks = -(-self.engine.cache_tokens // BLOCK_TOKENS) + self.engine.num_slots
         num_blocks = 1 + min(asked_blocks, self.engine.num_slots * slot_blocks)
         return num_blocks * BLOCK_TOKENS * cached_numbers(self.model_config) * BYTES[self.engine.dtype]
@@ -123,35 +98,34 @@ class ServerSettings:
             "--max-model-len", str(longest),
             "--kv-cache-memory-bytes", str(self.cache_bytes),
             "--block-size", str(BLOCK_TOKENS),
-            # A token is labelled when its step returns; with one step at a time that is the step's own version.
+            # A token is labelled when its step returns: with one step at a time, with that step's version.
             "--no-async-scheduling",
             "--enforce-eager",
-            # A prompt that is computed in parts, for a sample with a seed, ends vLLM 0.32 on CPUs ("CPU Generator
-            # does not use offset"); so prompts are computed whole.
+            # Chunked prompts of samples with a seed crash vLLM 0.32 on CPUs ("CPU Generator does not use offset").
             "--no-enable-chunked-prefill",
             "--max-num-batched-tokens", str(step_tokens),
             "--enable-prefix-caching",
             "--logprobs-mode", "processed_logprobs",
-            # Only what a request says counts, not the sampling defaults of the model's directory.
+            # Ignore the sampling defaults of the model's directory.
             "--generation-config", "vllm",
             "--enable-scale-out",
             "--worker-extension-cls", "freerun_vllm_plugin.WeightReader",
             "--middleware", "freerun_vllm_plugin.RequireToken",
             "--disable-uvicorn-access-log",
             *(["--load-format", "dummy"] if self.loads_weights else []),
-            *self.engine.vllm_arguments,
+            *self.engine.server_arguments,
         ]  # fmt: skip
 
     def environment(self, token: str) -> dict[str, str]:
         cores = sorted(os.sched_getaffinity(0))
-        # Bound to the worker's own cores where it has any; else as many threads as it may use, wherever.
+        # Bound to the worker's cores if it has any; else only the number of threads is limited.
         bind = ",".join(map(str, cores)) if len(cores) == self.num_threads else "nobind"
         path = [str(PLUGIN_DIRECTORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             "VLLM_CPU_OMP_THREADS_BIND": bind,
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
-            "PYTHONSAFEPATH": "1",  # the server runs in the user's directory, whose modules are not for it
+            "PYTHONSAFEPATH": "1",  # do not import modules of the user's directory
             GPUS_VARIABLE: self.gpus,
             TOKEN_VARIABLE: token,
             "VLLM_SERVER_DEV_MODE": "1",
@@ -171,7 +145,7 @@ class VllmServer:
         self._sockets = sockets
         """Directory in which the server's processes find each other."""
         self._names_of_others: set[Path] = set()
-        """In shared memory, seen before and not the server's."""
+        """Names in shared memory that were seen before and belong to other processes."""
 
     @property
     def is_joined(self) -> bool:
@@ -179,9 +153,9 @@ class VllmServer:
 
     @classmethod
     def start(cls, settings: ServerSettings) -> VllmServer:
-        """Returns when the server is ready; who started this worker limits the time (runtime.start_seconds)."""
+        """Returns when the server is ready; the controller limits the time (runtime.start_seconds)."""
         port, token = _free_port(), secrets.token_urlsafe(32)
-        command = [_interpreter(settings.engine), "-m", "vllm.entrypoints.openai.api_server"]
+        command = [interpreter(settings.engine), "-m", "vllm.entrypoints.openai.api_server"]
         command += settings.arguments(port)
         print("starting", " ".join(command), flush=True)
         sockets = Path(tempfile.mkdtemp(prefix="freerun-vllm-"))
@@ -208,7 +182,7 @@ class VllmServer:
 
     @classmethod
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
-        """Take over a server that was started as docs/vllm.md says, with whatever a predecessor left in it."""
+        """Take over a server that was started as docs/vllm.md says, and clear what a predecessor left in it."""
         _require_own_host(address)
         server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")))
         longest = server.client.max_sequence_tokens()
@@ -223,30 +197,30 @@ class VllmServer:
         return server
 
     def warm_up(self) -> None:
-        """Sample a little: the first step takes many times a later one, and all processes are connected after it.
+        """Sample a little: the first step is much slower than later ones, and connects all processes.
 
-        What connected them then needs no name any more. It is removed, so that a server that is killed leaves
-        nothing behind; and killed is how it ends.
+        Then the names by which they found each other are removed, so a server leaves nothing behind when it is
+        killed, which is how it ends.
         """
         sampling = {"max_tokens": 2, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
         self.client.generate("freerun-warm-up", [0], sampling, "warm up")
         self._remove_names()
 
     def _remove_names(self) -> None:
-        """What the server's processes found each other by."""
+        """Remove the names by which the server's processes found each other."""
         if self._process is None or self._sockets is None or not self._sockets.exists():
             return
-        with contextlib.suppress(WorkerError):  # one that does not answer keeps its file
+        with contextlib.suppress(WorkerError):  # a server that does not answer keeps its file
             if self.client.is_healthy():
                 self.client.remove_rendezvous()
         shutil.rmtree(self._sockets)
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove names in shared memory: what the server maps it keeps, and nothing is left when it is killed.
+        """Unlink the server's shared memory: mappings stay valid, and nothing is left when it is killed.
 
-        Not only once: libraries make semaphores when they first need them. Reading what processes map takes
-        milliseconds, so it is done only when there is a new name.
+        Repeated, because libraries make semaphores when they first need them. Reading the mappings of processes
+        takes milliseconds, so it is done only when there is a new name.
         """
         names = {path for path in SHARED_MEMORY.glob("*") if path.name.startswith(PYTHON_NAMES)}
         if names <= self._names_of_others:
@@ -258,16 +232,16 @@ class VllmServer:
         self._names_of_others = names - own
 
     def _processes(self) -> list[psutil.Process]:
-        """The server and all that it started; empty for one that is joined or gone."""
+        """The server and all that it started; empty if it was joined or is gone."""
         if self._process is None or self._process.poll() is not None:
             return []
         server = psutil.Process(self._process.pid)
         return [server, *server.children(recursive=True)]
 
     def end(self) -> None:
-        """Kill a server of ours: it would go on printing errors after the reason for the worker's end.
+        """Kill a server that was started: it would print errors after the reason for the worker's end.
 
-        One that was never ready loses its names first.
+        Names that are left, if it was never ready, are removed first.
         """
         self._remove_names()
         for process in self._processes():
@@ -275,7 +249,7 @@ class VllmServer:
                 process.kill()
 
     def check(self) -> None:
-        """Raise if the server is a child of ours and has ended; once its processes are connected, remove names."""
+        """Raise if a started server has ended; once its processes are connected, remove new names."""
         if self._sockets is not None and not self._sockets.exists():
             self._sweep()
         if self._process is not None and (status := self._process.poll()) is not None:
@@ -284,10 +258,10 @@ class VllmServer:
 
 
 def _mapped_inodes(pid: int) -> set[int]:
-    """Of the files in shared memory that a process has mapped.
+    """Inodes of the files in shared memory that a process has mapped.
 
-    Not their names: who makes a semaphore has mapped it under another one that is gone (glibc's sem_open links the
-    file to its name when it is filled).
+    Names would not do: the maker of a semaphore has mapped it under a temporary one (glibc's sem_open links the
+    file to its final name when it is filled).
     """
     with contextlib.suppress(OSError):  # it may have ended
         maps = Path(f"/proc/{pid}/maps").read_text()
@@ -303,7 +277,7 @@ def _inode(path: Path) -> int:
 
 
 def _require_own_host(address: str) -> None:
-    """Refuse a server of another machine: it could not map the memory that the weights are in."""
+    """Refuse a server of another machine: it could not map the weights."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
@@ -312,7 +286,7 @@ def _require_own_host(address: str) -> None:
     except OSError as error:
         raise WorkerError(
             f'engine.addresses: "{host}" of {address} is not this machine ({error}), and a vLLM server reads '
-            "weights from the memory of its own; name a server of this machine, or let freerun start them"
+            "weights from its machine's memory; name a server of this machine, or let freerun start them"
         ) from None
 
 

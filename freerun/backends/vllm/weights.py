@@ -1,16 +1,17 @@
-"""The weights of a run where a vLLM server of this machine can read them: by path, under Hugging Face names.
+"""The weight channel of a vLLM server: published weights in memory that the server can map.
 
-    trainer ──► shared buffer ◄── /proc/PID/fd/N ── vLLM                 all weights are published
-    trainer ──► shared buffer ──► merged into the base, buffer of ours ◄── vLLM       only an adapter is
+    trainer ~~► worker's channel ◄── path ── vLLM                          all weights are published
+    trainer ~~► worker's channel ──► merged into the base, own memory ◄── path ── vLLM      only an adapter is
 
-Ours stacks q, k, v and gate, up; the parts are consecutive rows, so a name, a shape and an offset describe each.
+The server reads by path, under Hugging Face names. Our parameters stack q, k, v and gate, up; the parts are
+consecutive rows, so a name, a shape and an offset describe each.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,13 @@ from freerun.config.lora import LoraConfig
 from freerun.model.checkpoint import empty_model, load_model
 from freerun.model.decoder import Decoder
 from freerun.model.decoder_config import DecoderConfig
+from freerun.model.families import stacked_parts
 from freerun.model.lora import add_adapter, frozen_checksum, merged_state, trained_parameters
-from freerun.model.tensor_names import stacked_parts
-from freerun.types import Publication
+from freerun.types import Publication, WeightRoute
 from freerun.weights.buffers import NUM_BUFFERS
+from freerun.weights.channel import State, WeightChannel, open_channel
 from freerun.weights.layout import DTYPE, WeightLayout
-from freerun.weights.shared import SharedWeights
+from freerun.weights.shared import SharedMemoryChannel
 
 NamedPlace = tuple[str, str, tuple[int, ...], int]
 """Hugging Face name, dtype, shape, offset in bytes."""
@@ -34,7 +36,7 @@ NamedPlace = tuple[str, str, tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class ReadableWeights:
-    """One version's weights, checked, and where they lie."""
+    """One version's verified weights and their location: the arguments of the plugin's `freerun_read_weights`."""
 
     path: str
     version: int
@@ -43,79 +45,86 @@ class ReadableWeights:
     tensors: list[NamedPlace]
 
 
-class WeightSource:
-    """Buffers with all weights of a model, readable by path for as long as this process lives."""
+class MergedAdapter:
+    """A base model with the adapter that the trainer publishes."""
 
-    def __init__(self, descriptors: Sequence[int], model: Decoder) -> None:
+    def __init__(self, route: WeightRoute, lora: LoraConfig, base: Path) -> None:
+        self.model = load_model(base)
+        add_adapter(self.model, lora, seed=0)  # its matrices arrive by publication
+        self.channel = open_channel(route, WeightLayout(self.model), frozen=frozen_checksum(self.model))
+
+    def merge(self, published: Publication) -> Mapping[str, Tensor]:
+        adapter = self.channel.fetch(published)
+        for name, parameter in trained_parameters(self.model).items():
+            parameter.data = adapter[name]
+        return merged_state(self.model)
+
+
+class ServerChannel:
+    """Passes whole models on to a vLLM server; implements `channel.WeightChannel`."""
+
+    def __init__(self, memory: WeightChannel, model: Decoder, *, adapter: MergedAdapter | None = None) -> None:
         layout = WeightLayout(model)
+        self._memory = memory
+        """Where the server reads: the run's channel, or this process's memory if an adapter is merged."""
+        self._adapter = adapter
         self._config = model.config
-        self._descriptors = descriptors
         self._num_bytes = layout.num_bytes
         self._tensors = named_places(layout, model.config)
-        self.shared = SharedWeights(descriptors, layout)
 
-    def readable(self, version: int, checksum: str) -> ReadableWeights:
-        return ReadableWeights(
-            path=f"/proc/{os.getpid()}/fd/{self._descriptors[version % NUM_BUFFERS]}",
-            version=version,
-            checksum=checksum,
-            num_bytes=self._num_bytes,
-            tensors=self._tensors,
-        )
+    @classmethod
+    def open(cls, route: WeightRoute, directory: Path, lora: LoraConfig, base: Path) -> ServerChannel:
+        """For what arrives on the route: the weights of `directory`, or an adapter of `base`."""
+        if lora.is_on:
+            adapter, model = MergedAdapter(route, lora, base), empty_model(base)
+            return cls(_own_memory(model), model, adapter=adapter)
+        model = empty_model(directory)
+        return cls(open_channel(route, WeightLayout(model)), model)
 
-    def model(self, version: int, checksum: str) -> Decoder:
-        """A decoder whose parameters are the buffer itself."""
+    def publish(self, version: int, state: State) -> Callable[[], Publication]:
+        return self._memory.publish(version, state)
+
+    def has_arrived(self, published: Publication, *, timeout_seconds: float = 0.0) -> bool:
+        source = self._adapter.channel if self._adapter else self._memory
+        return source.has_arrived(published, timeout_seconds=timeout_seconds)
+
+    def fetch(self, published: Publication) -> Mapping[str, Tensor]:
+        return self._memory.fetch(published)
+
+    def path(self, version: int) -> str:
+        return self._memory.path(version)
+
+    def relay(self, published: Publication) -> ReadableWeights:
+        """Verify what has arrived, merge an adapter, and return where the server finds the whole model."""
+        if self._adapter:
+            published = self.publish(published.version, self._adapter.merge(published))()
+        else:
+            self.fetch(published)
+        return self.readable(published)
+
+    def readable(self, published: Publication) -> ReadableWeights:
+        path, version, checksum = self.path(published.version), published.version, published.checksum
+        return ReadableWeights(path, version, checksum, self._num_bytes, self._tensors)
+
+    def model(self, published: Publication) -> Decoder:
+        """A decoder with the weights that were relayed last, which must be these."""
+        if self._adapter:
+            return self._adapter.model
         with torch.device("meta"):
             model = Decoder(self._config)
-        model.load_state_dict(self.shared.fetch(version, checksum), assign=True)
+        model.load_state_dict(self.fetch(published), assign=True)
         return model
 
-    def written(self, version: int, state: Mapping[str, Tensor]) -> ReadableWeights:
-        """The same after writing `state` there; for buffers that are our own."""
-        self.shared.write(version, state)
-        return self.readable(version, self.shared.checksum(version))
 
-
-class PublishedWeights:
-    """All weights as the trainer publishes them."""
-
-    def __init__(self, descriptors: Sequence[int], directory: Path) -> None:
-        self._source = WeightSource(descriptors, empty_model(directory))
-
-    def readable(self, published: Publication) -> ReadableWeights:
-        self._source.shared.fetch(published.version, published.checksum)
-        return self._source.readable(published.version, published.checksum)
-
-    def model(self, published: Publication) -> Decoder:
-        """Our own decoder with these weights."""
-        return self._source.model(published.version, published.checksum)
-
-
-class MergedWeights:
-    """A base model with the adapter that the trainer publishes merged into it, once for each version."""
-
-    def __init__(self, descriptors: Sequence[int], lora: LoraConfig, base: Path) -> None:
-        self._model = load_model(base)
-        add_adapter(self._model, lora, seed=0)  # its matrices arrive by publication
-        layout = WeightLayout(self._model)
-        self._adapter = SharedWeights(descriptors, layout, frozen=frozen_checksum(self._model))
-        self._source = WeightSource(_own_buffer(), empty_model(base))
-
-    def readable(self, published: Publication) -> ReadableWeights:
-        adapter = self._adapter.fetch(published.version, published.checksum)
-        for name, parameter in trained_parameters(self._model).items():
-            parameter.data = adapter[name]
-        return self._source.written(published.version, merged_state(self._model))
-
-    def model(self, published: Publication) -> Decoder:
-        """Our own decoder with the base and the adapter that was read last."""
-        return self._model
+def _own_memory(model: Decoder) -> SharedMemoryChannel:
+    # One buffer for all versions: the server has copied what it read when it answers.
+    return SharedMemoryChannel((os.memfd_create("freerun-merged"),) * NUM_BUFFERS, WeightLayout(model))
 
 
 def directory_weights(model: Decoder) -> ReadableWeights:
     """The weights of a model that was read from a directory, as version 0."""
-    source = WeightSource(_own_buffer(), model)
-    return source.written(0, {name: parameter.data for name, parameter in model.named_parameters()})
+    channel = ServerChannel(_own_memory(model), model)
+    return channel.readable(channel.publish(0, model.named_parameters())())
 
 
 def named_places(layout: WeightLayout, config: DecoderConfig) -> list[NamedPlace]:
@@ -128,8 +137,3 @@ def named_places(layout: WeightLayout, config: DecoderConfig) -> list[NamedPlace
             named.append((theirs, dtype, shape, offset))
             offset += math.prod(shape) * DTYPE.itemsize
     return named
-
-
-def _own_buffer() -> tuple[int, ...]:
-    # One for all versions: the server has copied what it read when it answers, and nobody else reads it.
-    return (os.memfd_create("freerun-merged"),) * NUM_BUFFERS

@@ -1,13 +1,11 @@
-"""What runs inside a vLLM server for freerun: it reads published weights in place, and keeps strangers out.
+"""freerun's part inside a vLLM server: reads published weights in place, and requires a token.
 
     freerun's worker ──HTTP: /collective_rpc──► WeightReader ──mmap──► the buffer that the trainer published
 
-One self-contained file: its directory is put on the server's path, whatever environment the server runs in. It
-imports neither freerun nor vLLM; vLLM mixes `WeightReader` into its worker class (`--worker-extension-cls`) and
-puts `RequireToken` in front of every endpoint (`--middleware`).
+One self-contained file, because the server may run in another environment; its directory is put on the server's
+path. It imports neither freerun nor vLLM. vLLM mixes `WeightReader` into its worker class
+(`--worker-extension-cls`) and puts `RequireToken` in front of every endpoint (`--middleware`).
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -22,22 +20,20 @@ from typing import Any
 import torch
 import xxhash
 
-TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
-
 
 class WeightReader:
-    """Methods for vLLM's worker, called through `/collective_rpc`; the prefix keeps its own names free."""
+    """Methods for vLLM's worker, called through `/collective_rpc`; the prefix avoids clashes with its names."""
 
     def freerun_read_weights(
         self, path: str, version: int, checksum: str, num_bytes: int, tensors: list[Any]
     ) -> dict[str, Any]:
-        """Load the tensors, (name, dtype, shape, offset) each, that lie in the file at `path`.
+        """Load the tensors, (name, dtype, shape, offset) each, from the file at `path`.
 
-        The checksum is computed here, over the bytes that are loaded; if it is another, nothing is loaded. Neither
-        is it if the model has layers without tensors: vLLM would leave them as they are.
+        The checksum is computed here, over the bytes to load. Nothing is loaded if it differs, or if the model has
+        layers without tensors, which vLLM would leave as they are.
         """
         with open(path, "rb") as file:
-            # Private, hence writable for torch; nobody writes, so that no page is ever copied.
+            # Private, hence writable for torch; nothing writes, so no page is ever copied.
             memory = mmap.mmap(file.fileno(), num_bytes, flags=mmap.MAP_PRIVATE)
         actual = str(xxhash.xxh3_64(memory, seed=version).hexdigest())
         model = self.model_runner.get_model()  # type: ignore[attr-defined]
@@ -48,7 +44,7 @@ class WeightReader:
         return {"version": version, "checksum": actual, "missing": min(without, default="")}
 
     def freerun_remove_rendezvous(self) -> None:
-        """Remove the file through which the server's processes met; a killed server would leave it."""
+        """Remove the file through which the server's processes met; a killed server would leave it behind."""
         method: str = self.distributed_init_method  # type: ignore[attr-defined]
         if method.startswith("file://"):
             with contextlib.suppress(FileNotFoundError):
@@ -66,10 +62,10 @@ def _layers(names: Iterable[str]) -> set[str]:
 
 
 def _repack_head(model: torch.nn.Module) -> None:
-    """Make the copy anew that vLLM's CPU kernels keep of the head's weights.
+    """Renew the packed copy of the head's weights that vLLM's CPU kernels keep.
 
-    A head that is tied to the embedding has no weights of its own to load, so that vLLM leaves its copy as it was:
-    it would go on computing logits with the weights that the server was started with.
+    A head that is tied to the embedding has no weights to load, so vLLM leaves its copy as it was and would keep
+    computing logits with the weights that the server was started with.
     """
     head: Any = getattr(model, "lm_head", None)
     if hasattr(head, "cpu_linear"):
@@ -82,11 +78,11 @@ Application = Callable[[Scope, Any, Send], Awaitable[None]]
 
 
 class RequireToken:
-    """Refuses every request without the token: vLLM's own --api-key leaves the weights' endpoints open."""
+    """Refuses every request without the token; vLLM's --api-key leaves the endpoints for weights open."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
-        self._expected = f"Bearer {os.environ[TOKEN_VARIABLE]}".encode()
+        self._expected = f"Bearer {os.environ['FREERUN_VLLM_TOKEN']}".encode()
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         if scope["type"] == "lifespan" or self._is_known(scope):

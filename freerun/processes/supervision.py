@@ -1,0 +1,124 @@
+"""Supervision: wait for work or fail when a worker is lost, clean up a dead worker, close everything.
+
+A `Supervisor` runs tasks beside its owner. The first failure is final: every later wait raises
+it. The rollout pool, the trainer client, the grader pool and the controller each have one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from freerun.errors import WorkerError
+from freerun.processes.link import Link
+
+R = TypeVar("R")
+OnDeath = Callable[[str, str, bool], None]
+"""Called for each worker that died: its name, how it ended, whether it is restarted."""
+
+CHECK_SECONDS = 1.0
+EXIT_SECONDS = 5.0
+"""For a worker to end by itself once its connection is closed, and for a killed one to be gone."""
+
+
+class Supervisor:
+    """Tasks that must not fail unnoticed."""
+
+    def __init__(self, *, on_loss: Callable[[BaseException], None] = lambda error: None) -> None:
+        self._on_loss = on_loss
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` as a task; if it raises, that is the loss."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finish)
+        return task
+
+    def check_often(self, check: Callable[[], None]) -> None:
+        """Call `check` once a second; if it raises, that is the loss."""
+        self.start(_repeat(check))
+
+    def lose(self, error: BaseException) -> None:
+        """Fail every wait with `error`, unless there was a loss before."""
+        if not self._loss.done():
+            self._loss.set_exception(error)
+            self._loss.exception()  # mark it as retrieved, or asyncio complains at exit
+            self._on_loss(error)
+
+    async def wait_for_loss(self) -> None:
+        """Never returns; raises the loss."""
+        await asyncio.shield(self._loss)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._loss.done()
+
+    def raise_loss(self) -> None:
+        """Raise the loss, if there is one."""
+        if self._loss.done():
+            self._loss.result()
+
+    async def wait(self, future: asyncio.Future[Any]) -> None:
+        """Return when `future` is done or there is a loss."""
+        await asyncio.wait({future, self._loss}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def watch(self, work: Awaitable[R]) -> R:
+        """The result of `work`; cancels it and raises if there is a loss."""
+        task: asyncio.Future[R] = asyncio.ensure_future(work)
+        try:
+            await self.wait(task)
+            self.raise_loss()
+            return await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            elif not task.cancelled():
+                task.exception()  # if both failed in one turn, mark this one as retrieved too
+
+    async def close(self, links: Sequence[Link[Any]] = ()) -> None:
+        """End all tasks and kill the workers; returns when all are gone."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        for link in links:
+            link.kill()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(link.wait(2 * EXIT_SECONDS) for link in links))
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.lose(error)
+
+
+async def _repeat(check: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        check()
+
+
+async def end(link: Link[Any], *, is_closed: bool = True) -> str:
+    """Make sure that a worker has ended; returns how.
+
+    One whose connection is closed may end by itself first, to report its own exit status.
+    """
+    if is_closed:
+        await link.wait(EXIT_SECONDS)
+    link.kill()
+    await link.wait(EXIT_SECONDS)
+    return link.describe_end()
+
+
+async def bury(link: Link[Any], on_death: OnDeath, refusal: Callable[[], str] = lambda: "") -> None:
+    """End a worker that is gone and report its death, before a successor is started.
+
+    `refusal` says why there is to be none, if so: then this raises `WorkerError`. It is asked once the worker has
+    ended.
+    """
+    how = await end(link)
+    why = refusal()
+    on_death(link.name, how, not why)
+    if why:
+        raise WorkerError(f"{why}: {how}")

@@ -1,0 +1,198 @@
+"""The listeners of a run: the store, the terminal, and those that a recipe or a program adds.
+
+    emit(event) ─► store ─► terminal ─► queue ─► thread of each listener that was added
+
+A listener is a callable that gets every event, in order; it is closed at the end if it has `close`. The store and
+the terminal belong to every run and are called directly: both return at once, and a store that cannot write ends
+the run. The others are user code. Each runs in its own thread behind a queue, so a slow one delays nothing. One
+that raises, or falls `MAX_BEHIND` events behind, is reported once and gets no more events.
+
+A new tracker is a factory `(recipe, run_directory) -> listener`: name it in `run.listeners` as "module:function",
+or add it to `LISTENERS`.
+"""
+
+import inspect
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from freerun.config.recipe import Recipe
+from freerun.config.user_code import import_named, is_user_code
+from freerun.errors import ConfigError
+from freerun.events.events import AnyEvent, Listener, Notice
+from freerun.events.store import Store
+from freerun.terminal.view import open_run_view
+from freerun.terminal.wording import printable
+
+ListenerFactory = Callable[[Recipe, Path], Listener]
+LISTENERS: dict[str, ListenerFactory] = {
+    "store": lambda recipe, directory: Store(directory),
+    "terminal": lambda recipe, directory: open_run_view(directory),
+}
+OF_EVERY_RUN = ("store", "terminal")
+SETTING = "run.listeners"
+
+MAX_BEHIND = 10_000
+CLOSE_SECONDS = 60.0
+"""How long the end of a run waits for a listener to handle its remaining events."""
+
+
+class Listeners:
+    """All listeners of a run; call it with each event."""
+
+    def __init__(self, own: Sequence[Listener] = ()) -> None:
+        self._own = list(own)
+        self._added: list[QueuedListener] = []
+        self._seconds = 0.0
+        """The run's clock at the newest event."""
+
+    def __call__(self, event: AnyEvent) -> None:
+        self._seconds = event.seconds
+        for listener in self._own:
+            listener(event)
+        for added in self._added:
+            added(event)
+        self._report_failures()
+
+    def add(self, name: str, listener: Listener) -> None:
+        """Add a listener that the run must neither wait for nor fail with."""
+        self._added.append(QueuedListener(name, listener))
+
+    def check(self) -> None:
+        """Raise if the run can no longer be recorded."""
+        self._call("check")
+
+    def flush(self) -> None:
+        """Return when everything emitted so far is on disk."""
+        self._call("flush")
+
+    def rewind(self, version: int, *, seconds: float = 0.0) -> None:
+        """Forget what happened after a checkpoint: it will happen again."""
+        self._call("rewind", version, seconds=seconds)
+
+    def finish(self) -> None:
+        """Wait for the added listeners and close them."""
+        for listener in self._added:
+            listener.close()
+        self._report_failures()
+
+    def _report_failures(self) -> None:
+        failed = [listener for listener in self._added if listener.failure]
+        self._added = [listener for listener in self._added if listener not in failed]
+        for listener in failed:
+            text = f"listener {listener.name} {listener.failure}; it gets no more events"
+            self(Notice(seconds=self._seconds, text=text))
+
+    def _call(self, method: str, *values: Any, **named: Any) -> None:
+        for listener in self._own:
+            if (function := getattr(listener, method, None)) is not None:
+                function(*values, **named)
+
+
+class QueuedListener:
+    """User code in its own thread; an exception becomes `failure`."""
+
+    def __init__(self, name: str, listener: Listener) -> None:
+        self.name = name
+        self.failure = ""
+        self._listener = listener
+        self._queue: queue.SimpleQueue[AnyEvent | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"listener {name}", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: AnyEvent) -> None:
+        if self._queue.qsize() >= MAX_BEHIND:
+            self.failure = self.failure or f"is {MAX_BEHIND:,} events behind"
+            self._queue.put(None)
+        elif not self.failure:
+            self._queue.put(event)
+
+    def close(self) -> None:
+        """Return when it has had every event and is closed, or after `CLOSE_SECONDS`."""
+        self._queue.put(None)
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self.failure = self.failure or f"is still busy after {CLOSE_SECONDS:g} s"
+
+    def _run(self) -> None:
+        try:
+            while (event := self._queue.get()) is not None and not self.failure:
+                self._listener(event)
+        except BaseException as error:  # noqa: BLE001 - the edge of user code: it must not end the run
+            self.failure = f"raised {_describe(error)}"
+        try:
+            if (close := getattr(self._listener, "close", None)) is not None:
+                close()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.failure = self.failure or f"raised {_describe(error)} when it was closed"
+
+
+@contextmanager
+def open_listeners(recipe: Recipe, directory: Path, given: Sequence[Listener] = ()) -> Iterator[Listeners]:
+    """The listeners of a run: its own, those that the recipe names, and those that a program gives."""
+    own: list[Listener] = []
+    with ExitStack() as stack:
+        for name in OF_EVERY_RUN:
+            own.append(LISTENERS[name](recipe, directory))
+            if (close := getattr(own[-1], "close", None)) is not None:
+                stack.callback(close)
+        listeners = Listeners(own)
+        stack.callback(listeners.finish)
+        for name in recipe.run.listeners:
+            if name not in OF_EVERY_RUN:
+                listeners.add(name, _make(name, recipe, directory))
+        for listener in given:
+            name = getattr(listener, "__qualname__", type(listener).__name__)
+            listeners.add(name, _checked(listener, f"listener {name}"))
+        yield listeners
+
+
+def check_listeners(recipe: Recipe) -> None:
+    """Refuse names in `run.listeners` that mean no factory."""
+    for name in recipe.run.listeners:
+        _factory(name)
+
+
+def _factory(name: str) -> ListenerFactory:
+    if name in LISTENERS:
+        return LISTENERS[name]
+    if not is_user_code(name):
+        raise ConfigError(
+            f'config: {SETTING}: there is no listener "{name}"; name one of {", ".join(LISTENERS)}, or write '
+            '"module:function"'
+        )
+    _, factory = import_named(name, setting=SETTING)
+    try:
+        inspect.signature(factory).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f'config: {SETTING}: "{name}" cannot be called with its arguments ({error}); '
+            "define it as def listener(recipe, run_directory)"
+        ) from error
+    return factory
+
+
+def _make(name: str, recipe: Recipe, directory: Path) -> Listener:
+    try:
+        listener = _factory(name)(recipe, directory)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f'config: {SETTING}: "{name}" raised {_describe(error)}') from error
+    return _checked(listener, f'config: {SETTING}: what "{name}" returned')
+
+
+def _checked(listener: Any, what: str) -> Listener:
+    """Refuse what would not be called with each event."""
+    if not callable(listener):
+        raise ConfigError(f"{what} is a {type(listener).__name__}; it must be a function of an event")
+    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+        raise ConfigError(f"{what} is async; listeners are called in a thread: use a plain function")
+    return listener  # type: ignore[no-any-return]
+
+
+def _describe(error: BaseException) -> str:
+    return printable(f"{type(error).__name__}: {error}")

@@ -1,0 +1,49 @@
+"""Writing a checkpoint of a run: the trainer's files, then the store, then the seal."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from freerun.controller.checkpoint import CheckpointWriter, ControllerState
+from freerun.errors import CheckpointError, FreerunError
+from freerun.events.events import CheckpointSaved
+from freerun.session.lifetime import Lifetime
+
+
+class Saver:
+    """Implements `SaveCheckpoint`; `save_files` is the trainer's `save`."""
+
+    def __init__(
+        self, life: Lifetime, checkpoints: Path, save_files: Callable[..., Awaitable[None]], *, keep: int
+    ) -> None:
+        self._life = life
+        self._checkpoints = checkpoints
+        self._save_files = save_files
+        self._keep = keep
+
+    def __call__(self, state: ControllerState) -> Coroutine[Any, Any, None]:
+        """Ask the trainer for its files at once; the rest, failures included, is the coroutine's."""
+        try:
+            writer = CheckpointWriter(self._checkpoints, state)
+        except CheckpointError as error:
+            return self._fail(error, state.version)
+        return self.finish(writer, self._save_files(str(writer.directory), version=state.version), state.version)
+
+    async def finish(self, writer: CheckpointWriter, saved: Awaitable[None], version: int) -> None:
+        """Seal the checkpoint when the trainer has written its files."""
+        try:
+            await saved
+            # The store first: it must never lack steps of the checkpoint.
+            await asyncio.to_thread(self._life.flush)
+            directory = await writer.seal(keep=self._keep)
+        except FreerunError as error:
+            await asyncio.to_thread(writer.discard)
+            if not isinstance(error, CheckpointError):
+                raise  # the store or the trainer is at fault, and says so
+            await self._fail(error, version)
+        self._life.emit(CheckpointSaved(seconds=self._life.seconds, version=version, directory=str(directory)))
+
+    async def _fail(self, error: CheckpointError, version: int) -> None:
+        self._life.unsaved = f"version {version} was not saved: {error}; {self._life.describe_newest()}"
+        raise CheckpointError(self._life.unsaved) from error

@@ -1,0 +1,166 @@
+"""The functions behind the keys of [objective]: built-in ones and the user's, called in the same way.
+
+    advantage     (rewards, lengths, objective) -> advantages
+    clip          (ratios_L, logprobs_L, advantages_L, objective) -> gains_L, is_clipped_L or None
+    correction    (log_weights_L, objective) -> weights_L
+    aggregation   (lengths, max_completion_tokens, objective) -> token weights
+
+`rewards`, `lengths` (completion tokens) and `advantages` of an advantage are lists with one float64 or int64 array
+per group; `lengths` of an aggregation is a list with one int per completion of the step, and so are its weights.
+Tensors are float32 with one element per completion token of a micro-batch (L). `objective` is the
+`ObjectiveConfig`, for its constants.
+
+A user's function is named "module:function" (`config/user_code.py`). It is imported in the trainer's process
+before the first step, and everything it returns is checked: a wrong shape would be broadcast silently, and a NaN
+would only show up as skipped updates.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from freerun.config.objective import AXES, ObjectiveConfig
+from freerun.config.user_code import import_named
+from freerun.errors import ConfigError
+from freerun.trainer.advantage import Floats64
+from freerun.types import Group
+
+PARAMETERS = {
+    "advantage": ("rewards", "lengths", "objective"),
+    "clip": ("ratios", "logprobs", "advantages", "objective"),
+    "correction": ("log_weights", "objective"),
+    "aggregation": ("lengths", "max_completion_tokens", "objective"),
+}
+
+
+def load_axes(objective: ObjectiveConfig) -> None:
+    """Import the functions of all axes, or raise: the first step must not be the one to find out."""
+    for axis in AXES:
+        axis_function(objective, axis)
+
+
+def moves_without_advantage(objective: ObjectiveConfig) -> bool:
+    """Whether a trajectory of advantage 0 has a gradient.
+
+    A user's clip is assumed to give it one, unless its attribute `moves_without_advantage` is False.
+    """
+    if objective.has_critic or objective.kl_coefficient > 0 or objective.entropy_coefficient > 0:
+        return True
+    _, clip = import_named(objective.function("clip"), setting="objective.clip")
+    return bool(getattr(clip, "moves_without_advantage", objective.is_users("clip")))
+
+
+def axis_function(objective: ObjectiveConfig, axis: str) -> Callable[..., Any]:
+    """The function of an axis, ready to be called; a user's with its results checked."""
+    return _load(axis, objective.function(axis), objective.is_users(axis))
+
+
+def compute_advantages(groups: Sequence[Group], objective: ObjectiveConfig) -> Floats64:
+    """The advantages of all trajectories, group after group."""
+    rewards = [np.array([t.reward.value for t in group.trajectories], dtype=np.float64) for group in groups]
+    lengths = [np.array([len(t.completion.token_ids) for t in group.trajectories]) for group in groups]
+    return np.concatenate(axis_function(objective, "advantage")(rewards, lengths, objective))
+
+
+@cache
+def _load(axis: str, name: str, is_users: bool) -> Callable[..., Any]:
+    _, function = import_named(name, setting=f"objective.{axis}")
+    if not is_users:
+        return function
+    parameters = PARAMETERS[axis]
+    try:
+        inspect.signature(function).bind(*parameters)
+    except TypeError as error:
+        raise ConfigError(
+            f'config: objective.{axis}: "{name}" cannot be called with its arguments ({error}); '
+            f"define it as def {name.partition(':')[2]}({', '.join(parameters)})"
+        ) from error
+    except ValueError:
+        pass  # a function of an extension module may have no signature
+    check, returned = _CHECKS[axis], f'config: objective.{axis}: "{name}" returned'
+    built_in = _load(axis, next(iter(AXES[axis].values())).function, False)
+
+    def checked(*arguments: Any) -> Any:
+        if isinstance(arguments[0], Tensor) and not arguments[0].numel():
+            return built_in(*arguments)  # a rank without a micro-batch in this round
+        return check(function(*arguments), arguments, returned)
+
+    return checked
+
+
+def _check_advantages(result: Any, arguments: Sequence[Any], returned: str) -> list[Floats64]:
+    groups = result if isinstance(result, list | tuple) else []
+    advantages = [np.asarray(of_group, np.float64) for of_group in groups]
+    shapes, expected = [a.shape for a in advantages], [rewards.shape for rewards in arguments[0]]
+    _require(shapes == expected, f"{returned} arrays of shapes {shapes}; return one array per group: {expected}")
+    is_finite = all(np.isfinite(a).all() for a in advantages)
+    _require(is_finite, f"{returned} NaN or infinity; return finite advantages")
+    return advantages
+
+
+def _check_gains(result: Any, arguments: Sequence[Any], returned: str) -> tuple[Tensor, Tensor | None]:
+    ratios_L = arguments[0]
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    _require(is_pair, f"{returned} a {type(result).__name__}; return gains, is_clipped")
+    gains_L, is_clipped_L = result
+    _check_tensor(gains_L, ratios_L, f"{returned} gains", inputs=arguments[:3])
+    _require(
+        gains_L.requires_grad or not ratios_L.requires_grad,
+        f"{returned} gains without a gradient; compute them from the ratios or logprobs, not detached",
+    )
+    if is_clipped_L is not None:
+        _check_tensor(is_clipped_L, ratios_L.bool(), f"{returned} is_clipped")
+    return gains_L, is_clipped_L
+
+
+def _check_weights(weights_L: Any, arguments: Sequence[Any], returned: str) -> Tensor:
+    _check_tensor(weights_L, arguments[0], f"{returned} weights", inputs=[torch.exp(arguments[0])])
+    _require(not bool((weights_L < 0).any()), f"{returned} weights below 0; return 0 to leave a token out")
+    return torch.as_tensor(weights_L)
+
+
+def _check_token_weights(result: Any, arguments: Sequence[Any], returned: str) -> list[float]:
+    weights, num_completions = np.asarray(result, np.float64), len(arguments[0])
+    _require(
+        weights.shape == (num_completions,) and bool(np.isfinite(weights).all()),
+        f"{returned} weights of shape {list(weights.shape)}, or some that are not finite; return one number for "
+        f"each of the {num_completions} completions",
+    )
+    return [float(weight) for weight in weights]
+
+
+_CHECKS: dict[str, Callable[[Any, Sequence[Any], str], Any]] = {
+    "advantage": _check_advantages,
+    "clip": _check_gains,
+    "correction": _check_weights,
+    "aggregation": _check_token_weights,
+}
+
+
+def _check_tensor(result: Any, like: Tensor, returned: str, *, inputs: Sequence[Tensor] = ()) -> None:
+    """Refuse another shape or dtype, and numbers that are not finite although their inputs are.
+
+    Inputs that are not finite belong to an update that is skipped.
+    """
+    expected = f"a tensor of shape {list(like.shape)} and {like.dtype}"
+    if not isinstance(result, Tensor):
+        raise ConfigError(f"{returned} as {type(result).__name__}; return {expected}")
+    _require(
+        result.shape == like.shape and result.dtype == like.dtype,
+        f"{returned} of shape {list(result.shape)} and {result.dtype}; return {expected}",
+    )
+    is_bad = ~torch.isfinite(result)
+    for tensor in inputs:
+        is_bad &= torch.isfinite(tensor)
+    num_bad = int(is_bad.sum())
+    _require(num_bad == 0, f"{returned} that are NaN or infinite for {num_bad} tokens; return finite ones")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)

@@ -1,0 +1,10 @@
+"""The rollout worker of a backend that starts other programs: a guard ends them with the worker."""
+
+from freerun.processes.guard import leave_guard
+from freerun.processes.parent import run_worker
+from freerun.workers.messages import ToRollout
+from freerun.workers.rollout_worker import serve
+
+if __name__ == "__main__":
+    leave_guard()
+    run_worker(ToRollout, serve)

@@ -1,0 +1,132 @@
+"""The default workflow: one prompt becomes a graded group."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+
+from freerun.config.recipe import SamplingConfig
+from freerun.errors import RolloutError
+from freerun.rollout.single_turn import GradingFailed, SingleTurn
+from freerun.types import Completion, Grade, GradeFailed, Prompt, Request, Reward, Sampling, Span
+
+PROMPT = Prompt(
+    ordinal=17, key="times-tables:7*8", text="7*8=", answer="56", token_ids=np.arange(4, dtype=np.int32)
+)
+
+
+def completion(text: str) -> Completion:
+    return Completion(
+        token_ids=np.arange(2, dtype=np.int32),
+        logprobs=np.zeros(2, dtype=np.float32),
+        spans=(Span(0, 2),),
+        finish_reason="stop",
+        text=text,
+    )
+
+
+class EchoGenerator:
+    """Answers sample i with the text `i`."""
+
+    def __init__(self, missing: int = 0) -> None:
+        self.requests: list[Request] = []
+        self.missing = missing
+
+    async def generate(self, request: Request) -> tuple[Completion, ...]:
+        self.requests.append(request)
+        return tuple(completion(str(i)) for i in range(request.num_samples - self.missing))
+
+    async def load(self, version: int) -> None: ...
+
+    def stats(self) -> tuple[()]:
+        return ()
+
+
+class FunctionGrader:
+    num_graded = 0
+
+    def __init__(self, grade_text: Callable[[str], Awaitable[Grade]]) -> None:
+        self.grade_text = grade_text
+
+    async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
+        return await self.grade_text(completion.text)
+
+
+def workflow(num_samples: int, config: SamplingConfig | None = None) -> SingleTurn:
+    return SingleTurn(
+        config or SamplingConfig(), num_samples=num_samples, stop_token_ids=(0, 2), request_ids=itertools.count()
+    )
+
+
+def test_a_group_comes_back_in_sample_order_with_its_rewards_whatever_finishes_first() -> None:
+    async def grade(text: str) -> Grade:
+        await asyncio.sleep(0.02 / (1 + int(text)))
+        return Reward(value=float(text), is_correct=text == "2")
+
+    group = asyncio.run(workflow(4)(PROMPT, EchoGenerator(), FunctionGrader(grade)))
+    assert [t.sample for t in group] == [0, 1, 2, 3]
+    assert [t.completion.text for t in group] == ["0", "1", "2", "3"]
+    assert [t.reward.value for t in group] == [0.0, 1.0, 2.0, 3.0]
+    assert all(t.prompt is PROMPT for t in group)
+
+
+def test_all_completions_of_a_group_are_graded_at_the_same_time() -> None:
+    async def run() -> int:
+        all_started = asyncio.Event()
+        started = itertools.count(1)
+
+        async def grade(text: str) -> Grade:
+            if next(started) == 5:
+                all_started.set()
+            async with asyncio.timeout(5):
+                await all_started.wait()
+            return Reward(value=0.0, is_correct=False)
+
+        return len(await workflow(5)(PROMPT, EchoGenerator(), FunctionGrader(grade)))
+
+    assert asyncio.run(run()) == 5
+
+
+async def grade_as_wrong(text: str) -> Grade:
+    return Reward(value=-5.0, is_correct=False)
+
+
+def test_the_request_carries_the_sampling_and_an_id_of_its_own() -> None:
+    config = SamplingConfig(max_completion_tokens=9, temperature=0.7, top_k=5, top_p=0.9, stop=("\n",))
+    generator, single_turn = EchoGenerator(), workflow(3, config)
+
+    async def run_twice() -> None:
+        await single_turn(PROMPT, generator, FunctionGrader(grade_as_wrong))
+        await single_turn(PROMPT, generator, FunctionGrader(grade_as_wrong))
+
+    asyncio.run(run_twice())
+    first, second = generator.requests
+    assert (first.request_id, second.request_id) == (0, 1)
+    assert first.ordinal == second.ordinal == 17
+    assert first.prompt_token_ids is PROMPT.token_ids
+    assert first.num_samples == 3
+    assert first.sampling == Sampling(
+        max_completion_tokens=9,
+        temperature=0.7,
+        top_k=5,
+        top_p=0.9,
+        stop_strings=("\n",),
+        stop_token_ids=(0, 2),
+    )
+
+
+def test_one_failed_grade_fails_the_group_with_the_graders_reason() -> None:
+    async def grade(text: str) -> Grade:
+        return GradeFailed("took longer than 10 s") if text == "2" else Reward(1.0, True)
+
+    with pytest.raises(GradingFailed, match=r"times-tables:7\*8: grading sample 2 failed: took longer") as caught:
+        asyncio.run(workflow(4)(PROMPT, EchoGenerator(), FunctionGrader(grade)))
+    assert caught.value.reason == "took longer than 10 s"
+    assert isinstance(caught.value, RolloutError)
+
+
+def test_a_generator_that_loses_samples_is_found_out() -> None:
+    with pytest.raises(RolloutError, match="returned 3 completions for a request of 4"):
+        asyncio.run(workflow(4)(PROMPT, EchoGenerator(missing=1), FunctionGrader(grade_as_wrong)))

@@ -1,0 +1,41 @@
+"""Bad input is refused before anything is written."""
+
+from pathlib import Path
+
+import pytest
+from tiny_runs import make_run
+
+import freerun
+from freerun.errors import FreerunError
+from freerun.session.plan import describe_plan
+from freerun.session.train import train_to_end
+
+BAD_LISTENER = {"run.listeners": ["no-such"]}
+TOO_LONG = {"sampling.max_completion_tokens": 10_000, "engine.cache_tokens": 100_000}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (BAD_LISTENER, "there is no listener"),
+        (TOO_LONG, "positions of the model"),
+        ({"reward.grader": "nubmer"}, "nubmer"),
+    ],
+)
+def test_bad_input_is_refused_alike_by_a_run_and_a_dry_run_and_leaves_nothing(
+    tmp_path: Path, overrides: dict[str, object], message: str
+) -> None:
+    recipe = freerun.load_recipe(make_run(tmp_path), overrides)
+    with pytest.raises(FreerunError, match=message):
+        train_to_end(recipe, resume=False)
+    with pytest.raises(FreerunError, match=message):
+        describe_plan(recipe)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_rows_of_a_program_are_checked_before_there_is_a_run(tmp_path: Path) -> None:
+    recipe = freerun.load_recipe(make_run(tmp_path), {"data.template": "{question}="})
+    with pytest.raises(FreerunError) as caught:
+        freerun.train(recipe, data=[{"other": 1}, {"other": 2}])
+    assert "freerun-rows" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
