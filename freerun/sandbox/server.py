@@ -197,9 +197,14 @@ def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> N
         with contextlib.suppress(ChildProcessError):
             while True:  # process 1 of a namespace also inherits the children of an executor that was killed
                 os.wait()
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _close(descriptors)
         control.send(b"{}")
+
+
+def _close(descriptors: list[int]) -> None:
+    # In a function: a variable left in `_serve` would tell the next program that it is not the first.
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _report(control: socket.socket, server: Server, request: bytes, descriptors: list[int]) -> NoReturn:
