@@ -47,3 +47,28 @@ class PinLostError(RolloutError):
 
 class SandboxError(FreerunError):
     """A broken sandbox; never caused by the program in it."""
+
+
+class ChatError(FreerunError):
+    """A call of a session that is not answered; the session continues unless it has ended."""
+
+
+class TemplateRefusedError(ChatError, ModelError):
+    """The chat template refuses these messages; carries its words."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """The template's part of the message."""
+
+
+class SessionEndedError(ChatError):
+    """A call of a session that has ended."""
+
+
+class TruncatedError(ChatError):
+    """The session is at its limit of turns or tokens. An episode may catch it; otherwise the session is scored."""
+
+
+class ContextLengthError(TruncatedError):
+    """A conversation that leaves no room for a completion."""
