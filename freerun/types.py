@@ -2,11 +2,15 @@
 
     Prompt ──► Request ──► Completion (one per sample, made of Spans) ──► Trajectory (+ Reward) ──► Batch
 
+A sample of a prompt is one completion, or a session of several calls to the policy. A session becomes one or more
+sequences: a completion then also holds the tokens that were given to the policy between its calls, and each
+sequence is one part of the sample.
+
 Everything here is a frozen msgspec struct of plain values and numpy arrays, so it crosses a socket without
 pickle. `encode` and `decoder_for` define the only wire format of the package.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -53,10 +57,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     request_id: int
     ordinal: int
-    """Of the prompt; with the sample index and position it seeds the sampling."""
+    """Of the prompt; with the index of the sample, the call and the position it seeds the sampling."""
     prompt_token_ids: Ints
     num_samples: int
     sampling: Sampling
+    sample: int = 0
+    """Index of the first sample within its group."""
+    call: int = 0
+    """Which call of its session it is."""
+    session: int | None = None
+    """Number of its session in this run; None for a request that no other one continues."""
     pinned_version: int | None = None
     """Sample every token under this version, which was pinned before; None takes the newest at each step."""
 
@@ -78,30 +88,51 @@ class Doing(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Consecutive tokens of one completion sampled under one version."""
+    """Consecutive tokens of one completion: sampled by one call under one version, or given to the policy."""
 
-    version: int
+    version: int | None
+    """None for given tokens: a user's, a tool's, an environment's."""
     num_tokens: int
+    call: int = 0
+    """Which call of its session sampled them."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Tokens sampled for one prompt, each with its behaviour logprob and the version that sampled it."""
+    """Tokens sampled for one prompt, each with its behaviour logprob and the version that sampled it.
+
+    In a session of several calls the tokens that were given between them are included; only sampled ones are
+    trained on.
+    """
 
     token_ids: Ints
     logprobs: Floats
-    """Behaviour logprobs: under the distribution each token was drawn from."""
+    """Behaviour logprobs: under the distribution each token was drawn from; 0 where given."""
     spans: tuple[Span, ...]
     finish_reason: FinishReason
     text: str
 
     @property
+    def num_sampled(self) -> int:
+        return sum(span.num_tokens for span in self.spans if span.version is not None)
+
+    @property
+    def is_sampled(self) -> np.ndarray:
+        """One boolean per token; false where it was given."""
+        return _repeat([(s.version is not None, s.num_tokens) for s in self.spans], np.bool_)
+
+    @property
     def oldest_version(self) -> int:
-        return min(span.version for span in self.spans)
+        return min(span.version for span in self.spans if span.version is not None)
 
     @property
     def versions(self) -> Ints:
-        """One version per token."""
-        return np.repeat([s.version for s in self.spans], [s.num_tokens for s in self.spans]).astype(np.int32)
+        """One version per sampled token."""
+        return _repeat([(s.version, s.num_tokens) for s in self.spans if s.version is not None])
+
+    @property
+    def calls(self) -> Ints:
+        """For each sampled token, which call of its session sampled it."""
+        return _repeat([(s.call, s.num_tokens) for s in self.spans if s.version is not None])
 
 
 class Reward(msgspec.Struct, frozen=True, tag="reward"):
@@ -111,6 +142,8 @@ class Reward(msgspec.Struct, frozen=True, tag="reward"):
     is_correct: bool
     parts: dict[str, float] = {}
     """Value of each part of a sum before its weight, by name; empty for a single part."""
+    turns: tuple[float, ...] = ()
+    """What each call of a session earned; empty where only the whole session is judged."""
 
 
 class GradeFailed(msgspec.Struct, frozen=True, tag="grade_failed"):
@@ -123,17 +156,24 @@ Grade = Reward | GradeFailed
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Prompt + completion + reward: held by the buffer, consumed once by the trainer."""
+    """Prompt + completion + reward: held by the buffer, consumed once by the trainer.
+
+    A session whose history was rewritten is several sequences: parts of one sample, each with the reward of the
+    whole sample. A segment that several of them share is sampled in the first one and given in the others.
+    """
 
     prompt: Prompt
+    """Its tokens are all that precede the first token sampled in this part."""
     sample: int
     """Index within its group."""
     completion: Completion
     reward: Reward
+    part: int = 0
+    """Index within its sample."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The trajectories of one prompt, started together at one version."""
+    """The trajectories of one prompt, started together at one version: one or more parts of each sample."""
 
     ordinal: int
     start_version: int
@@ -143,6 +183,23 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def oldest_version(self) -> int:
         return min(t.completion.oldest_version for t in self.trajectories)
+
+    @property
+    def samples(self) -> tuple[tuple[Trajectory, ...], ...]:
+        """The parts of each sample, in the order in which the samples first appear."""
+        parts: dict[int, list[Trajectory]] = {}
+        for trajectory in self.trajectories:
+            parts.setdefault(trajectory.sample, []).append(trajectory)
+        return tuple(map(tuple, parts.values()))
+
+    @property
+    def num_samples(self) -> int:
+        return len({trajectory.sample for trajectory in self.trajectories})
+
+    @property
+    def rewards(self) -> tuple[Reward, ...]:
+        """One per sample, which all its parts carry."""
+        return tuple(parts[0].reward for parts in self.samples)
 
 
 class Demonstration(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -210,6 +267,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Time decoding was paused for loads (checksum, swap, packing) and for copies of pinned versions."""
     num_recomputed_tokens: int = 0
     """Cache entries that loads invalidated and that were recomputed: the other cost of interrupts."""
+
+
+def _repeat(counted: Sequence[tuple[int, int]], dtype: type[np.generic] = np.int32) -> np.ndarray:
+    """Each value as often as its count says."""
+    values, counts = np.array(counted, np.int64).reshape(-1, 2).T
+    return np.repeat(values, counts).astype(dtype)
 
 
 def _encode_array(value: Any) -> Any:

@@ -38,7 +38,7 @@ class Evaluation:
     @property
     def versions(self) -> set[int]:
         """The versions that sampled its tokens."""
-        return {span.version for group in self.groups for t in group for span in t.completion.spans}
+        return {version for group in self.groups for t in group for version in t.completion.versions.tolist()}
 
     def pass_at(self, k: int) -> Estimate:
         """pass@k over the prompts that could be graded."""

@@ -195,7 +195,7 @@ def check_trajectory(trajectory: Trajectory, *, version: int) -> None:
             f"{name} has {num_tokens} tokens, {len(completion.logprobs)} behaviour logprobs and spans over "
             f"{num_versions} tokens; they must be as many"
         )
-    newest = max(span.version for span in completion.spans)
+    newest = int(completion.versions.max())
     if newest > version:
         raise ValueError(
             f"{name} has tokens of version {newest}, but the trainer is at version {version}; "

@@ -150,7 +150,7 @@ class Engines:
 
 def versions_of(result: object) -> set[int]:
     assert isinstance(result, tuple), result
-    return {span.version for completion in result for span in completion.spans}
+    return {version for completion in result for version in completion.versions.tolist()}
 
 
 @pytest.mark.slow

@@ -270,7 +270,7 @@ def test_logprobs_or_spans_that_do_not_cover_the_tokens_are_refused() -> None:
 def test_staleness_is_counted_from_the_oldest_token_of_each_trajectory() -> None:
     groups = make_groups()
     result = step_at(VERSION + 2, groups)
-    oldest = [min(span.version for span in t.completion.spans) for t in trajectories_of(groups)]
+    oldest = [int(t.completion.versions.min()) for t in trajectories_of(groups)]
     expected = [VERSION + 2 - version for version in oldest]
     assert result.metrics["staleness_max"] == max(expected)
     assert result.metrics["staleness_mean"] == pytest.approx(np.mean(expected))
