@@ -15,6 +15,7 @@ from freerun.config.eval import EvalConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.reward import RewardConfig
+from freerun.config.rollout import GatewayConfig, RolloutConfig
 from freerun.config.runtime import RuntimeConfig
 from freerun.config.section import Section, require
 from freerun.config.sft import SftConfig
@@ -124,6 +125,8 @@ class Recipe:
     lora: LoraConfig = field(default_factory=LoraConfig)
     data: DataConfig = field(default_factory=lambda: DataConfig(task="times-tables"))
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     buffer: BufferConfig = field(default_factory=BufferConfig)
@@ -141,11 +144,10 @@ class Recipe:
             f"{self.sampling.group_size} make a batch of {self.batch_size:,} trajectories; the most is "
             f"{MAX_BATCH_SIZE:,}",
         )
-        longest = self.data.max_prompt_tokens + self.sampling.max_completion_tokens
         require(
-            self.engine.cache_tokens >= longest,
-            f"engine.cache_tokens = {self.engine.cache_tokens} cannot hold one sequence of data.max_prompt_tokens "
-            f"+ sampling.max_completion_tokens = {longest} tokens; raise it or shorten the sequences",
+            self.engine.cache_tokens >= self.max_sequence_tokens,
+            f"engine.cache_tokens = {self.engine.cache_tokens} cannot hold one sequence of "
+            f"{self.longest_sequence_keys} = {self.max_sequence_tokens} tokens; raise it or shorten the sequences",
         )
         require(
             self.train.num_minibatches <= self.batch_size,
@@ -163,6 +165,38 @@ class Recipe:
             f"reward.overlong_buffer_tokens = {self.reward.overlong_buffer_tokens} exceeds "
             f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}, of which it is the end",
         )
+        if self.rollout.runs_sessions:
+            self._check_sessions()
+
+    def _check_sessions(self) -> None:
+        """Refuse what sessions cannot do; what they need of the model is checked with it."""
+        rollout, reward = self.rollout, self.reward
+        require(
+            rollout.max_session_tokens > self.data.max_prompt_tokens,
+            f"rollout.max_session_tokens = {rollout.max_session_tokens} leaves no turn to a prompt of "
+            f"data.max_prompt_tokens = {self.data.max_prompt_tokens}; raise it, or lower data.max_prompt_tokens",
+        )
+        require(
+            not reward.overlong_buffer_tokens and not reward.requires_stop,
+            "reward.overlong_buffer_tokens and reward.requires_stop judge single completions; sessions are cut "
+            "off by rollout.max_turns and rollout.max_session_tokens; remove them",
+        )
+        in_chat = {part.use_chat_template for part in self.data.parts.values()}
+        require(
+            len(in_chat) == 1,
+            "data.mixture mixes recipes with and without data.use_chat_template, and a session is either; set it "
+            "alike",
+        )
+        for part in self.data.parts.values():
+            require(
+                not (part.use_chat_template and part.num_shots),
+                f"data.num_shots = {part.num_shots} cannot be shown in sessions with data.use_chat_template; put "
+                "examples into data.system_prompt or data.template",
+            )
+        require(
+            not rollout.tools or in_chat == {True},
+            "rollout.tools needs data.use_chat_template = true: the chat template tells the policy of its tools",
+        )
 
     @property
     def batch_size(self) -> int:
@@ -176,4 +210,19 @@ class Recipe:
 
     @property
     def max_sequence_tokens(self) -> int:
+        """The longest sequence that an engine computes."""
+        if self.rollout.runs_sessions:
+            return self.rollout.max_session_tokens
         return self.data.max_prompt_tokens + self.sampling.max_completion_tokens
+
+    @property
+    def longest_sequence_keys(self) -> str:
+        """The keys that decide `max_sequence_tokens`, for errors."""
+        if self.rollout.runs_sessions:
+            return "rollout.max_session_tokens"
+        return "data.max_prompt_tokens + sampling.max_completion_tokens"
+
+    @property
+    def uses_chat_template(self) -> bool:
+        """Whether sessions are chats; otherwise their messages are joined as plain text."""
+        return all(part.use_chat_template for part in self.data.parts.values())

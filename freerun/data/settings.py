@@ -2,31 +2,17 @@
 
 import importlib
 import inspect
-import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from freerun.config.arguments import read_arguments
 from freerun.config.data import WORDING_KEYS, DataConfig
 from freerun.errors import ConfigError, DataError
 
 
 def settings_of(config: DataConfig) -> dict[str, Any]:
     """The arguments by name."""
-    values: dict[str, Any] = {}
-    for setting in config.settings:
-        name, has_value, value = (part.strip() for part in setting.partition("="))
-        if not has_value or not name.isidentifier():
-            raise ConfigError(
-                f"config: data.settings holds {setting!r}; each is name=value, such as max_number=50"
-            )
-        try:
-            values[name] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(
-                f"config: data.settings holds {setting!r}, whose value is not TOML ({error}); "
-                f'text is quoted: {name}="..."'
-            ) from error
-    return values
+    return read_arguments(config.settings, key="data.settings")
 
 
 def check_settings(function: Callable[..., Any], settings: Mapping[str, Any], *, task: str) -> None:

@@ -64,9 +64,7 @@ def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
     """Refuse a model with too few positions, with another model's tokenizer, or that the backend cannot serve."""
     config = model_config(directory)
     if recipe.generates:
-        check_positions(
-            "data.max_prompt_tokens + sampling.max_completion_tokens", recipe.max_sequence_tokens, directory
-        )
+        check_positions(recipe.longest_sequence_keys, recipe.max_sequence_tokens, directory)
     if tokenizer.vocab_size > config["vocab_size"]:
         raise ModelError(
             f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
