@@ -42,47 +42,36 @@ class GeneratorEngine(Protocol):
     @property
     def must_step(self) -> bool:
         """Whether the loop must not wait for messages, because `step` has something to compute."""
-        ...
 
     def submit(self, request: Request) -> None:
         """Queue a request; raises `RequestError` for one that can never be served."""
-        ...
 
     def abort(self, request_id: int) -> None:
         """Abort a request. Unknown ones are ignored: it may just have finished."""
-        ...
 
     def has_arrived(self, published: Publication, *, timeout_seconds: float) -> bool:
         """Whether the weights are in this machine's memory (`WeightChannel.has_arrived`)."""
-        ...
 
     def is_ready_to_load(self) -> bool:
         """Whether no running request needs the present version; if False, no new one that would is started."""
-        ...
 
     def load(self, published: Publication) -> None:
         """Verify the weights and use them from the next step on."""
-        ...
 
     def pin(self, version: int) -> None:
         """Keep the last loaded weights, which must be those of `version`, for requests that name it."""
-        ...
 
     def unpin(self) -> None:
         """Release the pinned version and abort the requests that name it."""
-        ...
 
     def step(self) -> Sequence[tuple[Request, tuple[Completion, ...] | RequestError]]:
         """Do the work that needs no waiting; returns requests that finished or turned out to be impossible."""
-        ...
 
     def stats(self) -> EngineStats | None:
         """Called at every report; None if it has work and has sampled nothing since the last call."""
-        ...
 
     def close(self) -> None:
         """The worker is about to fail: clean up. May raise a more precise reason."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -125,27 +114,21 @@ class Backend(Protocol):
 
     def check(self, recipe: Recipe) -> None:
         """Refuse unsupported settings and missing packages before a run starts."""
-        ...
 
     def check_model(self, directory: Path, *, find_device: Callable[[], str]) -> None:
         """Refuse a model that it cannot serve; `find_device`, of its workers, starts a process to ask torch."""
-        ...
 
     def uses_our_gpus(self, recipe: Recipe) -> bool:
         """Whether its workers compute on the GPUs that torch sees in this environment."""
-        ...
 
     def describe(self, engine: EngineConfig, index: int) -> str:
         """What the plan says about a worker in front of its slots."""
-        ...
 
     def memory(self, recipe: Recipe, size: ModelSize, *, device: str) -> list[tuple[str, int]]:
         """Memory of each worker apart from its KV cache: names and bytes."""
-        ...
 
     def cache_tokens(self, recipe: Recipe, size: ModelSize, *, device: str) -> int:
         """Tokens for which a worker reserves room."""
-        ...
 
     def make_engine(self, start: EngineStart, context: WorkerContext) -> GeneratorEngine: ...
 

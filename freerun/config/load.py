@@ -24,11 +24,11 @@ import msgspec
 
 from freerun.config.data import DataConfig
 from freerun.config.objective import PRESETS, ObjectiveConfig
+from freerun.config.other_names import nearest
 from freerun.config.recipe import Recipe
 from freerun.config.section import Section, field_types
 from freerun.config.shipped import describe_nearest, recipe_file
-from freerun.config.suggest import nearest
-from freerun.config.values import as_toml, bare_type, checked, describe_type, did_you_mean, shown
+from freerun.config.values import as_toml, bare_type, checked, describe_type, shown
 from freerun.errors import ConfigError
 
 COMMAND_LINE = "on the command line"
@@ -141,10 +141,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
                 "on a separate line and its keys below"
             )
         for name, value in table.items():
-            key = f"{section}.{name}"
-            if key not in key_types():
-                raise _unknown_key(key, where)
-            values[key] = _checked(key, value, where)
+            values[f"{section}.{name}"] = _checked(f"{section}.{name}", value, where)
     return values
 
 
@@ -176,17 +173,9 @@ def _parse_file(path: Path) -> dict[str, Any]:
 
 
 def _check_values(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked values of overrides from a program; a tuple is an array, a `Path` is its text."""
-    values = {}
-    for key, value in overrides.items():
-        if key not in key_types():
-            raise _unknown_key(str(key), IN_OVERRIDES)
-        if isinstance(value, tuple):
-            value = list(value)
-        elif isinstance(value, Path):
-            value = str(value)
-        values[key] = _checked(key, value, IN_OVERRIDES)
-    return values
+    """The checked values of overrides from a program; a `Path` is its text."""
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in overrides.items()}
+    return {key: _checked(key, value, IN_OVERRIDES) for key, value in texts.items()}
 
 
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -253,6 +242,8 @@ def unescaped(text: str) -> str:
 
 def _checked(key: str, value: Any, where: str) -> Any:
     """The value as its section wants it; a mixture may be written as its parts, as in a resolved recipe."""
+    if key not in key_types():
+        raise _unknown_key(str(key), where)
     if key == MIXTURE_KEY and isinstance(value, dict):
         return {name: _part(f"{key}.{name}", table, where) for name, table in value.items()}
     return checked(key, value, key_types()[key], where)
@@ -273,8 +264,9 @@ def _part(key: str, table: Any, where: str) -> DataConfig:
 def _unknown_key(key: str, where: str, *, near: str = "") -> ConfigError:
     if key in stages():
         return ConfigError(f'config: "{key}" {where} is a section, not a key; write "{key}.KEY"')
-    hint = did_you_mean(nearest_keys(near or key)) or '; "freerun train --help" lists all keys'
-    return ConfigError(f'config: unknown key "{key}" {where}{hint}')
+    found = nearest_keys(near or key)
+    hint = f'did you mean "{found[0]}"?' if found else '"freerun train --help" lists all keys'
+    return ConfigError(f'config: unknown key "{key}" {where}; {hint}')
 
 
 def nearest_keys(key: str) -> list[str]:

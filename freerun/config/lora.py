@@ -1,13 +1,12 @@
 """Low-rank adapters: train two thin matrices beside each chosen projection instead of the whole model."""
 
-import difflib
 from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta
 
 from freerun.config.section import Section, require
-from freerun.config.values import Factor
+from freerun.config.values import Factor, did_you_mean
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The projections of every layer, by their Hugging Face names."""
@@ -25,11 +24,10 @@ class LoraConfig(Section, name="lora"):
     def check(self) -> None:
         require(self.targets != (), f"lora.targets is empty; name some of {', '.join(LORA_TARGETS)}")
         for target in self.targets:
-            nearest = difflib.get_close_matches(target, LORA_TARGETS, n=1)
-            meant = f' (did you mean "{nearest[0]}"?)' if nearest else ""
             require(
                 target in LORA_TARGETS,
-                f'lora.targets holds "{target}"{meant}; the projections are {", ".join(LORA_TARGETS)}',
+                f'lora.targets holds "{target}"; the projections are {", ".join(LORA_TARGETS)}'
+                f"{did_you_mean(target, LORA_TARGETS)}",
             )
         require(len(set(self.targets)) == len(self.targets), "lora.targets names a projection twice")
 

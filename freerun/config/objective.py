@@ -9,7 +9,6 @@ equations and how they differ from their papers. In every preset the paper's "ol
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +16,8 @@ from msgspec import Meta
 
 from freerun.config.section import Section, require
 from freerun.config.user_code import is_user_code, split_name
-from freerun.config.values import Coefficient, Factor, Share, ShareAboveZero
+from freerun.config.values import Coefficient, Factor, Share, ShareAboveZero, did_you_mean
+from freerun.errors import ConfigError
 
 Level = Literal["token", "sequence"]
 
@@ -27,7 +27,7 @@ class BuiltIn:
     """A named function of an axis, and what must be known of it without torch."""
 
     function: str
-    """Where it is, in the form of a user's function: "module:function". Only the trainer imports it."""
+    """Its name in the module of its axis, `freerun.trainer.<axis>`, which only the trainer imports."""
     compares_within_groups: bool = False
     divides_by_deviation: bool = False
     """Whether `advantage_normalisation` applies."""
@@ -35,35 +35,31 @@ class BuiltIn:
 
 AXES = {
     "advantage": {
-        "global": BuiltIn("freerun.trainer.advantage:over_batch", divides_by_deviation=True),
-        "grpo": BuiltIn(
-            "freerun.trainer.advantage:over_group", compares_within_groups=True, divides_by_deviation=True
-        ),
-        "dr_grpo": BuiltIn("freerun.trainer.advantage:centred", compares_within_groups=True),
-        "rloo": BuiltIn("freerun.trainer.advantage:leave_one_out", compares_within_groups=True),
-        "reinforce++": BuiltIn(
-            "freerun.trainer.advantage:centred_over_batch", compares_within_groups=True, divides_by_deviation=True
-        ),
-        "gae": BuiltIn("freerun.trainer.advantage:left_to_critic"),
+        "global": BuiltIn("over_batch", divides_by_deviation=True),
+        "grpo": BuiltIn("over_group", compares_within_groups=True, divides_by_deviation=True),
+        "dr_grpo": BuiltIn("centred", compares_within_groups=True),
+        "rloo": BuiltIn("leave_one_out", compares_within_groups=True),
+        "reinforce++": BuiltIn("centred_over_batch", compares_within_groups=True, divides_by_deviation=True),
+        "gae": BuiltIn("left_to_critic"),
     },
     "clip": {
-        "ppo": BuiltIn("freerun.trainer.clip:ppo"),
-        "dual": BuiltIn("freerun.trainer.clip:dual"),
-        "cispo": BuiltIn("freerun.trainer.clip:cispo"),
-        "sapo": BuiltIn("freerun.trainer.clip:sapo"),
-        "none": BuiltIn("freerun.trainer.clip:unclipped"),
+        "ppo": BuiltIn("ppo"),
+        "dual": BuiltIn("dual"),
+        "cispo": BuiltIn("cispo"),
+        "sapo": BuiltIn("sapo"),
+        "none": BuiltIn("unclipped"),
     },
     "correction": {
-        "decoupled": BuiltIn("freerun.trainer.correction:decoupled"),
-        "truncated": BuiltIn("freerun.trainer.correction:truncated"),
-        "masked": BuiltIn("freerun.trainer.correction:masked"),
-        "m2po": BuiltIn("freerun.trainer.correction:decoupled"),
-        "none": BuiltIn("freerun.trainer.correction:uncorrected"),
+        "decoupled": BuiltIn("decoupled"),
+        "truncated": BuiltIn("truncated"),
+        "masked": BuiltIn("masked"),
+        "m2po": BuiltIn("decoupled"),
+        "none": BuiltIn("uncorrected"),
     },
     "aggregation": {
-        "token": BuiltIn("freerun.trainer.aggregation:over_tokens"),
-        "sequence": BuiltIn("freerun.trainer.aggregation:over_sequences"),
-        "fixed": BuiltIn("freerun.trainer.aggregation:over_fixed_length"),
+        "token": BuiltIn("over_tokens"),
+        "sequence": BuiltIn("over_sequences"),
+        "fixed": BuiltIn("over_fixed_length"),
     },
 }
 """By key of [objective] and name. Each key also takes a user's "module:function" (`trainer/axes.py`)."""
@@ -167,9 +163,10 @@ class ObjectiveConfig(Section, name="objective"):
             split_name(name, setting=key)
         elif name not in names:
             listed = ", ".join(f'"{built_in}"' for built_in in names)
-            near = difflib.get_close_matches(name, names, n=1)
-            meant = f'; did you mean "{near[0]}"?' if near else ""
-            require(False, f'{key} = "{name}" must be one of {listed}, or your own "module:function"{meant}')
+            raise ConfigError(
+                f'config: {key} = "{name}" must be one of {listed}, or your own "module:function"'
+                f"{did_you_mean(name, names)}"
+            )
 
     def _check_sequence_ratio(self) -> None:
         if self.ratio == "token":
@@ -188,7 +185,7 @@ class ObjectiveConfig(Section, name="objective"):
     def function(self, axis: str) -> str:
         """The function of an axis as "module:function"."""
         name: str = getattr(self, axis)
-        return name if is_user_code(name) else AXES[axis][name].function
+        return name if is_user_code(name) else f"freerun.trainer.{axis}:{AXES[axis][name].function}"
 
     def is_users(self, axis: str) -> bool:
         return is_user_code(getattr(self, axis))

@@ -1,8 +1,11 @@
-"""What other frameworks call the settings of a recipe: transformers, TRL, verl, OpenRLHF, AReaL, prime-rl.
+"""The nearest key for one that does not exist: a misspelling, or the name in another framework.
 
-Only the last part of a name counts, such as `n` of verl's `actor_rollout_ref.rollout.n`. Names that are the same
-here are not listed: they are found in any section.
+`OTHER_NAMES` knows transformers, TRL, verl, OpenRLHF, AReaL and prime-rl. Only the last part of a name counts,
+such as `n` of verl's `actor_rollout_ref.rollout.n`. Names that are the same here are found in any section.
 """
+
+import difflib
+from collections.abc import Collection
 
 OTHER_NAMES = {
     "run.name": "run_name experiment_name trial_name exp_name",
@@ -90,3 +93,37 @@ OTHER_NAMES = {
     "checkpoint.keep": "save_total_limit max_ckpt_num max_actor_ckpt_to_keep keep_last",
 }
 """The other names of each of our keys, separated by spaces."""
+_OURS = {other: key for key, others in OTHER_NAMES.items() for other in others.split()}
+
+
+def nearest(key: str, known: Collection[str]) -> list[str]:
+    """The nearest of the known keys (and sections, which have no dot), if any.
+
+    In this order: the same letters, a slip of one letter, another framework's name, the right name in another
+    section, a misspelt key, a misspelt name in another section.
+    """
+    name = key.rpartition(".")[2]
+    by_letters = {_letters(candidate): candidate for candidate in known}
+    if _letters(key) in by_letters:
+        return [by_letters[_letters(key)]]
+    very_close = difflib.get_close_matches(key, known, n=1, cutoff=0.9)
+    elsewhere = name.replace("-", "_").lower()
+    if very_close or elsewhere in _OURS:
+        return very_close or [_OURS[elsewhere]]
+    by_name: dict[str, list[str]] = {}
+    for candidate in known:
+        if "." in candidate:
+            by_name.setdefault(candidate.rpartition(".")[2], []).append(candidate)
+    close_keys = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    if name not in by_name and close_keys:
+        return close_keys
+    close_names = [name] if name in by_name else difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)
+    candidates = [candidate for close in close_names for candidate in by_name[close]]
+    # lr and path stand in several sections; [sft] is the rarest.
+    candidates = [candidate for candidate in candidates if not candidate.startswith("sft.")] or candidates
+    return difflib.get_close_matches(key, candidates, n=1, cutoff=0.0)
+
+
+def _letters(key: str) -> str:
+    """The key without separators: topk is top_k."""
+    return "".join(character for character in key.lower() if character.isalnum())

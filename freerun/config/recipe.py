@@ -11,12 +11,10 @@ from msgspec import Meta
 
 from freerun.config.data import DataConfig
 from freerun.config.engine import EngineConfig
-from freerun.config.eval import EvalConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.reward import RewardConfig
 from freerun.config.rollout import GatewayConfig, RolloutConfig
-from freerun.config.runtime import RuntimeConfig
 from freerun.config.section import Section, require
 from freerun.config.sft import SftConfig
 from freerun.config.train import TrainConfig
@@ -26,6 +24,7 @@ from freerun.config.values import (
     CountOrNone,
     FilePath,
     GroupCount,
+    Seconds,
     Seed,
     ShareAboveZero,
 )
@@ -107,6 +106,16 @@ class BufferConfig(Section, name="buffer"):
 
 
 @dataclass(frozen=True)
+class EvalConfig(Section, name="eval"):
+    every_steps: Count = 10
+    """Held-out evaluation after this many steps, beside training rollouts; the first and last version always."""
+    num_prompts: CountOrNone = 64
+    """Held-out prompts used, at most; 0 evaluates nothing."""
+    num_samples: GroupCount = 4
+    """Completions per held-out prompt, sampled like training rollouts."""
+
+
+@dataclass(frozen=True)
 class CheckpointConfig(Section, name="checkpoint"):
     every_steps: Count = 20
     """A checkpoint after this many steps, and always at the end and on Ctrl-C."""
@@ -114,6 +123,28 @@ class CheckpointConfig(Section, name="checkpoint"):
     """Newest checkpoints kept."""
     keep_optimizer: bool = True
     """Keep AdamW's moments, two thirds of a checkpoint, after the last step; extending the run needs them."""
+
+
+@dataclass(frozen=True)
+class RuntimeConfig(Section, name="runtime"):
+    backend: Literal["local", "ray"] = "local"
+    """local starts the workers as processes of this machine, ray as actors of a Ray cluster."""
+    address: str = ""
+    """Ray cluster to join, host:port of its head or auto; empty starts one on this machine."""
+    silence_seconds: Seconds = 30.0
+    """A worker that sends nothing for this long, not even a heartbeat, is killed."""
+    stall_seconds: Seconds = 300.0
+    """A worker that has work and makes no progress for this long is killed."""
+    start_seconds: Seconds = 180.0
+    """Time a worker has to start and load its model."""
+    max_worker_restarts: CountOrNone = 3
+    """Rollout workers restarted before the run gives up."""
+
+    def check(self) -> None:
+        require(
+            self.backend == "ray" or not self.address,
+            f'runtime.address = "{self.address}" is the address of a Ray cluster; set runtime.backend = "ray"',
+        )
 
 
 @dataclass(frozen=True)

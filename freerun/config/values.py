@@ -9,7 +9,7 @@ and below what overflows or runs out of memory long after a run has started.
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -66,10 +66,10 @@ def checked(key: str, value: Any, hint: Any, where: str = "") -> Any:
             converted.encode()  # bytes of the command line that are not UTF-8 cannot be written to config.toml
     except (msgspec.ValidationError, UnicodeEncodeError):
         place = f" {where}" if where else ""
-        message = (
-            f"config: {key} = {shown(value)}{place} must be {describe_type(hint)}{_nearest_choice(value, hint)}"
-        )
-        raise ConfigError(message) from None
+        nearest = did_you_mean(str(value), get_args(hint)) if get_origin(hint) is Literal else ""
+        raise ConfigError(
+            f"config: {key} = {shown(value)}{place} must be {describe_type(hint)}{nearest}"
+        ) from None
     for find_fault in filter(callable, getattr(hint, "__metadata__", ())):
         if fault := find_fault(converted):
             raise ConfigError(f"config: {key} {fault}")
@@ -94,29 +94,25 @@ def describe_type(hint: Any) -> str:
 
 
 def _describe_limits(hint: Any) -> str:
-    limits = [limit for limit in getattr(hint, "__metadata__", ()) if isinstance(limit, Meta)]
-    if not limits:
-        return ""
-    low, high = (
-        f"{end:,}" if isinstance(end, int) else f"{end:g}".replace("e-0", "e-").replace("e+0", "e")
-        for end in (
-            next(end for end in (limits[0].ge, limits[0].gt) if end is not None),
-            next(end for end in (limits[0].le, limits[0].lt) if end is not None),
-        )
-    )
-    if limits[0].gt is None and limits[0].lt is None:
-        return f" between {low} and {high}"
-    return f" in {'[' if limits[0].gt is None else '('}{low}, {high}{']' if limits[0].lt is None else ')'}"
+    for limit in getattr(hint, "__metadata__", ()):
+        if isinstance(limit, Meta):
+            low = _number(limit.ge if limit.gt is None else limit.gt)
+            high = _number(limit.le if limit.lt is None else limit.lt)
+            if limit.gt is None and limit.lt is None:
+                return f" between {low} and {high}"
+            return f" in {'[' if limit.gt is None else '('}{low}, {high}{']' if limit.lt is None else ')'}"
+    return ""
 
 
-def _nearest_choice(value: Any, hint: Any) -> str:
-    if get_origin(hint) is not Literal:
-        return ""
-    return did_you_mean(difflib.get_close_matches(str(value), get_args(hint), n=1))
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}".replace("e-0", "e-").replace("e+0", "e")
 
 
-def did_you_mean(nearest: Sequence[str]) -> str:
-    return f'; did you mean "{nearest[0]}"?' if nearest else ""
+def did_you_mean(given: str, known: Iterable[str], *, otherwise: str = "") -> str:
+    """The end of an error about an unknown name: the nearest known one, else another remedy."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    remedy = f'did you mean "{near[0]}"?' if near else otherwise
+    return f"; {remedy}" if remedy else ""
 
 
 def shown(value: Any) -> str:

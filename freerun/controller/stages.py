@@ -7,7 +7,7 @@ from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
 from freerun.data.curriculum import Curriculum
-from freerun.data.source import PromptStream
+from freerun.data.mixture import PromptStream
 from freerun.events.events import Listener
 from freerun.processes.supervision import Supervisor
 from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow

@@ -12,12 +12,10 @@ A row that cannot be used is an error that names file and line. A row that is to
 
 from __future__ import annotations
 
-import hashlib
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from freerun.config.recipe import Recipe
 from freerun.config.sft import SftConfig
 from freerun.data.files import rows_of
 from freerun.data.rows import PromptTemplate, RowError, convert, text_of
-from freerun.data.task_prompt import keys_to_hold_out
+from freerun.data.task_prompt import epoch_order, fingerprint_of, keys_to_hold_out
 from freerun.data.tasks import demonstrations_of
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError, ModelError
@@ -74,14 +72,12 @@ def _file_data(data: Demonstrations, config: SftConfig, *, seed: int) -> SftData
     end = config.num_steps * size or config.num_epochs * len(rows)
     num_steps = math.ceil(end / size)
 
-    @lru_cache(maxsize=2)
-    def order(epoch: int) -> list[int]:
-        return random.Random(f"{seed}/{epoch}").sample(range(len(rows)), len(rows))
+    order = lru_cache(maxsize=2)(partial(epoch_order, len(rows), seed=seed))
 
     def batches(step: int) -> Batches:
         for start in range(step * size, end, size):
             places = range(start, min(start + size, end))
-            yield [rows[order(place // len(rows))[place % len(rows)]] for place in places]
+            yield [rows[order(epoch=place // len(rows))[place % len(rows)]] for place in places]
 
     return SftData(num_steps, batches, data.held_out, data.fingerprint, data.summary)
 
@@ -97,11 +93,8 @@ class Demonstrations:
     @property
     def fingerprint(self) -> str:
         """The same for the same tokens in the same order."""
-        digest = hashlib.sha256()
-        for demonstration in (*self.training, *self.held_out):
-            for part in (demonstration.token_ids.tobytes(), demonstration.is_trained.tobytes()):
-                digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.hexdigest()
+        rows = (*self.training, *self.held_out)
+        return fingerprint_of(part.tobytes() for row in rows for part in (row.token_ids, row.is_trained))
 
     @property
     def summary(self) -> str:

@@ -6,12 +6,12 @@ survive JSON would silently be graded wrong, so a sample of them is scored befor
 """
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from freerun.config.data import DataConfig
+from freerun.config.values import did_you_mean
 from freerun.data.rows import Row, to_prompts
 from freerun.data.settings import require_extra, settings_of
 from freerun.data.task_prompt import TaskPrompt
@@ -43,9 +43,9 @@ def _make_dataset(name: str, settings: dict[str, Any]) -> Any:
     gym = require_extra("reasoning_gym", needed_for=f'data.task = "{GYM_PREFIX}{name}"')
     known = require_extra("reasoning_gym.factory", needed_for=f'data.task = "{GYM_PREFIX}{name}"').DATASETS
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f'did you mean "{GYM_PREFIX}{near[0]}"?' if near else f"it has {', '.join(sorted(known))}"
-        raise ConfigError(f'config: data.task = "{GYM_PREFIX}{name}" is no task of reasoning-gym; {hint}')
+        tasks = [f"{GYM_PREFIX}{task}" for task in known]
+        hint = did_you_mean(f"{GYM_PREFIX}{name}", tasks, otherwise=f"it has {', '.join(sorted(known))}")
+        raise ConfigError(f'config: data.task = "{GYM_PREFIX}{name}" is no task of reasoning-gym{hint}')
     try:
         return gym.create_dataset(name, **({"seed": 0} | settings))
     # Its configurations check themselves with assertions, and refuse unknown settings with a TypeError.

@@ -12,7 +12,6 @@ part has its own epochs.
 """
 
 import dataclasses
-import hashlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -22,23 +21,14 @@ from functools import cached_property
 import msgspec
 
 from freerun.config.data import DataConfig
-from freerun.data.source import PromptSource, PromptStream
-from freerun.data.task_prompt import TaskPrompt, TaskPrompts
+from freerun.data.source import PromptSource
+from freerun.data.task_prompt import TaskPrompt, TaskPrompts, fingerprint_of
 from freerun.data.tasks import load_prompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError
 from freerun.types import Prompt
 
 MAX_PATTERN = 100_000
-
-
-def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int) -> PromptStream:
-    """The stream of prompts that a recipe describes."""
-    sources = {
-        name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed)
-        for name, part in config.parts.items()
-    }
-    return Mixture(sources, config.weights) if config.mixture else next(iter(sources.values()))
 
 
 class Mixture:
@@ -65,15 +55,11 @@ class Mixture:
     @cached_property
     def fingerprint(self) -> str:
         """A hash over everything that decides which prompt has which ordinal."""
-        parts = [
-            f"{n}:{w}:{s.fingerprint}" for n, w, s in zip(self._names, self._weights, self._sources, strict=True)
-        ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        parts = zip(self._names, self._weights, self._sources, strict=True)
+        return fingerprint_of(f"{name}:{weight}:{source.fingerprint}".encode() for name, weight, source in parts)
 
     def at(self, ordinal: int) -> Prompt:
         """The prompt with this ordinal, at any time and in any order."""
-        if ordinal < 0:
-            raise ValueError(f"ordinal {ordinal} is negative: that is a held-out prompt, not one of the stream")
         rounds, place = divmod(ordinal, len(self._pattern))
         part = self._pattern[place]
         own = rounds * self._weights[part] + self._num_before[place]
@@ -119,6 +105,18 @@ class Mixture:
         name = self._names[part]
         key = prompt.key.removeprefix(f"{name}:")  # a recipe is often named after its task
         return msgspec.structs.replace(prompt, ordinal=ordinal, key=f"{name}/{key}")
+
+
+PromptStream = PromptSource | Mixture
+
+
+def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int) -> PromptStream:
+    """The stream of prompts that a recipe describes."""
+    sources = {
+        name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed)
+        for name, part in config.parts.items()
+    }
+    return Mixture(sources, config.weights) if config.mixture else next(iter(sources.values()))
 
 
 def _renamed(prompt: TaskPrompt, part: str) -> TaskPrompt:

@@ -23,14 +23,19 @@ TIMEOUT_SECONDS = 60
 MAX_DOWNLOAD_BYTES = 64 << 20
 """Of a file, compressed or not; the largest has 4.2 MB, so a longer answer is not the file."""
 _GITHUB = "https://raw.githubusercontent.com"
+_HUB = "https://huggingface.co/datasets"
 
 
 @dataclass(frozen=True)
 class PublicFile:
-    name: str
     url: str
     """A .gz file is unpacked."""
     sha256: str
+    """Of the unpacked file."""
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2].removesuffix(".gz")
 
 
 @dataclass(frozen=True)
@@ -41,75 +46,58 @@ class PublicSet:
     files: tuple[PublicFile, ...]
 
 
-_GSM8K = f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data"
+def _below(url: str, checksums: dict[str, str]) -> tuple[PublicFile, ...]:
+    return tuple(PublicFile(f"{url}/{name}", checksum) for name, checksum in checksums.items())
+
 
 PUBLIC_SETS = {
     "gsm8k": PublicSet(
         "grade-school maths word problems, 7,473 to train on and 1,319 to test",
         "openai/grade-school-math on GitHub",
         "MIT",
-        (
-            PublicFile(
-                "train.jsonl",
-                f"{_GSM8K}/train.jsonl",
-                "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
-            ),
-            PublicFile(
-                "test.jsonl",
-                f"{_GSM8K}/test.jsonl",
-                "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
-            ),
+        _below(
+            f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data",
+            {
+                "train.jsonl": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+                "test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+            },
         ),
     ),
     "svamp": PublicSet(
         "1,000 one-step maths word problems",
         "arkilpatel/SVAMP, as kept in hkust-nlp/simpleRL-reason on GitHub",
         "MIT",
-        (
-            PublicFile(
-                "test.jsonl",
-                f"{_GITHUB}/hkust-nlp/simpleRL-reason/cf1c7858bfc145a27aa733e75d930d34f0d318a6"
-                "/examples/simplelr_math_eval/data/svamp/test.jsonl",
-                "d0826ff1264f3860e46fc4e71db9e31d2d188960db87090e22677f9493e67a0d",
-            ),
+        _below(
+            f"{_GITHUB}/hkust-nlp/simpleRL-reason/cf1c7858bfc145a27aa733e75d930d34f0d318a6"
+            "/examples/simplelr_math_eval/data/svamp",
+            {"test.jsonl": "d0826ff1264f3860e46fc4e71db9e31d2d188960db87090e22677f9493e67a0d"},
         ),
     ),
     "math500": PublicSet(
         "500 competition prompts, a test split of MATH (hendrycks/math)",
         "HuggingFaceH4/MATH-500 on the Hugging Face hub",
         "MIT",
-        (
-            PublicFile(
-                "test.jsonl",
-                "https://huggingface.co/datasets/HuggingFaceH4/MATH-500/resolve"
-                "/6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be/test.jsonl",
-                "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
-            ),
+        _below(
+            f"{_HUB}/HuggingFaceH4/MATH-500/resolve/6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+            {"test.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"},
         ),
     ),
     "humaneval": PublicSet(
         "164 Python functions to complete, with unit tests",
         "openai/human-eval on GitHub",
         "MIT",
-        (
-            PublicFile(
-                "HumanEval.jsonl",
-                f"{_GITHUB}/openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/data/HumanEval.jsonl.gz",
-                "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2",
-            ),
+        _below(
+            f"{_GITHUB}/openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/data",
+            {"HumanEval.jsonl.gz": "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2"},
         ),
     ),
     "mbpp": PublicSet(
         "427 short Python tasks with unit tests, the sanitized part of MBPP",
         "google-research/google-research on GitHub, mbpp",
         "CC BY 4.0",
-        (
-            PublicFile(
-                "sanitized-mbpp.json",
-                f"{_GITHUB}/google-research/google-research/e20eb00d074cdb569ee27318f112ea1e85bbb98f"
-                "/mbpp/sanitized-mbpp.json",
-                "ca95deaa9a01ef0a6f439f88bcf0dd3db3563d22f22aad6cae04ebb9a8d8c8e9",
-            ),
+        _below(
+            f"{_GITHUB}/google-research/google-research/e20eb00d074cdb569ee27318f112ea1e85bbb98f/mbpp",
+            {"sanitized-mbpp.json": "ca95deaa9a01ef0a6f439f88bcf0dd3db3563d22f22aad6cae04ebb9a8d8c8e9"},
         ),
     ),
 }

@@ -9,15 +9,13 @@ prompts or the state of a random generator. Held-out prompts have negative ordin
 training ledger.
 """
 
-import random
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
-from typing import Protocol
+from functools import cached_property, lru_cache, partial
 
 import msgspec
 
 from freerun.config.data import DataConfig
-from freerun.data.task_prompt import TaskPrompt, TaskPrompts, fingerprint_of
+from freerun.data.task_prompt import TaskPrompt, TaskPrompts, epoch_order, fingerprint_of
 from freerun.data.tokenizer import Tokenizer
 from freerun.data.wording import Wording
 from freerun.errors import DataError
@@ -29,39 +27,12 @@ _Asked = tuple[TaskPrompt, Prompt]
 """A prompt of the task, and what the model is given for it, whose ordinal is not set yet."""
 
 
-class PromptStream(Protocol):
-    """An endless stream of prompts by ordinal: one source, or a mixture of several."""
-
-    cursor: int
-    """Ordinal that `take` gives next; set it to resume."""
-
-    @property
-    def epoch_size(self) -> int: ...
-
-    @property
-    def num_too_long(self) -> int: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def at(self, ordinal: int) -> Prompt: ...
-
-    def take(self) -> Prompt: ...
-
-    def held_out(self, limit: int) -> list[Prompt]: ...
-
-    def training(self) -> list[Prompt]: ...
-
-    def prompts(self) -> TaskPrompts: ...
-
-
 class PromptSource:
     """The prompts of one task by ordinal, and a cursor that walks over them."""
 
     def __init__(self, prompts: TaskPrompts, tokenizer: Tokenizer, *, config: DataConfig, seed: int) -> None:
         self.cursor = 0
         """Ordinal that `take` gives next; set it to resume."""
-        self._seed = seed
         wording = Wording(config, prompts.shots, tokenizer)
         self._training = _usable(prompts.training, wording, config.max_prompt_tokens)
         self._held_out = _usable(prompts.held_out, wording, config.max_prompt_tokens)
@@ -69,7 +40,7 @@ class PromptSource:
             len(prompts.training) + len(prompts.held_out) - len(self._training) - len(self._held_out)
         )
         """Prompts left out, of both kinds, because they exceed `data.max_prompt_tokens`."""
-        self._order = lru_cache(maxsize=_NUM_EPOCHS_KEPT)(self._shuffled)
+        self._order = lru_cache(maxsize=_NUM_EPOCHS_KEPT)(partial(epoch_order, self.epoch_size, seed=seed))
 
     @property
     def epoch_size(self) -> int:
@@ -90,7 +61,7 @@ class PromptSource:
         if ordinal < 0:
             raise ValueError(f"ordinal {ordinal} is negative: that is a held-out prompt, not one of the stream")
         epoch, position = divmod(ordinal, self.epoch_size)
-        return _numbered(ordinal, self._training[self._order(epoch)[position]])
+        return _numbered(ordinal, self._training[self._order(epoch=epoch)[position]])
 
     def take(self) -> Prompt:
         """The prompt at the cursor, which moves on."""
@@ -112,11 +83,6 @@ class PromptSource:
             training=tuple(asked for asked, _ in self._training),
             held_out=tuple(asked for asked, _ in self._held_out),
         )
-
-    def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(self.epoch_size))
-        random.Random(f"{self._seed}/{epoch}").shuffle(order)
-        return order
 
 
 def _numbered(ordinal: int, asked: _Asked) -> Prompt:

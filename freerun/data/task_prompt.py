@@ -7,6 +7,7 @@ and `freerun eval` are measured on the same prompts. Prompts with the same text 
 """
 
 import hashlib
+import random
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -114,6 +115,13 @@ def in_hash_order(prompts: Iterable[TaskPrompt]) -> tuple[TaskPrompt, ...]:
 
 def _hash_of(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
+
+
+def epoch_order(num_items: int, *, seed: int, epoch: int) -> list[int]:
+    """The permutation of one epoch; it depends on nothing else."""
+    order = list(range(num_items))
+    random.Random(f"{seed}/{epoch}").shuffle(order)
+    return order
 
 
 def fingerprint_of(parts: Iterable[bytes]) -> str:

@@ -9,7 +9,6 @@ Only this module knows the list. A task with an alphabet can be learned by a mod
 demonstrations can warm it up. A user's module may define `ALPHABET` and `demonstration` too.
 """
 
-import difflib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,23 +17,12 @@ from typing import Any
 
 from freerun.config.data import DataConfig
 from freerun.config.user_code import import_named, is_user_code
+from freerun.config.values import did_you_mean
 from freerun.data import euclid, files, gym, hub, times_tables, user_task
 from freerun.data.public_sets import PUBLIC_SETS, set_of
 from freerun.data.settings import check_settings, require_no_wording, settings_of
 from freerun.data.task_prompt import TaskPrompt, TaskPrompts, in_hash_order, set_shots_aside, split
 from freerun.errors import ConfigError, ModelError
-
-__all__ = [
-    "TaskPrompt",
-    "TaskPrompts",
-    "alphabet_of",
-    "check_demonstrations",
-    "check_task",
-    "demonstrations_of",
-    "has_alphabet",
-    "is_built_in",
-    "load_prompts",
-]
 
 Demonstrate = Callable[[TaskPrompt, random.Random, float], str]
 """(prompt, random numbers, share of wrong steps) -> a completion of it."""
@@ -79,11 +67,10 @@ def _task_named(name: str) -> _Task:
         module, function = import_named(name, setting="data.task")
         return _with_abilities(module, lambda config: user_task.prompts(function, config))
     if name not in _TASKS:
-        near = difflib.get_close_matches(name, [*_TASKS, gym.GYM_PREFIX], n=1)
-        hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
+        own = 'your own function is written "module:function"'
         raise ConfigError(
-            f'config: unknown task data.task = "{name}"; there are {", ".join(_TASKS)}, {gym.GYM_PREFIX}NAME; '
-            f"{hint}"
+            f'config: unknown task data.task = "{name}"; there are {", ".join(_TASKS)}, {gym.GYM_PREFIX}NAME'
+            f"{did_you_mean(name, [*_TASKS, gym.GYM_PREFIX], otherwise=own)}"
         )
     return _TASKS[name]
 

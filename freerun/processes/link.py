@@ -38,7 +38,6 @@ class Link(Protocol[M_co]):
     @property
     def is_placed(self) -> bool:
         """Whether it has a machine to run on; until then no message is expected."""
-        ...
 
     @property
     def was_taken_away(self) -> bool:
@@ -46,7 +45,6 @@ class Link(Protocol[M_co]):
 
         Then a successor may do better, even if it was not ready yet. Known once it has ended.
         """
-        ...
 
     @property
     def seconds_silent(self) -> float:
@@ -54,27 +52,21 @@ class Link(Protocol[M_co]):
 
         Only meaningful while a task is in `receive`.
         """
-        ...
 
     def send(self, message: Any) -> None:
         """Queue a message; never waits. To a dead worker it is lost: `receive` reports the death."""
-        ...
 
     async def receive(self) -> M_co | None:
         """The worker's next message; None when it is gone. Cancelling it loses no message."""
-        ...
 
     def kill(self) -> None:
         """Kill the worker and all that it started; a no-op when it has ended."""
-        ...
 
     async def wait(self, timeout_seconds: float) -> object:
         """Return when the worker has ended, or after `timeout_seconds`."""
-        ...
 
     def describe_end(self) -> str:
         """How the worker ended, and the end of its log."""
-        ...
 
 
 class Launcher(Protocol):
@@ -83,12 +75,9 @@ class Launcher(Protocol):
     @property
     def weights(self) -> WeightRoute | None:
         """How weights travel between its workers; None if the run publishes none."""
-        ...
 
     async def launch(self, job: WorkerJob, receives: Any) -> Link[Any]:
         """Start a worker; `receives` is the union of its messages to us. The same job again is its successor."""
-        ...
 
     async def close(self) -> None:
         """Release what the workers shared; the owners of the links close them."""
-        ...

@@ -16,7 +16,6 @@ failure of the grade, not a wrong completion. A completion without anything usab
 Nothing here bounds time or survives hostile code: that is the pool's job.
 """
 
-import difflib
 import importlib
 import logging
 import re
@@ -27,6 +26,7 @@ from typing import Any
 
 from freerun.config.reward import RewardConfig
 from freerun.config.user_code import is_user_code, split_name
+from freerun.config.values import did_you_mean
 from freerun.errors import ConfigError, DataError
 from freerun.reward.code import check_absences, check_tests, code_grader
 from freerun.reward.last_number import Ratio, last_number
@@ -202,11 +202,10 @@ def check_answers(config: RewardConfig, prompts: Iterable[Prompt]) -> None:
 
 
 def _unknown_grader(name: str, config: RewardConfig) -> ConfigError:
-    near = difflib.get_close_matches(name, _BUILT_IN, n=1)
-    hint = f'did you mean "{near[0]}"?' if near else 'your own function is written "module:function"'
+    hint = did_you_mean(name, _BUILT_IN, otherwise='your own function is written "module:function"')
     return ConfigError(
         f'config: unknown grader "{name}" in reward.grader = "{config.grader}"; '
-        f"there are {', '.join(_BUILT_IN)}; {hint}"
+        f"there are {', '.join(_BUILT_IN)}{hint}"
     )
 
 

@@ -15,8 +15,7 @@ from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
 from freerun.controller.checkpoint import Checkpoint
 from freerun.data.curriculum import Curriculum
-from freerun.data.mixture import open_stream
-from freerun.data.source import PromptStream
+from freerun.data.mixture import PromptStream, open_stream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import model_config

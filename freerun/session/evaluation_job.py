@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from freerun.config.eval import EvalConfig
 from freerun.config.load import key_types, load_recipe, make_recipe
-from freerun.config.recipe import Recipe
+from freerun.config.recipe import EvalConfig, Recipe
 from freerun.config.shipped import shipped_recipes
 from freerun.errors import CheckpointError, ConfigError, ModelError
 from freerun.model.adapter_directory import is_adapter

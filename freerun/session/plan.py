@@ -15,7 +15,7 @@ from freerun.backends.ray.demand import groups_of
 from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
 from freerun.data.demonstrations import SftData
-from freerun.data.source import PromptStream
+from freerun.data.mixture import PromptStream
 from freerun.processes.local import LocalLauncher, Seat
 from freerun.processes.placement import place, rollout_names, trainer_names
 from freerun.session.build import lends_cores, make_grader

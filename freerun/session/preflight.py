@@ -19,7 +19,7 @@ from freerun.config.recipe import Recipe
 from freerun.config.user_code import is_user_code
 from freerun.controller.checkpoint import Checkpoint
 from freerun.data.demonstrations import SftData
-from freerun.data.source import PromptStream
+from freerun.data.mixture import PromptStream
 from freerun.data.task_prompt import check_apart
 from freerun.data.tasks import check_demonstrations, check_task, has_alphabet
 from freerun.data.tokenizer import Tokenizer

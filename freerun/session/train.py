@@ -14,7 +14,7 @@ from freerun.controller.checkpoint import Checkpoint, drop_optimizers
 from freerun.controller.controller import Controller
 from freerun.controller.stages import Stages
 from freerun.data.demonstrations import SftData
-from freerun.data.source import PromptStream
+from freerun.data.mixture import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError
 from freerun.events.events import (

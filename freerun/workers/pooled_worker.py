@@ -1,6 +1,6 @@
 """The pool's record of one rollout worker; it survives when the process is replaced."""
 
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock
 from freerun.types import EngineStats, Request

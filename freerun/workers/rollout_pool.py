@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock, within

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.errors import CheckpointError, WorkerError
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock

@@ -21,7 +21,7 @@ from freerun.backends.vllm.client import VllmClient
 from freerun.backends.vllm.server import PLUGIN_DIRECTORY, TOKEN_VARIABLE, _free_port
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.data.tasks import alphabet_of
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder

@@ -16,11 +16,9 @@ from virtual_time import run_in_virtual_time
 
 from freerun.config.data import DataConfig
 from freerun.config.engine import EngineConfig
-from freerun.config.eval import EvalConfig
 from freerun.config.objective import ObjectiveConfig
-from freerun.config.recipe import BufferConfig, CheckpointConfig, Recipe, SamplingConfig
+from freerun.config.recipe import BufferConfig, CheckpointConfig, EvalConfig, Recipe, RuntimeConfig, SamplingConfig
 from freerun.config.reward import RewardConfig
-from freerun.config.runtime import RuntimeConfig
 from freerun.config.train import TrainConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.events.events import Activity, AnyEvent, EvalFinished, EvalSkipped, GroupFinished, StepFinished

@@ -9,7 +9,7 @@ import pytest
 from grader_pools import RIGHT, ask, eventually, make_pool
 from virtual_time import run_in_virtual_time, stand_still
 
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.controller.stall import wait_while_moving
 from freerun.errors import WorkerError
 from freerun.processes.child import Child

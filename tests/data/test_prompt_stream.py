@@ -10,7 +10,8 @@ from small_prompts import content, make_tokenizer, prompts_of
 
 from freerun.config.data import DataConfig
 from freerun.data.source import PromptSource
-from freerun.data.tasks import TaskPrompts, load_prompts
+from freerun.data.task_prompt import TaskPrompts
+from freerun.data.tasks import load_prompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError
 

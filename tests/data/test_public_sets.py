@@ -27,7 +27,7 @@ def published(directory: Path, name: str = "train.jsonl", content: bytes = CONTE
     (directory / name).write_bytes(content)
     plain = gzip.decompress(content) if name.endswith(".gz") else content
     url = (directory / name).as_uri()
-    return PublicFile(name.removesuffix(".gz"), url, hashlib.sha256(plain).hexdigest())
+    return PublicFile(url, hashlib.sha256(plain).hexdigest())
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -92,8 +92,8 @@ def test_a_file_with_another_checksum_is_not_kept(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_fetched_can_be_put_there_by_hand(tmp_path: Path, name: str) -> None:
     (tmp_path / "broken.jsonl.gz").write_bytes(gzip.compress(CONTENT)[:-4])
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(CONTENT)[:10] + b"\xff" * 30)
-    file = PublicFile("train.jsonl", (tmp_path / name).as_uri(), "0" * 64)
-    with pytest.raises(DataError, match=rf"{name} cannot be fetched .*put it at .*here/train\.jsonl"):
+    file = PublicFile((tmp_path / name).as_uri(), "0" * 64)
+    with pytest.raises(DataError, match=rf"{name} cannot be fetched .*put it at .*here/{file.name}"):
         fetch(file, tmp_path / "here")
 
 

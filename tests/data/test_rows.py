@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from freerun.config.data import DataConfig
-from freerun.data.tasks import TaskPrompt, load_prompts
+from freerun.data.task_prompt import TaskPrompt
+from freerun.data.tasks import load_prompts
 from freerun.errors import ConfigError, DataError
 
 

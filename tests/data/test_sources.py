@@ -13,7 +13,8 @@ import pytest
 from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
 from freerun.data.settings import check_settings
-from freerun.data.tasks import TaskPrompt, alphabet_of, check_demonstrations, demonstrations_of, load_prompts
+from freerun.data.task_prompt import TaskPrompt
+from freerun.data.tasks import alphabet_of, check_demonstrations, demonstrations_of, load_prompts
 from freerun.errors import ConfigError, DataError
 
 ROWS = [{"question": f"{n} + {n}?", "answer": str(2 * n), "hints": ["add", str(n)]} for n in range(10)]

@@ -17,7 +17,8 @@ from freerun.config.data import DataConfig
 from freerun.config.load import load_recipe
 from freerun.data import euclid
 from freerun.data.mixture import open_stream
-from freerun.data.tasks import TaskPrompt, alphabet_of, demonstrations_of, load_prompts
+from freerun.data.task_prompt import TaskPrompt
+from freerun.data.tasks import alphabet_of, demonstrations_of, load_prompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, ModelError
 

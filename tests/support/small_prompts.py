@@ -6,7 +6,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from freerun.data.tasks import TaskPrompt, TaskPrompts
+from freerun.data.task_prompt import TaskPrompt, TaskPrompts
 from freerun.data.tokenizer import Tokenizer
 from freerun.types import Prompt
 

@@ -11,7 +11,7 @@ from virtual_time import run_in_virtual_time, stand_still
 
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.processes.frames import to_frame
 from freerun.session.core_lending import CoreLending

@@ -10,7 +10,7 @@ from fake_groups import a_group
 from training_batches import make_groups
 from virtual_time import run_in_virtual_time
 
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.errors import WorkerError
 from freerun.model import new_directory
 from freerun.model.new_directory import reported_growth

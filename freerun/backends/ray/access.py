@@ -11,7 +11,7 @@ import os
 import secrets
 from pathlib import Path
 
-from freerun.config.runtime import RuntimeConfig
+from freerun.config.recipe import RuntimeConfig
 from freerun.errors import ConfigError
 
 MODE_VARIABLE = "RAY_AUTH_MODE"
