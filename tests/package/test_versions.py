@@ -12,7 +12,7 @@ import freerun
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-IN_VENV = ("smollm2", "tasks", "plots", "dev")
+IN_VENV = ("smollm2", "tasks", "plots", "agents", "dev")
 """The extras that the Makefile installs in .venv."""
 
 
