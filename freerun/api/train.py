@@ -23,8 +23,6 @@ from freerun.session.attachments import Attachments
 from freerun.session.run_directory import names_a_run, recipe_of_run, recipe_to_resume
 from freerun.session.train import train_to_end
 
-Rows = Sequence[Mapping[str, Any]]
-
 
 @dataclass(frozen=True)
 class Result:
@@ -50,7 +48,7 @@ def train(
     recipe: Recipe | str | Path,
     *,
     reward: Callable[..., Any] | None = None,
-    data: Rows | None = None,
+    data: Sequence[Mapping[str, Any]] | None = None,
     listeners: Sequence[Listener] = (),
     resume: bool = False,
 ) -> Result:

@@ -8,7 +8,7 @@ from pathlib import Path
 from freerun.cli.arguments import Parser
 from freerun.errors import FreerunError
 
-HELP = """\
+KINDS = """\
 usage: freerun model smollm2|tiny|merge [...]
 
 Make a Hugging Face model directory.
@@ -27,7 +27,7 @@ examples:
 def run(arguments: Sequence[str]) -> int:
     kind, *rest = arguments or ["--help"]
     if kind in ("-h", "--help"):
-        print(HELP, end="")
+        print(KINDS, end="")
         return 0
     kinds = {"smollm2": _make_smollm2, "tiny": _make_tiny, "merge": _merge}
     if kind not in kinds:

@@ -13,14 +13,14 @@ from rich.text import Text
 
 from freerun.terminal.wording import printable
 
-Cell = str | Text
+TableCell = str | Text
 UNLIMITED = 100_000
 """Columns, more than any line has."""
 
 
 def print_table(
     header: Sequence[str],
-    rows: Iterable[Sequence[Cell]],
+    rows: Iterable[Sequence[TableCell]],
     notes: Iterable[str] = (),
     *,
     console: Console | None = None,
@@ -41,7 +41,7 @@ def print_table(
         console.print(Text(f"note: {printable(note)}", "yellow"), soft_wrap=True)
 
 
-def as_table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, num_names: int = 1) -> Table:
+def as_table(header: Sequence[str], rows: Iterable[Sequence[TableCell]], *, num_names: int = 1) -> Table:
     """A table of plain text, never markup: a run may be called "[red]"."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, heading in enumerate(header):
@@ -51,7 +51,7 @@ def as_table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, num_names
     return table
 
 
-def _text(cell: Cell) -> Text:
+def _text(cell: TableCell) -> Text:
     return cell if isinstance(cell, Text) else Text(printable(cell))
 
 

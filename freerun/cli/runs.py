@@ -13,7 +13,7 @@ from freerun.config.recipe import RunConfig
 from freerun.errors import FreerunError
 
 if TYPE_CHECKING:
-    from freerun.cli.report_table import Cell
+    from freerun.cli.report_table import TableCell
     from freerun.events.reader import RunSummary
 
 EPILOG = """\
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def table_rows(summaries: Sequence[RunSummary], *, now: float) -> list[list[Cell]]:
+def table_rows(summaries: Sequence[RunSummary], *, now: float) -> list[list[TableCell]]:
     """The cells under `RUN_COLUMNS`, one line per run."""
     from rich.text import Text
 

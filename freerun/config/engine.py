@@ -12,8 +12,8 @@ Dtype = Literal["float32", "bfloat16"]
 BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
 """Bytes per number."""
 BACKENDS = {
-    "native": "freerun.backends.native.backend:BACKEND",
-    "vllm": "freerun.backends.vllm.backend:BACKEND",
+    "native": "freerun.backends.native.backend:NATIVE",
+    "vllm": "freerun.backends.vllm.backend:VLLM",
 }
 """The generator backends (`freerun.backends.backend`), each imported when a recipe names it."""
 

@@ -165,10 +165,9 @@ def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
     """
     for leftover in [*directory.glob(".step-*.writing"), *directory.glob(".step-*.replaced")]:
         shutil.rmtree(leftover, ignore_errors=True)
-    version = chosen.state.version if chosen else -1
     set_aside = []
-    for newer, path in _by_version(directory):
-        if newer > version:
+    for version, path in _by_version(directory):
+        if chosen is None or version > chosen.state.version:
             damaged = path.with_name(f"{path.name}.damaged")
             shutil.rmtree(damaged, ignore_errors=True)
             set_aside.append(path.rename(damaged))

@@ -17,7 +17,7 @@ from freerun.errors import ModelError
 from freerun.processes.interpreter import python_command
 from freerun.processes.worker_process import SECRETS
 
-Message = Mapping[str, str]
+TemplateMessage = Mapping[str, str]
 """`role` ("user", "assistant", "system") and `content`."""
 
 ANSWER_SECONDS = 120.0
@@ -34,7 +34,7 @@ class ChatTemplate:
         self._defect = ""
         """Why the template is not used again: it does not compile, or it exceeded its limits."""
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def render(self, messages: Sequence[TemplateMessage], *, add_generation_prompt: bool = True) -> str:
         """The conversation as text, with or without the start of the assistant's turn."""
         request = Render([dict(message) for message in messages], add_generation_prompt)
         answer = Answer(failure=self._defect) if self._defect else self._ask(request)

@@ -29,7 +29,7 @@ import numpy as np
 import tokenizers
 
 from freerun.config.model_directory import has_text, read_object, read_text
-from freerun.data.chat_template import ChatTemplate, Message
+from freerun.data.chat_template import ChatTemplate, TemplateMessage
 from freerun.data.special_tokens import SpecialTokens
 from freerun.data.text_growth import MAX_GROWTH, growth
 from freerun.errors import ModelError
@@ -148,7 +148,7 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
 
-    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def render_chat(self, messages: Sequence[TemplateMessage], *, add_generation_prompt: bool = True) -> str:
         """The conversation in the model's format, up to the start of the assistant's turn.
 
         Pass it to `encode`, or to `shown` for people: special tokens come from the template, messages are text.

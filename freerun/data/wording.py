@@ -12,7 +12,7 @@ Special tokens come from the chat template or, in raw prompts, from `data.templa
 from collections.abc import Sequence
 
 from freerun.config.data import DataConfig
-from freerun.data.chat_template import Message
+from freerun.data.chat_template import TemplateMessage
 from freerun.data.task_prompt import TaskPrompt
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError
@@ -46,7 +46,7 @@ class Wording:
         """For people: a row already names its file, another prompt its task."""
         return prompt.key if self._config.reads_rows else f"{self._config.task}:{prompt.key}"
 
-    def _messages(self, prompt: TaskPrompt) -> list[Message]:
+    def _messages(self, prompt: TaskPrompt) -> list[TemplateMessage]:
         messages = []
         if self._config.system_prompt:
             messages.append({"role": "system", "content": self._config.system_prompt})

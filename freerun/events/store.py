@@ -37,7 +37,7 @@ from freerun.events.schema import (
 
 COMMIT_SECONDS = 0.5
 MAX_EVENTS_PER_COMMIT = 512
-CLOSE_SECONDS = 60.0
+DRAIN_SECONDS = 60.0
 
 
 class _Mark:
@@ -118,7 +118,7 @@ class Store:
             return
         self._is_closed = True
         # If this times out the disk is stuck with the connection in use: there is nothing to release.
-        self._drain(_Mark(is_last=True), CLOSE_SECONDS)
+        self._drain(_Mark(is_last=True), DRAIN_SECONDS)
         with self._lock:
             _release(self._connection, self._session)
         self.check()

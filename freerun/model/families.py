@@ -30,11 +30,11 @@ FAMILIES = {
 }
 """By model_type."""
 
-Part = tuple[str, tuple[int, ...]]
+TensorPart = tuple[str, tuple[int, ...]]
 """A Hugging Face tensor: its name and its shape."""
 
 
-def stacked_parts(config: DecoderConfig) -> Iterator[tuple[str, list[Part]]]:
+def stacked_parts(config: DecoderConfig) -> Iterator[tuple[str, list[TensorPart]]]:
     """Our parameters by name, each with the Hugging Face tensors whose rows it stacks.
 
     q, k, v are one matrix of ours, and so are gate, up.

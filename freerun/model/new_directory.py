@@ -16,7 +16,7 @@ from freerun.errors import ModelError
 
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """What a model directory must hold to be loaded."""
-LOOK_SECONDS = 1.0
+GROWTH_SECONDS = 1.0
 BLOCK_BYTES = 512
 """The unit of `st_blocks` on every file system."""
 
@@ -59,7 +59,7 @@ def reported_growth(directory: Path, report: Callable[[], None]) -> Iterator[Non
 
     def watch() -> None:
         most = disk_bytes(directory)
-        while not is_over.wait(LOOK_SECONDS):
+        while not is_over.wait(GROWTH_SECONDS):
             if (now := disk_bytes(directory)) > most:
                 most = now
                 report()

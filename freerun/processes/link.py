@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from freerun.types import WeightRoute
 
 M_co = TypeVar("M_co", covariant=True)
-Role = Literal["rollout", "trainer", "grader"]
+WorkerRole = Literal["rollout", "trainer", "grader"]
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,27 @@ class WorkerJob:
 
     name: str
     """For messages and its log; unique among the workers of a run."""
-    role: Role
+    role: WorkerRole
     module: str
     """Run as `python -m module`."""
     weights: WeightRoute | None = None
     """How it publishes or loads weights; None if it does neither."""
 
 
-class Link(Protocol[M_co]):
+class Mortal(Protocol):
+    """A process that can be ended."""
+
+    def kill(self) -> None:
+        """Kill the worker and all that it started; a no-op when it has ended."""
+
+    async def wait(self, timeout_seconds: float) -> object:
+        """Return when the worker has ended, or after `timeout_seconds`."""
+
+    def describe_end(self) -> str:
+        """How the worker ended, and the end of its log."""
+
+
+class Link(Mortal, Protocol[M_co]):
     """One worker and the typed messages to and from it."""
 
     name: str
@@ -58,15 +71,6 @@ class Link(Protocol[M_co]):
 
     async def receive(self) -> M_co | None:
         """The worker's next message; None when it is gone. Cancelling it loses no message."""
-
-    def kill(self) -> None:
-        """Kill the worker and all that it started; a no-op when it has ended."""
-
-    async def wait(self, timeout_seconds: float) -> object:
-        """Return when the worker has ended, or after `timeout_seconds`."""
-
-    def describe_end(self) -> str:
-        """How the worker ended, and the end of its log."""
 
 
 class Launcher(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from freerun.errors import WorkerError
-from freerun.processes.link import Link
+from freerun.processes.link import Link, Mortal
 
 R = TypeVar("R")
 OnDeath = Callable[[str, str, bool], None]
@@ -99,16 +99,16 @@ async def _repeat(check: Callable[[], None]) -> None:
         check()
 
 
-async def end(link: Link[Any], *, is_closed: bool = True) -> str:
+async def end(worker: Mortal, *, is_closed: bool = True) -> str:
     """Make sure that a worker has ended; returns how.
 
     One whose connection is closed may end by itself first, to report its own exit status.
     """
     if is_closed:
-        await link.wait(EXIT_SECONDS)
-    link.kill()
-    await link.wait(EXIT_SECONDS)
-    return link.describe_end()
+        await worker.wait(EXIT_SECONDS)
+    worker.kill()
+    await worker.wait(EXIT_SECONDS)
+    return worker.describe_end()
 
 
 async def bury(link: Link[Any], on_death: OnDeath, refusal: Callable[[], str] = lambda: "") -> None:

@@ -35,7 +35,7 @@ OWN_SECTIONS = ("model", "data", "lora", "sft")
 """What a warm start depends on: if one of these is studied, each run does its own."""
 DECIDED_BY_STUDY = {"run.name": "--out", "run.directory": "--out", "run.seed": "--seeds"}
 
-RunState = Literal["to run", "to resume", "running", "finished"]
+Standing = Literal["to run", "to resume", "running", "finished"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _file_name(value: str) -> str:
     return plain if plain == value else f"{plain}-{hashlib.sha256(value.encode()).hexdigest()[:6]}"
 
 
-def state_of(run: StudyRun) -> RunState:
+def state_of(run: StudyRun) -> Standing:
     """What is left to do for a run; refuses a directory with steps of a run with other settings."""
     if not (run.directory / CONFIG_FILE).is_file():
         return "to run"

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from freerun.sandbox.limits import MESSAGE_BYTES
 from freerun.sandbox.plain import NotPlainError, decode, encode
 
-Message = list[Any]
+Frame = list[Any]
 
 
 class LinkLost(BaseException):
@@ -124,7 +124,7 @@ class CallLink:
         while True:
             self._answer(self._receive())
 
-    def _ask(self, message: Message, *, opens: str, changeable: tuple[Any, ...] = ()) -> Any:
+    def _ask(self, message: Frame, *, opens: str, changeable: tuple[Any, ...] = ()) -> Any:
         self._send(message)
         while (reply := self._receive())[0] in ("get", "call"):
             self._answer(reply)
@@ -145,14 +145,14 @@ class CallLink:
             return self._resolve(data, kind)
         return decode(data, self._resolve)
 
-    def _answer(self, message: Message) -> None:
+    def _answer(self, message: Frame) -> None:
         try:
             reply = self._perform(message)
         except Exception as error:  # noqa: BLE001 - raised again at the other end of the link
             reply = ["raised", _builtin_name(error), f"{error}"[:500]]
         self._send(reply)
 
-    def _perform(self, message: Message) -> Message:
+    def _perform(self, message: Frame) -> Frame:
         verb, number, details = message
         target = self._own(number)
         if verb == "get":
@@ -202,14 +202,14 @@ class CallLink:
                 value.clear()
                 value.update(changed)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Frame) -> None:
         body = json.dumps(message).encode()
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)
         except OSError:
             raise LinkLost("the program ended") from None
 
-    def _receive(self) -> Message:
+    def _receive(self) -> Frame:
         length = int.from_bytes(self._read(4), "big")
         if length > MESSAGE_BYTES:
             raise LinkLost(f"a value of {length} bytes; {MESSAGE_BYTES} may be returned")

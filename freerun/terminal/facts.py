@@ -32,7 +32,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Position:
     """How far the run is: in its supervised steps, or in those of RL."""
 
     name: str
@@ -57,11 +57,11 @@ def facts(state: RunState) -> list[Fact]:
     return [fact(state) for fact in (*told, _trained, _deaths)]
 
 
-def progress(state: RunState, now: float) -> Progress:
+def position(state: RunState, now: float) -> Position:
     """`now` is on the run's clock."""
     if state.sft and not state.steps:
-        return Progress("SFT", state.sft[-1].step, state.sft[-1].num_steps, state.sft_seconds_left)
-    return Progress("step", state.version, state.num_steps, state.eta_seconds(now))
+        return Position("SFT", state.sft[-1].step, state.sft[-1].num_steps, state.sft_seconds_left)
+    return Position("step", state.version, state.num_steps, state.eta_seconds(now))
 
 
 def sft(state: RunState) -> Fact:

@@ -20,7 +20,7 @@ from freerun.events.events import (
 )
 from freerun.events.metrics import RunState, failure_kind
 from freerun.model.adapter_directory import is_adapter
-from freerun.terminal.facts import Fact, facts, progress
+from freerun.terminal.facts import Fact, facts, position
 from freerun.terminal.wording import brief, count, printable_block
 
 SFT_LINE_SECONDS = 5.0
@@ -28,7 +28,7 @@ SFT_LINE_SECONDS = 5.0
 
 def describe_event(state: RunState, event: AnyEvent) -> str:
     """The log line of an event, given the state after it; empty for those that are not worth one."""
-    at = progress(state, event.seconds)
+    at = position(state, event.seconds)
     match event:
         case RunStarted():
             begin = f"resumed at step {event.version}" if event.version else "started"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from freerun.events.metrics import RecentCompletion, RunState
-from freerun.terminal.facts import Live, facts, progress, sft
+from freerun.terminal.facts import Live, facts, position, sft
 from freerun.terminal.wording import describe_doing, duration, printable
 from freerun.types import ProcessState
 
@@ -55,7 +55,7 @@ def _progress(state: RunState, now: float) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, justify="right")
-    at = progress(state, now)
+    at = position(state, now)
     meter = ProgressBar(total=max(1, at.total), completed=at.done, complete_style="cyan", finished_style="green")
     tail = [sft(state).line if at.name == "SFT" else "", at.left]
     elapsed = duration(max(0.0, now - state.started))

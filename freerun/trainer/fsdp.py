@@ -30,7 +30,7 @@ from freerun.model.decoder import Decoder
 
 HOST_VARIABLE = "FREERUN_HOST"
 LOOPBACK = "127.0.0.1"
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+COLLECTIVES = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """By the model's device; what is gathered for decisions and metrics is always on the CPU."""
 # Longer than the controller's timeouts, which end ranks that wait for each other forever.
 TIMEOUT = timedelta(minutes=30)
@@ -68,7 +68,7 @@ class Meeting:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, interface)
         dist.init_process_group(
-            BACKENDS[device.type],
+            COLLECTIVES[device.type],
             store=self._store,
             rank=self._rank,
             world_size=self._num_ranks,

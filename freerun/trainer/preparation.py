@@ -27,7 +27,7 @@ from freerun.trainer.logprobs import PolicyOutputs
 from freerun.trainer.ranks import Ranks, decide_together
 
 Minibatch = list[MicroBatch]
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Called with the activity, the minibatch and the micro-batch that is done."""
 
 
@@ -38,7 +38,7 @@ def prepare(
     *,
     policy: Callable[[MicroBatch], PolicyOutputs],
     reference: Callable[[MicroBatch], PolicyOutputs],
-    on_progress: Progress,
+    on_progress: OnProgress,
     ranks: Ranks,
 ) -> list[Minibatch]:
     """The same minibatches with everything that the objective needs from the start of the step."""
@@ -110,7 +110,7 @@ def _over_the_step(
     return [[next(decided) for _ in minibatch] for minibatch in minibatches]
 
 
-def _reporting(minibatch: Minibatch, activity: str, m: int, on_progress: Progress) -> Iterator[MicroBatch]:
+def _reporting(minibatch: Minibatch, activity: str, m: int, on_progress: OnProgress) -> Iterator[MicroBatch]:
     for n, batch in enumerate(minibatch):
         yield batch
         on_progress(activity, m, n)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_models import random_model, random_weights
 
-from freerun.backends.ray.transfer import DESCRIPTORS_VARIABLE, Bring, Moved, Share
+from freerun.backends.ray.transfer import DESCRIPTORS_VARIABLE, Bring, Moved, Put
 from freerun.backends.ray.weights import ObjectStoreChannel
 from freerun.errors import WeightsError
 from freerun.processes.frames import FrameReader, to_frame
@@ -48,10 +48,10 @@ class FakeHosts:
             sock.close()
 
     def _serve(self, sock: socket.socket, buffers: tuple[int, ...]) -> None:
-        reader: FrameReader[Share | Bring] = FrameReader(sock, Share | Bring)
+        reader: FrameReader[Put | Bring] = FrameReader(sock, Put | Bring)
         while (request := reader.read()) is not None:
             descriptor = buffers[request.version % 2]
-            if isinstance(request, Share):
+            if isinstance(request, Put):
                 self._stored[request.version] = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
             elif self.may_move.wait(30) and not self.error:
                 os.pwrite(descriptor, self._stored[request.version], 0)

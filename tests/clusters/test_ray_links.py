@@ -14,7 +14,7 @@ from weight_worker import FromWorker, Load, Loaded, Make, Published, Say
 from freerun.backends.ray.cluster import RayLauncher
 from freerun.backends.ray.link import RayLink
 from freerun.config.load import make_recipe
-from freerun.processes.link import Role, WorkerJob
+from freerun.processes.link import WorkerJob, WorkerRole
 
 NUM_BYTES = 30_000_001
 Cluster = Any
@@ -38,7 +38,7 @@ class Workers:
     async def start(self, *names: str) -> list[RayLink[Any]]:
         links = []
         for name in names:
-            role: Role = "trainer" if name == "trainer" else "rollout"
+            role: WorkerRole = "trainer" if name == "trainer" else "rollout"
             job = WorkerJob(name, role, "weight_worker", weights=self.launcher.weights)
             links.append(await self.launcher.launch(job, FromWorker))
         return links

@@ -133,7 +133,7 @@ def test_a_part_is_estimated_at_no_less_than_it_takes() -> None:
 
 
 def test_growth_is_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_directory, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(new_directory, "GROWTH_SECONDS", 0.01)
     reports: asyncio.Queue[None] = asyncio.Queue()
 
     async def main() -> None:

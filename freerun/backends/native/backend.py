@@ -58,4 +58,4 @@ class NativeBackend:
         return make_engine(start, context)
 
 
-BACKEND = NativeBackend()
+NATIVE = NativeBackend()

@@ -22,15 +22,15 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from freerun.backends.ray.transfer import DESCRIPTORS_VARIABLE, Bring, Moved, Share
+from freerun.backends.ray.transfer import DESCRIPTORS_VARIABLE, Bring, Moved, Put
 from freerun.errors import WorkerError
+from freerun.processes import supervision
 from freerun.processes.core_claims import CoreClaim, claim_cores
 from freerun.processes.frames import FrameStream, MessageDecoder, to_frame
 from freerun.processes.worker_process import WorkerProcess
 from freerun.weights.buffers import NUM_BUFFERS, create_buffers
 
 LONG_POLL_SECONDS = 1.0
-EXIT_SECONDS = 5.0
 NUM_KEPT = 2
 """Versions a worker may still be asked to load: the newest, and the one before while the newest is published."""
 WRITE_BYTES = 1 << 30
@@ -77,14 +77,14 @@ class WeightTransfer:
     async def _serve(self) -> None:
         reader, writer = await asyncio.open_connection(sock=self._ours)
         stream: FrameStream = FrameStream(reader)
-        decoder: MessageDecoder[Share | Bring] = MessageDecoder(Share | Bring)
+        decoder: MessageDecoder[Put | Bring] = MessageDecoder(Put | Bring)
         while (body := await stream.read()) is not None:
             writer.write(to_frame(await self._move(decoder.decode(body))))
 
-    async def _move(self, request: Share | Bring) -> Moved:
+    async def _move(self, request: Put | Bring) -> Moved:
         version = request.version
         try:
-            if isinstance(request, Share):
+            if isinstance(request, Put):
                 self._stored[version] = StoredWeights(version, await asyncio.to_thread(self._put, version))
                 for old in sorted(self._stored)[:-NUM_KEPT]:
                     del self._stored[old]
@@ -195,12 +195,10 @@ class Host:
         """End the worker and all that it started; returns how it ended."""
         if self._process is None:
             return ""
-        if self._inbox.empty() and self._reading is not None and self._reading.done():
-            await self._process.wait(EXIT_SECONDS)  # to report its own exit status
-        self._process.kill()
-        await self._process.wait(EXIT_SECONDS)
+        is_closed = self._inbox.empty() and self._reading is not None and self._reading.done()
+        how = await supervision.end(self._process, is_closed=is_closed)
         self._claim.release()
-        return self._problem + self._process.describe_end()
+        return self._problem + how
 
     async def _read(self, process: WorkerProcess) -> None:
         try:

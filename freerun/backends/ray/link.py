@@ -27,7 +27,7 @@ from freerun.processes.worker_process import log_tail
 
 M = TypeVar("M")
 STOP_SECONDS = 5.0
-MAX_ERROR_CHARACTERS = 400
+MAX_REASON_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
@@ -221,4 +221,4 @@ def _reason(error: RayError) -> str:
     if isinstance(error, RayActorError):
         lines = [line for line in text.splitlines() if not line.startswith("\t")]
         text = " ".join(lines[1:]) or text
-    return text[:MAX_ERROR_CHARACTERS].strip().rstrip(".")
+    return text[:MAX_REASON_CHARACTERS].strip().rstrip(".")

@@ -1,6 +1,6 @@
 """Messages about weights between a worker on a Ray cluster and its host; imports neither torch nor Ray.
 
-    worker ── Share(version) ──► host: put my buffer into the object store
+    worker ── Put(version) ──► host: put my buffer into the object store
     worker ── Bring(version) ──► host: fill my buffer from the object store
     worker ◄── Moved(version) ── host
 
@@ -20,7 +20,7 @@ DESCRIPTORS_VARIABLE = "FREERUN_WEIGHT_DESCRIPTORS"
 """Tells the worker which descriptors it inherited: the two buffers and the socket."""
 
 
-class Share(msgspec.Struct, frozen=True, tag=True):
+class Put(msgspec.Struct, frozen=True, tag=True):
     """Put the worker's buffer of this version into the object store."""
 
     version: int
@@ -50,7 +50,7 @@ class HostSocket:
 
     def share(self, version: int) -> None:
         """Return when other hosts can fetch the version."""
-        self._socket.sendall(to_frame(Share(version)))
+        self._socket.sendall(to_frame(Put(version)))
         self._receive()
 
     def bring(self, version: int, *, timeout_seconds: float) -> bool:

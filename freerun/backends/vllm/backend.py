@@ -98,4 +98,4 @@ def _has_package(python: str, package: str) -> bool:
     return found.returncode == 0
 
 
-BACKEND = VllmBackend()
+VLLM = VllmBackend()
