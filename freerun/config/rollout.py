@@ -47,6 +47,11 @@ class RolloutConfig(Section, name="rollout"):
         """Whether prompts are played in sessions, by agent workers."""
         return bool(self.episode or self.tools or self.command)
 
+    @property
+    def max_sessions(self) -> int | None:
+        """Sessions that all workers together run at once; None without sessions."""
+        return self.num_workers * self.sessions_per_worker if self.runs_sessions else None
+
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """`settings` by name."""

@@ -6,7 +6,7 @@ It never waits for training. A failed group is counted and its capacity returned
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from freerun.controller.setbacks import Setbacks
@@ -14,7 +14,7 @@ from freerun.controller.slots import Slots
 from freerun.controller.stages import RunContext
 from freerun.errors import RolloutError
 from freerun.events.events import GroupFinished
-from freerun.types import Group, GroupOutcome, Prompt, Trajectory
+from freerun.types import Group, GroupOutcome, Prompt
 
 
 class RolloutLoop:
@@ -31,6 +31,7 @@ class RolloutLoop:
             run.stages.generator,
             num_slots=recipe.engine.num_slots,
             group_size=self._group_size,
+            max_sessions=recipe.rollout.max_sessions,
             on_free=run.rollouts_wake.set,
         )
         self._setbacks = Setbacks(
@@ -93,8 +94,8 @@ class RolloutLoop:
         try:
             with self._slots.of_group() as generator:
                 trajectories = await stages.workflow(prompt, generator, stages.grader)
-            self._require_whole(trajectories)
             group = Group(ordinal=prompt.ordinal, start_version=start_version, trajectories=trajectories)
+            self._require_whole(group)
         except Exception as error:  # noqa: BLE001 - the edge of user code: a failure is data
             self._fail(prompt, error)
         else:
@@ -102,25 +103,24 @@ class RolloutLoop:
         run.rollouts_wake.set()
         run.training_wake.set()
 
-    def _require_whole(self, trajectories: Sequence[Trajectory]) -> None:
-        if len(trajectories) != self._group_size:
+    def _require_whole(self, group: Group) -> None:
+        if group.num_samples != self._group_size:
             raise RolloutError(
-                f"the workflow returned {len(trajectories)} trajectories for a group of {self._group_size}; "
-                "return one for each sample"
+                f"the workflow returned trajectories of {group.num_samples} samples for a group of "
+                f"{self._group_size}; return one or more for each sample"
             )
 
     def _finish(self, prompt: Prompt, group: Group) -> None:
-        stages, trajectories = self._run.stages, group.trajectories
-        num_solved = sum(trajectory.reward.is_correct for trajectory in trajectories)
-        stages.curriculum.note(prompt.key, num_solved / len(trajectories))
+        stages, rewards = self._run.stages, group.rewards
+        stages.curriculum.note(prompt.key, sum(reward.is_correct for reward in rewards) / len(rewards))
         outcome = stages.buffer.add(group)
         if outcome != "buffered":
             stages.gate.give_back(self._group_size)
         self._emit(
             group.ordinal,
             outcome,
-            num_tokens=sum(len(trajectory.completion.token_ids) for trajectory in trajectories),
-            mean_reward=sum(trajectory.reward.value for trajectory in trajectories) / len(trajectories),
+            num_tokens=sum(trajectory.completion.num_sampled for trajectory in group.trajectories),
+            mean_reward=sum(reward.value for reward in rewards) / len(rewards),
         )
         self._setbacks.note_finished(is_filtered=outcome == "filtered")
 
