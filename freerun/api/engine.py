@@ -11,9 +11,9 @@ from freerun.config.recipe import SamplingConfig
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.errors import RequestError
+from freerun.model.adapter_directory import check_directory
 from freerun.model.checkpoint import load_model
 from freerun.model.device import resolve_device, resolve_dtype
-from freerun.model.directory_check import check_directory
 from freerun.model.hub import local_directory
 from freerun.types import Completion, Request, Sampling
 

@@ -25,8 +25,9 @@ from freerun.model.adapter_directory import (
     read_adapter_config,
 )
 from freerun.model.decoder import Decoder
+from freerun.model.families import projections_of
 from freerun.model.finite import finite
-from freerun.model.lora import LoraLinear, frozen_checksum, projections_of, weights_checksum
+from freerun.model.lora import LoraLinear, frozen_checksum, weights_checksum
 from freerun.model.weight_files import file_headers
 
 BASE_CHECKSUM = "base_checksum"
@@ -93,7 +94,7 @@ def merge_adapter(model: Decoder, directory: Path) -> None:
         for projection in projections:
             A, B = (tensors.get(f"{PEFT_PREFIX}{projection.name}.{kind}.weight") for kind in ("lora_A", "lora_B"))
             if A is not None and B is not None:
-                weight[projection.begin : projection.end].add_(B @ A, alpha=scale)
+                weight[projection.rows].add_(B @ A, alpha=scale)
 
 
 def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:

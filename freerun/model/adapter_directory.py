@@ -1,21 +1,21 @@
-"""An adapter directory, read without torch: its base model, and whether it can be merged.
+"""Model directories that may be adapters, read without torch: the base of one, and whether it can be merged.
 
 Merging adds `scale * B A` to the weights of the base. That is right only if no setting changes what the matrices
 mean. Settings that do not are listed; any other that is on is refused by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from freerun.config.lora import LORA_TARGETS
+from freerun.config.lora import LORA_TARGETS, LoraConfig
 from freerun.config.model_directory import read_object, shown
-from freerun.errors import ModelError
-from freerun.model.config_file import read_config_file
-from freerun.model.decoder_config import DecoderConfig
-from freerun.model.families import stacked_parts
+from freerun.errors import ConfigError, ModelError
+from freerun.model.companions import check_companions
+from freerun.model.decoder_config import DecoderConfig, read_config
+from freerun.model.families import Projection, projections_of
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
-from freerun.model.weight_files import DTYPES, file_headers
+from freerun.model.weight_files import DTYPES, check_weights, file_headers
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
@@ -92,12 +92,9 @@ def check_adapter(directory: Path, config: DecoderConfig) -> None:
     """Refuse an adapter file that cannot be read, or a matrix that does not fit a model of this shape."""
     path, rank = directory / ADAPTER_WEIGHTS_FILE, read_adapter_config(directory)["r"]
     fitting: dict[str, tuple[int, ...]] = {}
-    for _, parts in stacked_parts(config):
-        for name, shape in parts:
-            module, _, kind = name.rpartition(".")
-            if kind == "weight" and module.rpartition(".")[2] in LORA_TARGETS:
-                fitting[f"{PEFT_PREFIX}{module}.lora_A.weight"] = (rank, shape[1])
-                fitting[f"{PEFT_PREFIX}{module}.lora_B.weight"] = (shape[0], rank)
+    for projection in _projections(config, LORA_TARGETS):
+        fitting[f"{PEFT_PREFIX}{projection.name}.lora_A.weight"] = (rank, projection.num_columns)
+        fitting[f"{PEFT_PREFIX}{projection.name}.lora_B.weight"] = (projection.num_rows, rank)
     headers = file_headers(path)
     if not headers:
         raise ModelError(f"{path}: holds no matrices; save the adapter again")
@@ -116,7 +113,41 @@ def check_adapter(directory: Path, config: DecoderConfig) -> None:
             )
 
 
-def model_config(directory: Path) -> dict[str, Any]:
-    """The config.json of a model directory, or of the base of an adapter directory, checked."""
-    base = base_of(directory) if is_adapter(directory) else directory
-    return read_config_file(base)
+def check_rank(lora: LoraConfig, config: DecoderConfig, directory: Path) -> None:
+    """Refuse a rank above that of a target: it would train more numbers than the matrix itself."""
+    if not lora.is_on:
+        return
+    thinnest = min(_projections(config, lora.targets), key=lambda p: min(p.num_rows, p.num_columns))
+    target, rows, columns = thinnest.target, thinnest.num_rows, thinnest.num_columns
+    if lora.rank > min(rows, columns):
+        raise ConfigError(
+            f"config: lora.rank = {lora.rank} exceeds the rank of {target}, {rows} x {columns} in the model in "
+            f"{directory}; lower it to {min(rows, columns)} or leave {target} out of lora.targets"
+        )
+
+
+def num_adapter_parameters(lora: LoraConfig, config: DecoderConfig) -> int:
+    return sum(lora.rank * (p.num_rows + p.num_columns) for p in _projections(config, lora.targets))
+
+
+def _projections(config: DecoderConfig, targets: Collection[str]) -> Iterator[Projection]:
+    return (p for _, projections in projections_of(config) for p in projections if p.target in targets)
+
+
+def model_config(directory: Path) -> DecoderConfig:
+    """The shape of the model in a directory, or of the base of an adapter directory."""
+    return read_config(base_of(directory) if is_adapter(directory) else directory)
+
+
+def check_directory(directory: Path) -> None:
+    """Refuse a directory that could not be loaded, or an adapter whose base could not, with the reason.
+
+    `--dry-run` and every start call this: it takes milliseconds, reading small files and the headers of weights.
+    """
+    check_companions(directory)
+    model = base_of(directory) if is_adapter(directory) else directory
+    check_companions(model)
+    config = read_config(model)
+    check_weights(model, config)
+    if is_adapter(directory):
+        check_adapter(directory, config)

@@ -4,7 +4,7 @@ The decoder sees T flat tokens with their positions. The caller decides which to
 `Attention`: packed causal sequences for training (`attention.py`), a KV cache for generation (`freerun.engine`).
 Sharing everything else makes the logprobs of engine and trainer agree to 1e-5.
 
-Left out: mixture of experts, sliding windows, multimodal inputs. `config_file.py` refuses them by name.
+Left out: mixture of experts, sliding windows, multimodal inputs. `decoder_config.py` refuses them by name.
 
 Shapes: T packed tokens, C hidden size, H query heads, K key/value heads, D head size, V vocabulary.
 """

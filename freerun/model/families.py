@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from freerun.config.lora import LORA_TARGETS
+
 if TYPE_CHECKING:
     from freerun.model.decoder_config import DecoderConfig
 
@@ -63,3 +65,36 @@ def stacked_parts(config: DecoderConfig) -> Iterator[tuple[str, list[TensorPart]
     yield "final_norm.weight", [("model.norm.weight", (hidden,))]
     if not config.is_head_tied:
         yield "head.weight", [("lm_head.weight", (config.vocab_size, hidden))]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One Hugging Face projection and its rows in the layer of ours that stacks it."""
+
+    name: str
+    """Of the module, such as model.layers.0.self_attn.q_proj."""
+    begin: int
+    num_rows: int
+    num_columns: int
+
+    @property
+    def target(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.begin, self.begin + self.num_rows)
+
+
+def projections_of(config: DecoderConfig) -> Iterator[tuple[str, list[Projection]]]:
+    """Our linear layers by name, each with the projections that it stacks."""
+    for ours, parts in stacked_parts(config):
+        projections: list[Projection] = []
+        begin = 0
+        for theirs, shape in parts:
+            projection = Projection(theirs.removesuffix(".weight"), begin, shape[0], shape[-1])
+            if theirs.endswith(".weight") and projection.target in LORA_TARGETS:
+                projections.append(projection)
+            begin += shape[0]
+        if projections:
+            yield ours.removesuffix(".weight"), projections

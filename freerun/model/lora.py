@@ -11,31 +11,15 @@ distribution that the trainer computes.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import xxhash
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from freerun.config.lora import LORA_TARGETS, LoraConfig
+from freerun.config.lora import LoraConfig
 from freerun.model.decoder import Decoder, Linear
-from freerun.model.decoder_config import DecoderConfig
-from freerun.model.families import stacked_parts
-
-
-@dataclass(frozen=True)
-class Projection:
-    """One Hugging Face projection and its rows in the stacked layer."""
-
-    name: str
-    """Of the module, such as model.layers.0.self_attn.q_proj."""
-    begin: int
-    end: int
-
-    @property
-    def target(self) -> str:
-        return self.name.rpartition(".")[2]
+from freerun.model.families import Projection, projections_of
 
 
 class LoraLinear(Linear):
@@ -47,7 +31,7 @@ class LoraLinear(Linear):
         self.projections = tuple(projections)
         self.rank = rank
         self.scale = scale
-        num_rows = sum(p.end - p.begin for p in projections)
+        num_rows = sum(p.num_rows for p in projections)
         self.lora_A = nn.Parameter(torch.empty(len(projections) * rank, linear.in_features))
         self.lora_B = nn.Parameter(torch.zeros(num_rows, rank))
 
@@ -55,12 +39,12 @@ class LoraLinear(Linear):
         y = super().forward(x)
         low = F.linear(x, self.lora_A).split(self.rank, dim=-1)
         for part, (projection, _, B) in zip(low, self.matrices(self.lora_A, self.lora_B), strict=True):
-            y[..., projection.begin : projection.end].add_(F.linear(part, B), alpha=self.scale)
+            y[..., projection.rows].add_(F.linear(part, B), alpha=self.scale)
         return y
 
     def matrices(self, lora_A: Tensor, lora_B: Tensor) -> Iterator[tuple[Projection, Tensor, Tensor]]:
         """Stacked matrices (this layer's or equal ones) by projection."""
-        Bs = lora_B.split([p.end - p.begin for p in self.projections])
+        Bs = lora_B.split([p.num_rows for p in self.projections])
         return zip(self.projections, lora_A.split(self.rank), Bs, strict=True)
 
 
@@ -73,24 +57,9 @@ def merged_state(model: Decoder) -> dict[str, Tensor]:
         if isinstance(layer, LoraLinear):
             weight = layer.weight.clone()
             for projection, A, B in layer.matrices(layer.lora_A, layer.lora_B):
-                weight[projection.begin : projection.end] += layer.scale * (B @ A)
+                weight[projection.rows] += layer.scale * (B @ A)
             state[f"{name}.weight"] = weight
     return state
-
-
-def projections_of(config: DecoderConfig) -> Iterator[tuple[str, list[Projection]]]:
-    """Our linear layers by name, each with the projections that it stacks."""
-    for ours, parts in stacked_parts(config):
-        projections: list[Projection] = []
-        begin = 0
-        for theirs, (rows, *_) in parts:
-            name = theirs.removesuffix(".weight")
-            end = begin + rows
-            if name.rpartition(".")[2] in LORA_TARGETS and theirs.endswith(".weight"):
-                projections.append(Projection(name, begin, end))
-            begin = end
-        if projections:
-            yield ours.removesuffix(".weight"), projections
 
 
 def add_adapter(model: Decoder, config: LoraConfig, *, seed: int) -> None:

@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from freerun.config.model_directory import read_object, shown
 from freerun.errors import ModelError
-from freerun.model.config_file import UNQUANTISE
-from freerun.model.decoder_config import DecoderConfig
+from freerun.model.decoder_config import UNQUANTISE, DecoderConfig
 from freerun.model.families import stacked_parts
 
 WEIGHTS_FILE = "model.safetensors"

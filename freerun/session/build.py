@@ -64,10 +64,10 @@ def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
     config = model_config(directory)
     if recipe.generates:
         check_positions(recipe.longest_sequence_keys, recipe.max_sequence_tokens, directory)
-    if tokenizer.vocab_size > config["vocab_size"]:
+    if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
             f"{directory}: tokenizer.json has token ids up to {tokenizer.vocab_size - 1}, the model only "
-            f"{config['vocab_size']} rows; the directory mixes two models"
+            f"{config.vocab_size} rows; the directory mixes two models"
         )
     if recipe.generates:
         backend = find_backend(recipe.engine.backend)
@@ -76,7 +76,7 @@ def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
 
 def check_positions(keys: str, longest: int, directory: Path) -> None:
     """Refuse sequences that are longer than the model has positions."""
-    positions = model_config(directory)["max_position_embeddings"]
+    positions = model_config(directory).max_positions
     if longest > positions:
         raise ConfigError(
             f"config: {keys} = {longest} exceeds the {positions} positions of the model in {directory}; lower it"

@@ -11,11 +11,8 @@ from pathlib import Path
 from freerun.backends.backend import ModelSize, find_backend
 from freerun.config.engine import BYTES
 from freerun.config.recipe import Recipe
-from freerun.model.adapter_directory import model_config
-from freerun.model.config_file import cached_numbers
-from freerun.model.decoder_config import read_config
+from freerun.model.adapter_directory import model_config, num_adapter_parameters
 from freerun.model.families import stacked_parts
-from freerun.model.projections import num_adapter_parameters
 
 FLOAT32_BYTES = BYTES["float32"]
 
@@ -57,18 +54,18 @@ def _rollout_line(recipe: Recipe, size: ModelSize, device: str) -> str:
 
 
 def _model_size(recipe: Recipe, directory: Path) -> ModelSize:
-    raw = model_config(directory)
+    config = model_config(directory)
     return ModelSize(
         num_parameters=count_parameters(directory),
-        num_adapter=num_adapter_parameters(recipe.lora, raw) if recipe.lora.is_on else 0,
-        cached_per_token=cached_numbers(raw),
-        max_positions=raw["max_position_embeddings"],
+        num_adapter=num_adapter_parameters(recipe.lora, config),
+        cached_per_token=config.cached_per_token,
+        max_positions=config.max_positions,
     )
 
 
 def count_parameters(directory: Path) -> int:
     """Numbers in the weights of a model of this shape."""
-    return sum(math.prod(shape) for _, parts in stacked_parts(read_config(directory)) for _, shape in parts)
+    return sum(math.prod(shape) for _, parts in stacked_parts(model_config(directory)) for _, shape in parts)
 
 
 def _size(num_bytes: int) -> str:

@@ -25,10 +25,8 @@ from freerun.data.tasks import check_demonstrations, check_task, has_alphabet
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError, FreerunError
 from freerun.evaluation.job import EvalJob
-from freerun.model.adapter_directory import is_adapter, model_config
-from freerun.model.directory_check import check_directory
+from freerun.model.adapter_directory import check_directory, check_rank, is_adapter, model_config
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
-from freerun.model.projections import check_rank
 from freerun.reward.graders import check_answers, check_graders
 from freerun.session.build import check_backends, check_model, check_positions, make_source
 from freerun.session.listeners import check_listeners

@@ -151,16 +151,9 @@ def test_the_plan_says_which_servers_there_will_be(tmp_path: Path, capsys: pytes
 
 
 def settings_of(**changes: Any) -> ServerSettings:
-    raw = {
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 512,
-    }
     values: dict[str, Any] = {
         "engine": EngineConfig(backend="vllm"),
-        "model_config": raw,
+        "model_config": TINY,
         "max_sequence_tokens": 100,
     }
     values |= {"model_directory": Path("model"), "loads_weights": True, "num_threads": 1} | changes

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from freerun.errors import ModelError
+from freerun.model.adapter_directory import check_directory
 from freerun.model.checkpoint import load_model
-from freerun.model.directory_check import check_directory
 
 
 @pytest.mark.parametrize("init", ["pissa", "pissa_niter_4", "olora"])

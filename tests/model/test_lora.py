@@ -1,7 +1,6 @@
 """LoRA: the same logprobs in engine, trainer, PEFT and after merging; only the adapter moves and is trained."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,13 @@ from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
 from freerun.errors import ConfigError, ModelError, WeightsError
 from freerun.model.adapter import load_adapter
+from freerun.model.adapter_directory import check_rank, num_adapter_parameters
 from freerun.model.attention import full_forward_logits
 from freerun.model.checkpoint import load_model
 from freerun.model.decoder import Decoder
-from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, projections_of, trained_parameters
-from freerun.model.projections import check_rank, num_adapter_parameters
+from freerun.model.decoder_config import read_config
+from freerun.model.families import projections_of
+from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, trained_parameters
 from freerun.model.tiny import make_tiny
 from freerun.model.trained import TrainedModel
 from freerun.trainer.supervised import SupervisedTrainer
@@ -64,7 +65,7 @@ def dense_state(model: Decoder, adapter: dict[str, Tensor]) -> dict[str, Tensor]
             weight = state[f"{name}.weight"].clone()
             stacked = layer.matrices(adapter[f"{name}.lora_A"], adapter[f"{name}.lora_B"])
             for projection, a, b in stacked:
-                weight[projection.begin : projection.end] += layer.scale * (b @ a)
+                weight[projection.rows] += layer.scale * (b @ a)
             state[f"{name}.weight"] = weight
     return state
 
@@ -271,15 +272,15 @@ def test_settings_that_make_no_sense_are_named(changes: dict[str, Any], message:
 
 def test_a_rank_above_a_projections_own_is_refused_and_the_remedy_named(tmp_path: Path) -> None:
     make_reference("qwen3", tmp_path)
-    raw = json.loads((tmp_path / "config.json").read_text())
+    shape = read_config(tmp_path)
     with pytest.raises(ConfigError, match=r"lora.rank = 500 exceeds the rank of k_proj, \d+ x \d+"):
-        check_rank(LoraConfig(rank=500), raw, tmp_path)
-    check_rank(LoraConfig(rank=0), raw, tmp_path)
+        check_rank(LoraConfig(rank=500), shape, tmp_path)
+    check_rank(LoraConfig(rank=0), shape, tmp_path)
     for config in (ALL, SOME):
         model = load_model(tmp_path)
         add_adapter(model, config, seed=0)
         num_trained = sum(p.numel() for p in trained_parameters(model).values())
-        assert num_adapter_parameters(config, raw) == num_trained
+        assert num_adapter_parameters(config, shape) == num_trained
 
 
 def test_every_projection_of_every_layer_is_found_where_the_decoder_keeps_it() -> None:

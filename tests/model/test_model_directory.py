@@ -14,8 +14,8 @@ from torch import Tensor
 
 from freerun.cli.main import main
 from freerun.errors import ModelError
+from freerun.model.adapter_directory import check_directory
 from freerun.model.checkpoint import load_model, save_weights
-from freerun.model.directory_check import check_directory
 
 GATE = "model.layers.1.mlp.gate_proj.weight"
 Q, K = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"

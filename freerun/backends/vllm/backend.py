@@ -11,7 +11,6 @@ from freerun.config.recipe import Recipe
 from freerun.config.section import require
 from freerun.errors import ConfigError
 from freerun.model.adapter_directory import model_config
-from freerun.model.config_file import head_size
 
 MIN_TEMPERATURE = 0.01
 """vLLM raises a lower one to it, unless it is 0."""
@@ -46,7 +45,7 @@ class VllmBackend:
             require_packages(engine)
 
     def check_model(self, directory: Path, *, find_device: Callable[[], str]) -> None:
-        size = head_size(model_config(directory))
+        size = model_config(directory).head_size
         if size not in CPU_HEAD_SIZES and find_device() == "cpu":
             raise ConfigError(
                 f"the model in {directory} has attention heads of {size}; vLLM on a CPU serves only heads of "

@@ -280,9 +280,9 @@ def make_engine(start: EngineStart, context: WorkerContext) -> VllmEngine:
     """Start or join the worker's server; returns when it can generate or load its first weights."""
     torch.set_num_threads(context.num_threads)
     directory, base = Path(start.model_directory), Path(start.base_directory)
-    raw = model_config(directory)
+    config = model_config(directory)
     channel = ServerChannel.open(start.weights, directory, start.lora, base) if start.weights else None
-    max_tokens = min(start.max_sequence_tokens, raw["max_position_embeddings"])
+    max_tokens = min(start.max_sequence_tokens, config.max_positions)
     if start.engine.addresses:
         server = VllmServer.join(start.engine.addresses[start.worker_index], max_sequence_tokens=max_tokens)
     else:
@@ -290,7 +290,7 @@ def make_engine(start: EngineStart, context: WorkerContext) -> VllmEngine:
             ServerSettings(
                 engine=start.engine,
                 model_directory=base_of(directory) if is_adapter(directory) else directory,
-                model_config=raw,
+                model_config=config,
                 max_sequence_tokens=start.max_sequence_tokens,
                 loads_weights=channel is not None or is_adapter(directory),
                 num_threads=context.num_threads,

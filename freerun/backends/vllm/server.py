@@ -17,17 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from freerun.backends.vllm.client import VllmClient
 from freerun.config.engine import BYTES, EngineConfig
 from freerun.errors import WorkerError
-from freerun.model.config_file import cached_numbers
+from freerun.model.decoder_config import DecoderConfig
 
 PLUGIN_DIRECTORY = Path(__file__).parent / "plugin"
 TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
@@ -54,8 +52,7 @@ class ServerSettings:
 
     engine: EngineConfig
     model_directory: Path
-    model_config: Mapping[str, Any]
-    """Its config.json."""
+    model_config: DecoderConfig
     max_sequence_tokens: int
     loads_weights: bool
     """Whether weights arrive later; then it starts with dummy weights."""
@@ -83,10 +80,10 @@ class ServerSettings:
         # Each sequence wastes up to a block, and vLLM reserves one.
         asked_blocks = -(-self.engine.cache_tokens // BLOCK_TOKENS) + self.engine.num_slots
         num_blocks = 1 + min(asked_blocks, self.engine.num_slots * slot_blocks)
-        return num_blocks * BLOCK_TOKENS * cached_numbers(self.model_config) * BYTES[self.engine.dtype]
+        return num_blocks * BLOCK_TOKENS * self.model_config.cached_per_token * BYTES[self.engine.dtype]
 
     def arguments(self, port: int) -> list[str]:
-        longest = min(self.max_sequence_tokens, self.model_config["max_position_embeddings"])
+        longest = min(self.max_sequence_tokens, self.model_config.max_positions)
         step_tokens = max(longest, self.engine.num_slots + self.engine.prefill_chunk_tokens)
         return [
             "--model", str(self.model_directory),
