@@ -267,6 +267,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Time decoding was paused for loads (checksum, swap, packing) and for copies of pinned versions."""
     num_recomputed_tokens: int = 0
     """Cache entries that loads invalidated and that were recomputed: the other cost of interrupts."""
+    num_adopted_tokens: int = 0
+    """Prompt tokens that were not computed because their session had them parked; vLLM: that were in its cache."""
+    num_parked_tokens: int = 0
+    """Tokens in the caches that sessions have parked for their next turns."""
 
 
 def _repeat(counted: Sequence[tuple[int, int]], dtype: type[np.generic] = np.int32) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from freerun.config.section import Section, require
-from freerun.config.values import Count, FilePath, GroupCount, NumProcesses, NumThreads
+from freerun.config.values import Count, CountOrNone, FilePath, GroupCount, NumProcesses, NumThreads
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
@@ -31,6 +31,9 @@ class EngineConfig(Section, name="engine"):
     """Sequences an engine decodes at once."""
     cache_tokens: Count = 65536
     """Tokens the KV cache may hold over all sequences; when it is full the youngest sequence is preempted."""
+    parked_tokens: CountOrNone = 32768
+    """Tokens of KV cache kept for the next turns of sessions, outside the slots; the session that parked longest
+    ago is dropped first. 0 keeps none. With vLLM, its prefix cache takes this role."""
     prefill_chunk_tokens: Count = 512
     """Prompt and recomputed tokens processed in one step in addition to decoding."""
     kv_on_load: Literal["recompute", "keep", "drain"] = "recompute"

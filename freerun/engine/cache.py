@@ -44,6 +44,14 @@ class KVCache:
         """Copy the first `num_tokens` positions of one slot to another."""
         self._all_N2SKLD[:, :, target, :, :num_tokens] = self._all_N2SKLD[:, :, source, :, :num_tokens]
 
+    def copy_out(self, slot: int, *, num_tokens: int) -> Tensor:
+        """A copy of the first `num_tokens` positions of a slot, in memory of its own."""
+        return self._all_N2SKLD[:, :, slot, :, :num_tokens].clone(memory_format=torch.contiguous_format)
+
+    def copy_in(self, slot: int, cached_N2KLD: Tensor) -> None:
+        """Write what was copied out to the first positions of a slot."""
+        self._all_N2SKLD[:, :, slot, :, : cached_N2KLD.shape[3]] = cached_N2KLD
+
 
 def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Zeros: a masked position still enters the product, and garbage may be NaN."""

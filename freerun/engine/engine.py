@@ -6,7 +6,7 @@
 Invariants: a forward pass uses one version, and each token is labelled with the version that computed its logits.
 After a load the cache is recomputed under the new weights (`recompute`, AReaL) or kept (`keep`, PipelineRL).
 Requests never return to the client. With `drain` no sequence is interrupted: a load waits until the running ones
-have finished, and none starts in between.
+have finished, and none starts in between. Parked caches (`parking.py`) survive a load only with `keep`.
 
 Device and dtype are those of the model's parameters at construction; logits are sampled in float32.
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
+from freerun.engine.parking import ParkedCaches
 from freerun.engine.sampler import sample, streams, uniforms
 from freerun.engine.scheduler import PlannedStep, Scheduler, lent_prompts
 from freerun.engine.sequence import Sequence, SequenceGroup
@@ -65,8 +66,10 @@ class Engine:
             device=self._device,
             dtype=self._dtype,
         )
+        self._parked = ParkedCaches(self._cache, max_tokens=config.parked_tokens)
         self._scheduler = Scheduler(
             self._cache,
+            self._parked,
             num_slots=config.num_slots,
             cache_tokens=config.cache_tokens,
             prefill_chunk_tokens=config.prefill_chunk_tokens,
@@ -95,7 +98,7 @@ class Engine:
             )
         if request.request_id in self._groups:
             raise RequestError(f"request {request.request_id} is already running")
-        random = streams(self._seed, request.ordinal, request.num_samples)
+        random = streams(self._seed, request.ordinal, request.num_samples, first=request.sample, call=request.call)
         group = SequenceGroup(request, self._num_sequences, random)
         self._num_sequences += request.num_samples
         self._groups[request.request_id] = group
@@ -104,9 +107,17 @@ class Engine:
     def abort(self, request_id: int) -> None:
         """Abort a request. Unknown ones are ignored: it may just have finished."""
         group = self._groups.pop(request_id, None)
-        for sequence in group.sequences if group else ():
+        if group is None:
+            return
+        for sequence in group.sequences:
             if sequence.finish_reason is None:
                 self._scheduler.remove(sequence)
+        if group.request.session is not None:
+            self._parked.drop_request(group.request.session, request_id)
+
+    def end_session(self, session: int) -> None:
+        """Drop what the session has parked: it has no further turns."""
+        self._parked.end_session(session)
 
     def drain(self) -> bool:
         """Start no sequence until the next load; returns whether all running ones have finished."""
@@ -135,6 +146,8 @@ class Engine:
         self._scheduler.is_draining = False
         self._counts["loads"] += 1
         self._counts["interrupts"] += sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)
+        if self.config.kv_on_load != "keep":
+            self._parked.clear()
         if self.config.kv_on_load == "recompute":
             self._counts["recomputed"] += self._scheduler.forget_cache()
         self._load_seconds += time.perf_counter() - begin
@@ -227,7 +240,7 @@ class Engine:
             sequence.finish_reason = "length"
         else:
             return False
-        self._scheduler.remove(sequence)
+        self._scheduler.finish(sequence)
         return True
 
     def _has_stop_string(self, sequence: Sequence) -> bool:
@@ -266,4 +279,6 @@ class Engine:
             num_preemptions=self._scheduler.num_preemptions,
             load_seconds=self._load_seconds,
             num_recomputed_tokens=self._counts["recomputed"],
+            num_adopted_tokens=self._parked.num_adopted_tokens,
+            num_parked_tokens=self._parked.num_tokens,
         )

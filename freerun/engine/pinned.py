@@ -3,10 +3,10 @@
     live     version  7 ─ 7 ─ 8 ─── 8 ─── 9 ─── 9 ─── 9 ─ 10      loads as they come
     pinned               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8 until it is released
 
-`pin` creates a second engine with a separate cache. While both have work their steps alternate, so an evaluation
-takes at most every other step and never a rollout's slot. Both read the same weights until the next load, which
-gives the pinned engine a copy of the old ones, in the form it multiplies by. An evaluation that outlasts its
-version costs this copy until `unpin`.
+`pin` creates a second engine with a separate cache and parked caches of its own. While both have work their steps
+alternate, so an evaluation takes at most every other step and never a rollout's slot. Both read the same weights
+until the next load, which gives the pinned engine a copy of the old ones, in the form it multiplies by. An
+evaluation that outlasts its version costs this copy until `unpin`.
 """
 
 import time
@@ -41,6 +41,12 @@ class PinnableEngine:
         self._live.abort(request_id)
         if self._pinned is not None:
             self._pinned.abort(request_id)
+
+    def end_session(self, session: int) -> None:
+        """Drop what the session has parked, in either engine."""
+        self._live.end_session(session)
+        if self._pinned is not None:
+            self._pinned.end_session(session)
 
     def drain(self) -> bool:
         """Let the live engine finish its running sequences; see `Engine.drain`."""
@@ -104,4 +110,5 @@ def _with_work_of(stats: EngineStats, other: EngineStats) -> EngineStats:
         num_prefill_tokens=stats.num_prefill_tokens + other.num_prefill_tokens,
         num_steps=stats.num_steps + other.num_steps,
         busy_seconds=stats.busy_seconds + other.busy_seconds,
+        num_adopted_tokens=stats.num_adopted_tokens + other.num_adopted_tokens,
     )

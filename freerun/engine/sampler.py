@@ -1,9 +1,9 @@
 """Draws tokens with counter-based random numbers: a token does not depend on the rest of the batch.
 
-The random number of a token is a hash of (seed, prompt ordinal, sample index, position). So a request gets the
-same tokens in any batch, after a preemption, and on another worker after a crash. Tokens are drawn by inverting
-the cumulative distribution, which needs one number per row instead of one per vocabulary entry (28x cheaper than
-Gumbel noise at 32 rows of SmolLM2).
+The random number of a token is a hash of (seed, prompt ordinal, sample index, call of its session, position). So a
+request gets the same tokens in any batch, after a preemption, and on another worker after a crash. Tokens are
+drawn by inverting the cumulative distribution, which needs one number per row instead of one per vocabulary entry
+(28x cheaper than Gumbel noise at 32 rows of SmolLM2).
 
 Shapes: R rows, V vocabulary.
 """
@@ -33,14 +33,15 @@ def _scramble(x: np.ndarray) -> np.ndarray:
     return scrambled
 
 
-def streams(seed: int, ordinal: int, num_samples: int) -> np.ndarray:
-    """The hash state of each sample of a prompt, before its position is added."""
+def streams(seed: int, ordinal: int, num_samples: int, *, first: int = 0, call: int = 0) -> np.ndarray:
+    """The hash state of each sample of a prompt from index `first` on, before its position is added."""
     with np.errstate(over="ignore"):
         # Mixed before adding: with seed + ordinal, seeds would be shifted copies of each other.
         state = _scramble(np.full(num_samples, seed, dtype=np.int64).astype(_UINT64) + _GOLDEN)
-        for counter in (np.full(num_samples, ordinal), np.arange(num_samples)):
+        for counter in (np.full(num_samples, ordinal), first + np.arange(num_samples)):
             state = _absorb(state, counter)
-    return state
+        # The first call has the numbers of a request without a session.
+        return _absorb(state, np.full(num_samples, call)) if call else state
 
 
 def uniforms(streams_R: np.ndarray, positions_R: Sequence[int]) -> Tensor:

@@ -4,8 +4,9 @@
                          ◄──cache full: the youngest is preempted──
 
 A step computes one token for every sequence that lacks exactly one, and up to `prefill_chunk_tokens` of those
-that lack more, so a long prompt never stalls decoding. Samples of a group copy the prompt from a sibling that has
-it under the current version; while one of them computes it, the others wait.
+that lack more, so a long prompt never stalls decoding. Sequences with equal prompts, of one request or of several,
+copy it from one that has it under the current version; while one of them computes it, the others wait. A turn of a
+session starts from what the session has parked.
 """
 
 from bisect import bisect, insort
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from freerun.engine.cache import KVCache, PrefillChunk
+from freerun.engine.parking import ParkedCaches
 from freerun.engine.sequence import Prefix, Sequence, SequenceGroup
 
 
@@ -28,12 +30,21 @@ class PlannedStep:
 class Scheduler:
     """Holds the waiting and the running sequences; a running one's index is its slot.
 
-    Most steps decode every running sequence and change nothing else. Two facts are therefore maintained rather
-    than recomputed from all sequences: the tokens held, and which sequences lack more than one.
+    Most steps decode every running sequence and change nothing else. Some facts are therefore maintained rather
+    than recomputed from all sequences: the tokens held, which sequences lack more than one, who has which prompt.
     """
 
-    def __init__(self, cache: KVCache, *, num_slots: int, cache_tokens: int, prefill_chunk_tokens: int) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        parked: ParkedCaches,
+        *,
+        num_slots: int,
+        cache_tokens: int,
+        prefill_chunk_tokens: int,
+    ) -> None:
         self.cache = cache
+        self.parked = parked
         self.num_slots = num_slots
         self.cache_tokens = cache_tokens
         self.prefill_chunk_tokens = prefill_chunk_tokens
@@ -46,6 +57,8 @@ class Scheduler:
         """No new sequence starts; preempted ones continue."""
         self._lacking: list[Sequence] = []
         """Running sequences that may lack more than one token, by arrival."""
+        self._by_prompt: dict[bytes, list[Sequence]] = {}
+        """Running sequences by the key of their prompt."""
 
     @property
     def has_begun(self) -> bool:
@@ -73,18 +86,18 @@ class Scheduler:
         """Chunks of the sequences that lack more than one token, oldest first, within the budget."""
         prefills = []
         budget = self.prefill_chunk_tokens
-        # Groups whose prompt is being computed by one of their samples; the others wait to copy it.
-        prefix_pending: set[int] = set()
+        # Prompts that a sequence is computing; the others that have them wait to copy them.
+        prefix_pending: set[bytes] = set()
         for sequence in self._lacking:
             group = sequence.group
             if sequence.num_computed == 0:
                 self._find_prefix(sequence, version)
             if sequence.num_computed < group.prompt_length - 1:
-                if id(group) in prefix_pending:
+                if group.prompt_key in prefix_pending:
                     continue
-                prefix_pending.add(id(group))
+                prefix_pending.add(group.prompt_key)
                 if sequence.num_computed == 0:
-                    sequence.prefix = Prefix(version)
+                    self._begin_prefix(sequence, version)
             if sequence.num_missing > 1 and budget > 0:
                 start = sequence.num_computed
                 chunk = PrefillChunk(sequence.slot, start, min(start + budget, len(sequence.tokens)))
@@ -106,12 +119,18 @@ class Scheduler:
         self._lacking = [sequence for sequence in self._lacking if sequence.num_missing > 1]
 
     def _share_prefix(self, donor: Sequence, version: int) -> None:
-        """Copy the prompt that `donor` has just computed to the waiting siblings."""
-        if not _has_prefix(donor, version):
-            return
-        for sequence in self._lacking:
-            if sequence.group is donor.group and sequence.num_computed == 0:
+        """Copy the prompt that `donor` has just computed to the sequences that wait for it."""
+        for sequence in self._by_prompt[donor.group.prompt_key]:
+            if sequence.num_computed == 0 and _can_lend(donor, sequence, version):
                 self._copy_prefix(donor, sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Remove a sequence whose completion is whole; its session, if it has one, keeps the cache."""
+        request = sequence.group.request
+        if request.session is not None:
+            computed = sequence.tokens[: sequence.num_computed]
+            self.parked.park(request.session, request.request_id, computed, slot=sequence.slot)
+        self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence; the last slot moves into the gap, so live slots stay first."""
@@ -125,6 +144,9 @@ class Scheduler:
             last.slot = sequence.slot
         if sequence in self._lacking:
             self._lacking.remove(sequence)
+        self._by_prompt[sequence.group.prompt_key].remove(sequence)
+        if not self._by_prompt[sequence.group.prompt_key]:
+            del self._by_prompt[sequence.group.prompt_key]
         sequence.is_running = False
         sequence.num_computed = 0  # its slot is reused: it can no longer be copied from
         self.cache_tokens_used -= len(sequence.tokens)
@@ -157,16 +179,24 @@ class Scheduler:
             sequence = self.waiting.popleft()
             sequence.slot, sequence.is_running = len(self.running), True
             self.running.append(sequence)
+            self._by_prompt.setdefault(sequence.group.prompt_key, []).append(sequence)
             self.cache_tokens_used += needed
             if sequence.num_missing > 1:
                 insort(self._lacking, sequence, key=_order)
 
     def _find_prefix(self, sequence: Sequence, version: int) -> None:
-        """Copy the prompt from a running sibling that has it under this version, if there is one."""
-        for donor in sequence.group.sequences:
-            if _has_prefix(donor, version):
+        """Copy the prompt from a running sequence that has it under this version, if there is one."""
+        for donor in self._by_prompt[sequence.group.prompt_key]:
+            if _can_lend(donor, sequence, version):
                 self._copy_prefix(donor, sequence)
                 return
+
+    def _begin_prefix(self, sequence: Sequence, version: int) -> None:
+        """Begin with what the session has parked, or with nothing."""
+        session = sequence.group.request.session
+        if session is not None:
+            sequence.num_computed = self.parked.adopt(session, sequence.tokens, slot=sequence.slot)
+        sequence.prefix = Prefix(version, session if sequence.num_computed else None)
 
     def _copy_prefix(self, donor: Sequence, sequence: Sequence) -> None:
         # All but the last token: that one is the sequence's first decode step.
@@ -189,10 +219,19 @@ def lent_prompts(sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
     ]
 
 
-def _has_prefix(sequence: Sequence, version: int) -> bool:
-    """Whether its prompt may be copied: a kept cache may hold one computed under an older version."""
-    is_computed = 0 < sequence.group.prompt_length - 1 <= sequence.num_computed
-    return is_computed and sequence.prefix is not None and sequence.prefix.version == version
+def _can_lend(donor: Sequence, sequence: Sequence, version: int) -> bool:
+    """Whether `donor` has the prompt of `sequence`, which equals its own, and may lend it.
+
+    A kept cache may hold a prompt that was computed under an older version, and so may a parked one.
+    """
+    prefix = donor.prefix
+    is_computed = 0 < donor.group.prompt_length - 1 <= donor.num_computed
+    return (
+        is_computed
+        and prefix is not None
+        and prefix.version == version
+        and prefix.session in (None, sequence.group.request.session)
+    )
 
 
 def _order(sequence: Sequence) -> int:

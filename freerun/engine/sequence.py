@@ -1,4 +1,4 @@
-"""One running completion, and the group of completions that share its prompt.
+"""One running completion, and the group of completions that a request asks for.
 
 A sequence is its tokens and how many of them are in the cache. The engine derives its work from that: one token
 missing is a decode step, more is a prefill, none missing means that the next token can be sampled. A weight load,
@@ -16,10 +16,12 @@ from freerun.types import Completion, FinishReason, Request, Span
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """One computation of a prompt's keys and values; siblings that share it have the same bits."""
+    """One computation of a prompt's keys and values; sequences that share it have the same bits."""
 
     version: int
     """The version it was started under."""
+    session: int | None = None
+    """The session whose parked cache it continues; only requests of that session share it. None: any request."""
 
 
 class Sequence:
@@ -73,11 +75,13 @@ class Sequence:
 
 
 class SequenceGroup:
-    """The samples of one request: they share the prompt's prefill and are returned together."""
+    """The samples of one request: they have one prompt and are returned together."""
 
     def __init__(self, request: Request, first_order: int, streams: np.ndarray) -> None:
         self.request = request
         self.prompt_length = len(request.prompt_token_ids)
+        self.prompt_key = request.prompt_token_ids.astype(np.int32).tobytes()
+        """Equal for equal prompts, of this request or another."""
         self.sequences = [Sequence(self, first_order + sample, stream) for sample, stream in enumerate(streams)]
 
     @property

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from engine_reference import logprobs_of_full_forward
+from engine_reference import logprobs_of_full_forward, logprobs_with_kept_cache
 from tiny_models import TINY, Letters, make_request, random_model, random_weights
-from torch import Tensor
-from torch.nn import functional as F
 
 import freerun.engine.engine
 from freerun.config.engine import EngineConfig
@@ -42,38 +40,6 @@ def run(engine: Engine, requests: list[Request], load_at: dict[int, int] | None 
         step += 1
         assert step < 2000, "the engine makes no progress"
     return finished
-
-
-class GrowingAttention:
-    """Keeps every key and value it is shown, under whichever weights made them."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        if layer in self.kept:
-            k_TKD = torch.cat([self.kept[layer][0], k_TKD])
-            v_TKD = torch.cat([self.kept[layer][1], v_TKD])
-        self.kept[layer] = (k_TKD, v_TKD)
-        total, new = len(k_TKD), len(q_THD)
-        mask = torch.arange(total) <= torch.arange(total - new, total)[:, None]
-        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
-
-
-@torch.no_grad()
-def logprobs_with_kept_cache(request: Request, completion: Completion) -> list[float]:
-    """Token by token, each position computed once, under the version that sampled the token after it."""
-    model, attention = random_model(0), GrowingAttention()
-    tokens = request.prompt_token_ids.tolist()
-    expected, start = [], 0
-    for token, version in zip(completion.token_ids.tolist(), completion.versions.tolist(), strict=True):
-        model.load_state_dict(WEIGHTS[version])
-        hidden = model(torch.tensor(tokens[start:]), torch.arange(start, len(tokens)), attention)
-        expected.append(torch.log_softmax(model.logits(hidden[-1:])[0], dim=-1)[token].item())
-        start = len(tokens)
-        tokens.append(token)
-    return expected
 
 
 def assert_matches_full_forward(finished: Finished) -> None:
@@ -175,9 +141,8 @@ def test_a_kept_cache_holds_what_each_version_computed(load_at: dict[int, int]) 
     num_mixed = 0
     for request, completions in finished.values():
         for completion in completions:
-            np.testing.assert_allclose(
-                completion.logprobs, logprobs_with_kept_cache(request, completion), atol=1e-4
-            )
+            expected = logprobs_with_kept_cache(random_model(0), WEIGHTS, [(request, completion)])
+            np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
             num_mixed += len(completion.spans) > 1
     assert num_mixed == 5
 

@@ -136,6 +136,19 @@ def test_a_trainer_on_a_gpu_borrows_no_cores(tmp_path: Path, monkeypatch: pytest
     assert lent not in describe_plan(recipe)
 
 
+def test_parked_caches_are_counted_if_prompts_are_played_in_sessions(tmp_path: Path) -> None:
+    path = make_run(tmp_path, hidden_size=256, intermediate_size=256)
+
+    def line(*overrides: str) -> str:
+        return describe_memory(recipe_of(path, *overrides), tmp_path / "model", engine_device="cpu")[-1]
+
+    sessions = ("--rollout.episode", "games:guess", "--rollout.max_session_tokens", "64")
+    as_many_as_slots = ("--engine.parked_tokens", "640")
+    assert line(*sessions, *as_many_as_slots).endswith("parked caches up to 1.3 MB, KV cache up to 1.3 MB")
+    assert "parked" not in line(*as_many_as_slots)
+    assert "parked" not in line(*sessions, "--engine.parked_tokens", "0")
+
+
 def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be_used(tmp_path: Path) -> None:
     path = make_run(tmp_path, hidden_size=256, intermediate_size=256)
     recipe = recipe_of(path, "--engine.cache_tokens", "64")

@@ -41,10 +41,12 @@ class NativeBackend:
         own = size.num_parameters + size.num_adapter - (size.num_trained if is_in_place else 0)
         packed = size.num_parameters if is_in_place else 0
         pinned = size.num_trained * number
+        parked = recipe.engine.parked_tokens if recipe.rollout.runs_sessions else 0
         return [
             ("weights", own * number),
             ("packed weights at most", packed * number),
             ("weights while evaluating", pinned),
+            ("parked caches up to", parked * size.cached_per_token * number),
         ]
 
     def cache_tokens(self, recipe: Recipe, size: ModelSize, *, device: str) -> int:
