@@ -23,6 +23,10 @@ class Generator(Protocol):
         """All samples of the request, in the order of their index."""
         ...
 
+    def end_session(self, session: int) -> None:
+        """The session has no further requests: nothing needs to be kept for it."""
+        ...
+
 
 class PinnedGenerator(Generator, Protocol):
     """Samples every token under one version, until released."""

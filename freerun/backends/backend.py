@@ -49,6 +49,10 @@ class GeneratorEngine(Protocol):
     def abort(self, request_id: int) -> None:
         """Abort a request. Unknown ones are ignored: it may just have finished."""
 
+    def end_session(self, session: int) -> None:
+        """Forget what is kept for a session's next request. Unknown sessions are ignored."""
+        ...
+
     def has_arrived(self, published: Publication, *, timeout_seconds: float) -> bool:
         """Whether the weights are in this machine's memory (`WeightChannel.has_arrived`)."""
 

@@ -86,6 +86,9 @@ class _GroupGenerator:
         finally:
             self._change_decoding(-request.num_samples)
 
+    def end_session(self, session: int) -> None:
+        self._generator.end_session(session)
+
     def finish(self) -> None:
         """The group has ended, so none of it is away."""
         # A workflow may end before its calls do: `asyncio.gather` raises the first error, the others continue.

@@ -41,6 +41,9 @@ class Greedy:
         sampling = msgspec.structs.replace(request.sampling, temperature=0.0)
         return await self._generator.generate(msgspec.structs.replace(request, sampling=sampling))
 
+    def end_session(self, session: int) -> None:
+        self._generator.end_session(session)
+
 
 def run_eval(job: EvalJob, directory: Path, *, stop: StopSwitch | None = None) -> None:
     """Evaluate, showing progress on stderr, and leave the results in a new `directory`, or nothing if it fails."""

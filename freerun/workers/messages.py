@@ -45,6 +45,12 @@ class Abort(_Message, frozen=True, kw_only=True):
     request_ids: tuple[int, ...]
 
 
+class EndSession(_Message, frozen=True, kw_only=True):
+    """The session has no further requests: drop what is kept for it."""
+
+    session: int
+
+
 class Load(_Message, frozen=True, kw_only=True):
     """Switch to the published weights after confirming their checksum."""
 
@@ -85,7 +91,7 @@ class Report(_Message, frozen=True, kw_only=True):
     stats: EngineStats
 
 
-ToRollout = StartEngine | Generate | Abort | Load | Pin | Unpin
+ToRollout = StartEngine | Generate | Abort | EndSession | Load | Pin | Unpin
 FromRollout = EngineReady | Finished | Refused | Loaded | Report
 
 

@@ -21,6 +21,8 @@ class PooledWorker:
         self.stats = EngineStats()
         self.requests: dict[int, Request] = {}
         self.unsent: list[Request] = []
+        self.sessions: set[int] = set()
+        """Sessions whose earlier turns it has served, so that it may have their caches parked."""
         self.note_progress()
 
     @property
@@ -40,7 +42,7 @@ class PooledWorker:
     def forget_process(self) -> None:
         """Reset the state that was lost with the process."""
         self.is_ready, self.loaded_version, self.pinned_version = False, None, None
-        self.requests, self.unsent = {}, []
+        self.requests, self.unsent, self.sessions = {}, [], set()
 
     def is_lost(self, config: RuntimeConfig) -> bool:
         """Whether it is silent, takes too long to start, or has work and makes no progress."""

@@ -1,6 +1,7 @@
 """The generator the controller sees: N rollout workers behind one `generate` and one `load`.
 
-- Routing: a whole group goes to the worker with the fewest running samples.
+- Routing: a request goes to the worker with the fewest running samples; a later turn of a session goes to one that
+  served it before and may have its cache parked, unless that one is a whole batch of samples behind.
 - Requests of one turn of the event loop reach a worker in one message. What an engine batches together then does
   not depend on timing, and synchronous runs are bitwise repeatable.
 - On a cluster a worker may have to wait for a place. The run starts with the others; a late worker gets the newest
@@ -113,6 +114,13 @@ class RolloutPool:
                     worker.link.send(m.Abort(request_ids=(request.request_id,)))
                     self._note_busy(worker)
 
+    def end_session(self, session: int) -> None:
+        """The session has no further requests: its workers drop what they keep for it."""
+        for worker in self._workers:
+            if session in worker.sessions:
+                worker.sessions.remove(session)
+                worker.link.send(m.EndSession(session=session))
+
     async def load(self, published: Publication) -> None:
         """Send the weights to every worker that is ready; returns when each has confirmed version and checksum.
 
@@ -169,13 +177,28 @@ class RolloutPool:
         if not able:
             self._fail(request.request_id, _pin_lost(request))
             return
-        worker = min(able, key=lambda w: (not w.is_ready, not w.link.is_placed, w.num_samples, w.index))
+        worker = self._choose(able, request.session)
         worker.requests[request.request_id] = request
+        if request.session is not None:
+            worker.sessions.add(request.session)
         self._note_busy(worker)
         if worker.is_ready:
             if not worker.unsent:
                 asyncio.get_running_loop().call_soon(self._send, worker)
             worker.unsent.append(request)
+
+    def _choose(self, able: list[PooledWorker], session: int | None) -> PooledWorker:
+        def load(worker: PooledWorker) -> tuple[bool, bool, int, int]:
+            return (not worker.is_ready, not worker.link.is_placed, worker.num_samples, worker.index)
+
+        least = min(able, key=load)
+        homes = [worker for worker in able if worker.is_ready and session in worker.sessions]
+        if not homes:
+            return least
+        home = min(homes, key=load)
+        # What a cache saves is less than what a request waits behind a batch more than elsewhere.
+        is_behind = home.num_samples - least.num_samples > self._start_message.engine.num_slots
+        return least if is_behind else home
 
     def _can_serve(self, worker: PooledWorker, request: Request) -> bool:
         """Whether the worker has the version that the request is pinned to, or will have it when it is ready."""
@@ -329,6 +352,9 @@ class PinnedVersion:
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
         return await self._pool.generate(msgspec.structs.replace(request, pinned_version=self._version))
+
+    def end_session(self, session: int) -> None:
+        self._pool.end_session(session)
 
     def release(self) -> None:
         self._pool.unpin()

@@ -70,6 +70,8 @@ class RolloutWorker:
                 case m.Abort(request_ids=request_ids):
                     for request_id in request_ids:
                         self._engine.abort(request_id)
+                case m.EndSession(session=session):
+                    self._engine.end_session(session)
                 case m.StartEngine():
                     raise WorkerError("a rollout worker is started once")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from tiny_models import TINY, make_request, random_model, random_weights
@@ -22,6 +23,7 @@ from freerun.backends.vllm import client as vllm_client
 from freerun.backends.vllm import server as vllm_server
 from freerun.backends.vllm.backend import require_packages
 from freerun.backends.vllm.client import Sampled, VersionSpan, VllmClient, _Logprobs, _TokenLogprob
+from freerun.backends.vllm.salts import CacheSalts
 from freerun.backends.vllm.samples import sample_seed, sampling_parameters, to_completion
 from freerun.backends.vllm.server import PLUGIN_DIRECTORY, ServerSettings, VllmServer
 from freerun.backends.vllm.weights import ServerChannel
@@ -309,6 +311,34 @@ def test_every_sample_of_a_run_has_a_seed_of_its_own() -> None:
     assert len(seeds) == 3 * 40 * 8
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert sample_seed(1, 2, 3) == sample_seed(1, 2, 3)
+
+
+def test_every_call_of_a_session_has_a_seed_of_its_own_and_the_first_that_of_its_sample() -> None:
+    seeds = {
+        sample_seed(7, ordinal, sample, call) for ordinal in (3, 31) for sample in range(8) for call in range(40)
+    }
+    assert len(seeds) == 2 * 8 * 40
+    assert sample_seed(7, 3, 1) == sample_seed(7, 3, 1, 0) == 3865955750546683564
+    request = msgspec.structs.replace(make_request(3, num_samples=2), sample=4, call=5, session=1)
+    assert [sampling_parameters(request, index, 7)["seed"] for index in range(2)] == [
+        sample_seed(7, 3, 4 + index, 5) for index in range(2)
+    ]
+
+
+def test_cached_prompts_are_kept_apart_by_version() -> None:
+    salts = CacheSalts(keeps_cache=False)
+    assert salts.salt(1, 0) == salts.salt(2, 0) == salts.salt(None, 0)
+    assert salts.salt(1, 1) == salts.salt(None, 1) != salts.salt(1, 0)
+
+
+def test_if_caches_are_kept_a_session_finds_its_own_after_a_load_and_a_new_one_does_not() -> None:
+    salts = CacheSalts(keeps_cache=True)
+    before = salts.salt(1, 0)
+    assert salts.salt(1, 2) == before
+    assert salts.salt(2, 2) == salts.salt(None, 2) != before
+    salts.end_session(1)
+    salts.end_session(99)
+    assert salts.salt(1, 2) != before
 
 
 def test_only_the_requests_own_end_tokens_end_a_sample() -> None:

@@ -23,6 +23,8 @@ class SlowGenerator:
             raise RolloutError("refused")
         return ()
 
+    def end_session(self, session: int) -> None: ...
+
     async def load(self, published: Publication) -> None:
         raise NotImplementedError
 

@@ -261,6 +261,8 @@ class Recorder:
         self.requests.append(request)
         return ()
 
+    def end_session(self, session: int) -> None: ...
+
 
 def test_a_greedy_generator_asks_for_the_likeliest_tokens_whatever_the_workflow_says() -> None:
     asked = make_request(3, temperature=0.7, top_k=5)

@@ -38,6 +38,8 @@ class EchoGenerator:
         self.requests.append(request)
         return tuple(completion(str(i)) for i in range(request.num_samples - self.missing))
 
+    def end_session(self, session: int) -> None: ...
+
     async def load(self, version: int) -> None: ...
 
     def stats(self) -> tuple[()]:

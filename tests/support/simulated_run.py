@@ -95,6 +95,8 @@ class SimulatedEngines:
         before = self.decoding[-1][1] if self.decoding else 0
         self.decoding.append((asyncio.get_running_loop().time(), before + change))
 
+    def end_session(self, session: int) -> None: ...
+
     async def load(self, published: Publication) -> None:
         await asyncio.sleep(self.rng.random() * 0.5)
         self.version = published.version
@@ -126,6 +128,8 @@ class Pinned:
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
         return await self.engines.sample(request, self)
+
+    def end_session(self, session: int) -> None: ...
 
     def release(self) -> None:
         self.engines.pinned = None

@@ -25,7 +25,7 @@ class EmbeddedEngine:
         self._engine = engine
         self._channel = channel
         self._drains = drains
-        self.submit, self.abort = engine.submit, engine.abort
+        self.submit, self.abort, self.end_session = engine.submit, engine.abort, engine.end_session
         self.pin, self.unpin = engine.pin, engine.unpin
 
     @property

@@ -86,6 +86,8 @@ class Counters:
 
     num_tokens: int
     num_prefill_tokens: int
+    num_cached_tokens: int
+    """Prompt tokens found in its prefix cache."""
     num_steps: int
     num_preemptions: int
     cache_usage: float
@@ -167,10 +169,11 @@ class VllmClient:
 
     def counters(self) -> Counters:
         metrics = self._call("GET", "/metrics").decode()
-        prompts = _metric(metrics, "prompt_tokens_total") - _metric(metrics, "prompt_tokens_cached_total")
+        cached = _metric(metrics, "prompt_tokens_cached_total")
         return Counters(
             num_tokens=int(_metric(metrics, "generation_tokens_total")),
-            num_prefill_tokens=int(prompts),
+            num_prefill_tokens=int(_metric(metrics, "prompt_tokens_total") - cached),
+            num_cached_tokens=int(cached),
             num_steps=int(_metric(metrics, "iteration_tokens_total_count")),
             num_preemptions=int(_metric(metrics, "num_preemptions_total")),
             cache_usage=_metric(metrics, "kv_cache_usage_perc"),

@@ -22,6 +22,7 @@ import torch
 from freerun.backends.backend import EngineStart, WorkerContext
 from freerun.backends.vllm.client import Counters, Sampled
 from freerun.backends.vllm.loading import require_agreement, swap_weights
+from freerun.backends.vllm.salts import CacheSalts
 from freerun.backends.vllm.samples import sampling_parameters, to_completion
 from freerun.backends.vllm.server import ServerSettings, VllmServer
 from freerun.backends.vllm.weights import ServerChannel, directory_weights
@@ -89,6 +90,8 @@ class VllmEngine:
         self._pending: dict[int, _PendingRequest] = {}
         self._waiting: deque[_Sample] = deque()
         self._running: dict[str, _Sample] = {}
+        self._salts = CacheSalts(keeps_cache=self._keeps_cache)
+        self.end_session = self._salts.end_session
         self._num_calls = 0
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(start.engine.num_slots)
@@ -143,8 +146,7 @@ class VllmEngine:
         while self._waiting and len(self._running) < self._config.num_slots:
             sample = self._waiting.popleft()
             self._running[sample.call_id] = sample
-            # The salt keeps cached prompts of different versions apart.
-            self._threads.submit(self._call, sample, f"version {self._version}")
+            self._threads.submit(self._call, sample, self._salts.salt(sample.request.session, self._version))
 
     def _call(self, sample: _Sample, salt: str) -> None:
         """On a thread of the pool: wait for the sample."""
@@ -273,6 +275,7 @@ class VllmEngine:
             num_preemptions=counters.num_preemptions - self._before.num_preemptions,
             load_seconds=self._load_seconds,
             num_recomputed_tokens=self._num_recomputed,
+            num_adopted_tokens=counters.num_cached_tokens - self._before.num_cached_tokens,
         )
 
 

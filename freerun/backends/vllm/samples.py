@@ -19,20 +19,22 @@ IMPOSSIBLE_LOGPROB = -9000.0
 """vLLM sends -9999 for a logprob that is not a number or minus infinity."""
 
 
-def sample_seed(run_seed: int, ordinal: int, sample: int) -> int:
-    """Unique to the sample: of 63 bits, so no two of a run collide."""
-    return int(xxhash.xxh3_64_intdigest(f"{run_seed} {ordinal} {sample}".encode())) >> 1
+def sample_seed(run_seed: int, ordinal: int, sample: int, call: int = 0) -> int:
+    """Unique to the sample and the call of its session: of 63 bits, so no two of a run collide."""
+    # The first call has the seed of a request without a session.
+    counters = f"{run_seed} {ordinal} {sample}{f' {call}' if call else ''}"
+    return int(xxhash.xxh3_64_intdigest(counters.encode())) >> 1
 
 
-def sampling_parameters(request: Request, sample: int, run_seed: int) -> dict[str, Any]:
-    """How this sample is drawn and where it ends, under vLLM's names."""
+def sampling_parameters(request: Request, index: int, run_seed: int) -> dict[str, Any]:
+    """How one of its samples is drawn and where it ends, under vLLM's names."""
     sampling = request.sampling
     return {
         "max_tokens": sampling.max_completion_tokens,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
-        "seed": sample_seed(run_seed, request.ordinal, sample),
+        "seed": sample_seed(run_seed, request.ordinal, request.sample + index, request.call),
         "logprobs": 0,  # of the sampled token alone
         # The request has the end tokens; vLLM must not add those of the model's files.
         "ignore_eos": True,
