@@ -1,6 +1,6 @@
 """Everything that is checked before a run, an evaluation or a dry run starts, in one order.
 
-    task and files ─► backends, devices ─► graders ─► listeners ─► weights ─► tokenizer ─► prompts, answers
+    task, files ─► backends, devices ─► graders, objective ─► listeners ─► weights ─► tokenizer ─► prompts, answers
 
 `check_setup` needs only the recipe; `read_inputs` and `read_prompts` read the model's small files and the data,
 and return what they read. Nothing is written and no worker is started, so bad input leaves no run behind.
@@ -30,6 +30,7 @@ from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
 from freerun.reward.graders import check_answers, check_graders
 from freerun.session.build import check_backends, check_model, check_positions, make_source
 from freerun.session.listeners import check_listeners
+from freerun.session.own_objective import check_own_objective
 from freerun.session.run_directory import DATA_FILE
 from freerun.session.sft import make_sft_data
 from freerun.types import Prompt
@@ -59,6 +60,7 @@ def check_setup(recipe: Recipe, *, is_new: bool = True, trains: bool = True, has
     if recipe.generates and not has_reward:
         check_graders(recipe.reward)
     if trains:
+        check_own_objective(recipe)
         check_listeners(recipe)
 
 

@@ -10,12 +10,13 @@ per group; `lengths` of an aggregation is a list with one int per completion of 
 Tensors are float32 with one element per completion token of a micro-batch (L). `objective` is the
 `ObjectiveConfig`, for its constants.
 
-A user's function is named "module:function" (`config/user_code.py`). It is imported in the trainer's process
-before the first step, and everything it returns is checked: a wrong shape would be broadcast silently, and a NaN
-would only show up as skipped updates.
+A user's function is named "module:function" (`config/user_code.py`). It is imported once before the run starts
+(`try_axes.py`) and again in the trainer's process. Everything it returns is checked: a wrong shape would be
+broadcast silently, and a NaN would only show up as skipped updates.
 """
 
 import inspect
+import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -82,13 +83,17 @@ def _load(axis: str, name: str, is_users: bool) -> Callable[..., Any]:
         ) from error
     except ValueError:
         pass  # a function of an extension module may have no signature
-    check, returned = _CHECKS[axis], f'config: objective.{axis}: "{name}" returned'
+    check, own = _CHECKS[axis], f'config: objective.{axis}: "{name}"'
     built_in = _load(axis, ObjectiveConfig().function(axis), False)
 
     def checked(*arguments: Any) -> Any:
         if isinstance(arguments[0], Tensor) and not arguments[0].numel():
             return built_in(*arguments)  # a rank without a micro-batch in this round
-        return check(function(*arguments), arguments, returned)
+        try:
+            result = function(*arguments)
+        except Exception as error:
+            raise ConfigError(f"{own} failed:\n{traceback.format_exc().strip()}") from error
+        return check(result, arguments, f"{own} returned")
 
     return checked
 

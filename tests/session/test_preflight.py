@@ -1,5 +1,6 @@
 """Bad input is refused before anything is written."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from freerun.session.plan import describe_plan
 from freerun.session.train import train_to_end
 
 BAD_LISTENER = {"run.listeners": ["no-such"]}
+OWN = "tests.support.own_objective"
 TOO_LONG = {"sampling.max_completion_tokens": 10_000, "engine.cache_tokens": 100_000}
 
 
@@ -20,6 +22,8 @@ TOO_LONG = {"sampling.max_completion_tokens": 10_000, "engine.cache_tokens": 100
         (BAD_LISTENER, "there is no listener"),
         (TOO_LONG, "positions of the model"),
         ({"reward.grader": "nubmer"}, "nubmer"),
+        ({"objective.clip": f"{OWN}:soft_clip"}, 'objective.clip: .* has no function "soft_clip"; it has '),
+        ({"objective.correction": f"{OWN}:clip"}, "objective.correction: .* cannot be called with its arguments"),
     ],
 )
 def test_bad_input_is_refused_alike_by_a_run_and_a_dry_run_and_leaves_nothing(
@@ -31,6 +35,24 @@ def test_bad_input_is_refused_alike_by_a_run_and_a_dry_run_and_leaves_nothing(
     with pytest.raises(FreerunError, match=message):
         describe_plan(recipe)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("print('hello')\nimport os\nos._exit(7)", "importing ended its process with status 7:\nhello"),
+        ("import nowhere_to_be_found", "importing my_objective_0 failed with ModuleNotFoundError"),
+    ],
+)
+def test_a_users_objective_is_imported_in_another_process_before_there_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
+) -> None:
+    recipe = freerun.load_recipe(make_run(tmp_path), {"objective.clip": "my_objective_0:clip"})
+    monkeypatch.chdir(tmp_path)
+    Path("my_objective_0.py").write_text(source)
+    with pytest.raises(FreerunError, match=message):
+        describe_plan(recipe)
+    assert "my_objective_0" not in sys.modules
 
 
 def test_rows_of_a_program_are_checked_before_there_is_a_run(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ def cautious_clip(ratios: Tensor, logprobs: Tensor, advantages: Tensor, objectiv
     return clip(ratios, logprobs, advantages, objective)
 
 
+def failing_clip(ratios: Tensor, logprobs: Tensor, advantages: Tensor, objective: Any) -> tuple[Tensor, Tensor]:
+    raise ZeroDivisionError("the user's")
+
+
 def advantage(rewards: Sequence[np.ndarray], lengths: Sequence[np.ndarray], objective: Any) -> list[np.ndarray]:
     return [_compared(of_group) for of_group in rewards]
 
