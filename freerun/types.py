@@ -10,8 +10,8 @@ Everything here is a frozen msgspec struct of plain values and numpy arrays, so 
 pickle. `encode` and `decoder_for` define the only wire format of the package.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -172,6 +172,40 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Index within its sample."""
 
 
+class Sample(NamedTuple):
+    """One try at a prompt: a completion, or all parts of a session."""
+
+    parts: tuple[Trajectory, ...]
+
+    @property
+    def reward(self) -> Reward:
+        """All parts carry it."""
+        return self.parts[0].reward
+
+    @property
+    def num_sampled(self) -> int:
+        """Its sampled tokens."""
+        return sum(part.completion.num_sampled for part in self.parts)
+
+    @property
+    def num_calls(self) -> int:
+        """Calls of the session, up to the last one that sampled something."""
+        spans = [span for part in self.parts for span in part.completion.spans]
+        return 1 + max(span.call for span in spans if span.version is not None)
+
+    @property
+    def oldest_version(self) -> int:
+        return min(part.completion.oldest_version for part in self.parts)
+
+
+def samples_of(trajectories: Iterable[Trajectory]) -> tuple[Sample, ...]:
+    """The trajectories of one prompt by sample, in the order in which the samples first appear."""
+    parts: dict[int, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        parts.setdefault(trajectory.sample, []).append(trajectory)
+    return tuple(Sample(tuple(of_sample)) for of_sample in parts.values())
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The trajectories of one prompt, started together at one version: one or more parts of each sample."""
 
@@ -185,12 +219,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return min(t.completion.oldest_version for t in self.trajectories)
 
     @property
-    def samples(self) -> tuple[tuple[Trajectory, ...], ...]:
-        """The parts of each sample, in the order in which the samples first appear."""
-        parts: dict[int, list[Trajectory]] = {}
-        for trajectory in self.trajectories:
-            parts.setdefault(trajectory.sample, []).append(trajectory)
-        return tuple(map(tuple, parts.values()))
+    def samples(self) -> tuple[Sample, ...]:
+        return samples_of(self.trajectories)
 
     @property
     def num_samples(self) -> int:
@@ -198,8 +228,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def rewards(self) -> tuple[Reward, ...]:
-        """One per sample, which all its parts carry."""
-        return tuple(parts[0].reward for parts in self.samples)
+        """One per sample."""
+        return tuple(sample.reward for sample in self.samples)
 
 
 class Demonstration(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -238,7 +268,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     metrics: dict[str, float]
     staleness_counts: dict[int, int]
-    """Trajectories of the batch by staleness."""
+    """Samples of the batch by staleness."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,17 +29,17 @@ class BuiltIn:
     function: str
     """Its name in the module of its axis, `freerun.trainer.<axis>`, which only the trainer imports."""
     compares_within_groups: bool = False
-    divides_by_deviation: bool = False
-    """Whether `advantage_normalisation` applies."""
+    undivided: str = ""
+    """Of an advantage that divides by a deviation, which `advantage_normalisation` changes: the same without."""
 
 
 AXES = {
     "advantage": {
-        "global": BuiltIn("over_batch", divides_by_deviation=True),
-        "grpo": BuiltIn("over_group", compares_within_groups=True, divides_by_deviation=True),
+        "global": BuiltIn("over_batch", undivided="centred_on_batch"),
+        "grpo": BuiltIn("over_group", compares_within_groups=True, undivided="centred"),
         "dr_grpo": BuiltIn("centred", compares_within_groups=True),
         "rloo": BuiltIn("leave_one_out", compares_within_groups=True),
-        "reinforce++": BuiltIn("centred_over_batch", compares_within_groups=True, divides_by_deviation=True),
+        "reinforce++": BuiltIn("centred_over_batch", compares_within_groups=True, undivided="centred"),
         "gae": BuiltIn("left_to_critic"),
     },
     "clip": {
@@ -100,8 +100,13 @@ class ObjectiveConfig(Section, name="objective"):
     advantage_normalisation: Literal["trajectory", "token"] = "trajectory"
     """global, grpo, reinforce++: whether mean and deviation count each completion once, or each of its tokens (as
     AReaL's code does), which gives long completions more weight. gae always normalises over tokens."""
+    turn_discount: ShareAboveZero = 1.0
+    """Sessions of several calls: how much a call shares in what the next one earns. At 1, and without rewards per
+    turn, every call has the session's advantage. Below 1, or with rewards per turn, each call is compared by what
+    followed from it, and a deviation is always that of the batch."""
     ratio: Level = "token"
-    """Whether ratio and behaviour weight are per token, or per completion (geometric mean, GSPO)."""
+    """Whether ratio and behaviour weight are per token, or per completion (geometric mean, GSPO). Each call
+    of a session is a completion here."""
     clip: str = "ppo"
     """What limits a ratio. ppo: no gain outside the clip; dual: ppo, with a floor for negative advantages; cispo:
     the clipped ratio is a constant weight of the logprob; sapo: a smooth gate; none: no limit. Or your own
@@ -125,8 +130,8 @@ class ObjectiveConfig(Section, name="objective"):
     """masked: largest behaviour weight that is trained on."""
     aggregation: str = "token"
     """token: mean over the step's completion tokens; sequence: mean over each completion, then over completions;
-    fixed: sum over (completions x sampling.max_completion_tokens), which favours no length (Dr. GRPO). Or your own
-    function, "module:function"."""
+    fixed: sum over (completions x sampling.max_completion_tokens), which favours no length (Dr. GRPO). A session
+    counts as one completion. Or your own function, "module:function"."""
     kl_coefficient: Coefficient = 0.0
     """Weight of the KL divergence (k3) from the policy at version 0; above 0 the trainer holds a frozen copy."""
     entropy_coefficient: Coefficient = 0.0
@@ -152,7 +157,7 @@ class ObjectiveConfig(Section, name="objective"):
             self._check_axis(axis)
         self._check_sequence_ratio()
         require(
-            self.advantage_normalisation == "trajectory" or self._advantage.divides_by_deviation,
+            self.advantage_normalisation == "trajectory" or self._may_normalise,
             f'objective.advantage_normalisation = "{self.advantage_normalisation}" needs objective.advantage = '
             f'"global", "grpo" or "reinforce++", not "{self.advantage}"',
         )
@@ -191,9 +196,24 @@ class ObjectiveConfig(Section, name="objective"):
         return is_user_code(getattr(self, axis))
 
     @property
+    def undivided_advantage(self) -> str:
+        """The advantage without its deviation, as "module:function"; a user's function is taken as it is."""
+        undivided = self._advantage.undivided
+        return f"freerun.trainer.advantage:{undivided}" if undivided else self.function("advantage")
+
+    @property
+    def divides_by_deviation(self) -> bool:
+        """Whether a built-in advantage does; what a user's function does is unknown."""
+        return bool(self._advantage.undivided)
+
+    @property
+    def _may_normalise(self) -> bool:
+        return self.divides_by_deviation or self.is_users("advantage")
+
+    @property
     def _advantage(self) -> BuiltIn:
-        """A user's function may use `advantage_normalisation` and takes groups of any size."""
-        return AXES["advantage"].get(self.advantage) or BuiltIn(self.advantage, divides_by_deviation=True)
+        """A user's function takes groups of any size."""
+        return AXES["advantage"].get(self.advantage) or BuiltIn(self.advantage)
 
     @property
     def compares_within_groups(self) -> bool:

@@ -1,7 +1,7 @@
-"""Advantages without a critic: one number per trajectory, from rewards and lengths alone.
+"""Advantages without a critic: one number per sample, from rewards and lengths alone.
 
-With gamma = lambda = 1 and the reward on the last token (AReaL, section 7.1) every token of a completion has the
-advantage of its trajectory:
+With gamma = lambda = 1 and the reward on the last token (AReaL, section 7.1) every token of a completion, or of a
+session of several calls, has the advantage of its sample:
 
     global        (reward - mean of the batch) / (std of the batch + 1e-6)          AReaL
     grpo          (reward - mean of the group) / (std of the group + 1e-6)          GRPO
@@ -9,13 +9,14 @@ advantage of its trajectory:
     rloo           reward - mean of the others in the group                         RLOO
     reinforce++   (reward - mean of the group) / (std of these over the batch + 1e-6)   REINFORCE++-baseline
 
-Mean and deviation count each trajectory once or, with `advantage_normalisation = "token"`, as often as it has
-completion tokens (AReaL's code): the advantages then have mean 0 and deviation 1 over the tokens. The baseline of
+Mean and deviation count each sample once or, with `advantage_normalisation = "token"`, as often as it has
+sampled tokens (AReaL's code): the advantages then have mean 0 and deviation 1 over the tokens. The baseline of
 reinforce++ stays the plain mean of the group. dr_grpo and rloo normalise nothing.
 
 The standard deviation is the population's. Where all rewards are equal the advantages are exactly 0, not rounding
 noise over 1e-6: the trainer relies on it to skip trajectories that cannot move the weights. `critic.py` has the
-advantages that differ from token to token. `axes.py` has the signature of these functions.
+advantages that differ from token to token, `credit.py` those that differ from call to call. `axes.py` has the
+signature of these functions.
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,10 @@ def over_group(rewards: PerGroup, lengths: Sequence[Ints64], objective: Objectiv
     return [normalise(r, c) for r, c in zip(rewards, _counts(lengths, objective), strict=True)]
 
 
+def centred_on_batch(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
+    return _split(centre(np.concatenate(rewards), np.concatenate(_counts(lengths, objective))), rewards)
+
+
 def centred(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
     return [centre(of_group) for of_group in rewards]
 
@@ -62,7 +67,7 @@ def left_to_critic(rewards: PerGroup, lengths: Sequence[Ints64], objective: Obje
 
 
 def _counts(lengths: Sequence[Ints64], objective: ObjectiveConfig) -> list[Ints64]:
-    """How often each trajectory counts in a mean."""
+    """How often each sample counts in a mean."""
     per_token = objective.advantage_normalisation == "token"
     return [of_group if per_token else np.ones_like(of_group) for of_group in lengths]
 

@@ -1,11 +1,12 @@
-"""How the tokens of a step become one number: the weight of each completion's tokens in the sum.
+"""How the tokens of a step become one number: the weight of each sample's tokens in the sum.
 
-    token       1 / (completion tokens of the step)
-    sequence    1 / (completions of the step x tokens of this completion)
-    fixed       1 / (completions of the step x sampling.max_completion_tokens)
+    token       1 / (sampled tokens of the step)
+    sequence    1 / (samples of the step x sampled tokens of this sample)
+    fixed       1 / (samples of the step x sampling.max_completion_tokens)
 
-The weights follow from the lengths of all the step's completions, whether or not they are computed, and from
-nothing else: no minibatch, micro-batch or rank changes them. `axes.py` has the signature of these functions.
+The weights follow from the lengths of all the step's samples, whether or not they are computed, and from nothing
+else: no minibatch, micro-batch or rank changes them, nor the number of sequences that a session became. `axes.py`
+has the signature of these functions.
 """
 
 from collections.abc import Sequence

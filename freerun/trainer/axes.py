@@ -5,10 +5,11 @@
     correction    (log_weights_L, objective) -> weights_L
     aggregation   (lengths, max_completion_tokens, objective) -> token weights
 
-`rewards`, `lengths` (completion tokens) and `advantages` of an advantage are lists with one float64 or int64 array
-per group; `lengths` of an aggregation is a list with one int per completion of the step, and so are its weights.
-Tensors are float32 with one element per completion token of a micro-batch (L). `objective` is the
-`ObjectiveConfig`, for its constants.
+`rewards`, `lengths` (sampled tokens) and `advantages` of an advantage are lists with one float64 or int64 array
+per group, with one number per sample; `lengths` of an aggregation is a list with one int per sample of the step,
+and so are its weights. A sample is a completion, or a session of several calls in one or more sequences. Tensors
+are float32 with one element per sampled token of a micro-batch (L). `objective` is the `ObjectiveConfig`, for its
+constants.
 
 A user's function is named "module:function" (`config/user_code.py`). It is imported once before the run starts
 (`try_axes.py`) and again in the trainer's process. Everything it returns is checked: a wrong shape would be
@@ -28,7 +29,7 @@ from torch import Tensor
 from freerun.config.objective import AXES, ObjectiveConfig
 from freerun.config.user_code import import_named
 from freerun.errors import ConfigError
-from freerun.trainer.advantage import Floats64
+from freerun.trainer.advantage import Floats64, Ints64
 from freerun.types import Group
 
 PARAMETERS = {
@@ -62,10 +63,19 @@ def axis_function(objective: ObjectiveConfig, axis: str) -> Callable[..., Any]:
 
 
 def compute_advantages(groups: Sequence[Group], objective: ObjectiveConfig) -> Floats64:
-    """The advantages of all trajectories, group after group."""
-    rewards = [np.array([t.reward.value for t in group.trajectories], dtype=np.float64) for group in groups]
-    lengths = [np.array([len(t.completion.token_ids) for t in group.trajectories]) for group in groups]
-    return np.concatenate(axis_function(objective, "advantage")(rewards, lengths, objective))
+    """The advantages of all samples, group after group."""
+    rewards = [np.array([reward.value for reward in group.rewards], dtype=np.float64) for group in groups]
+    return np.concatenate(axis_function(objective, "advantage")(rewards, sampled_lengths(groups), objective))
+
+
+def sampled_lengths(groups: Sequence[Group]) -> list[Ints64]:
+    """For each group the sampled tokens of each of its samples."""
+    return [np.array([sample.num_sampled for sample in group.samples]) for group in groups]
+
+
+def undivided_advantage(objective: ObjectiveConfig) -> Callable[..., Any]:
+    """The function of `advantage` without its division by a deviation."""
+    return _load("advantage", objective.undivided_advantage, objective.is_users("advantage"))
 
 
 @cache
@@ -130,11 +140,11 @@ def _check_weights(weights_L: Any, arguments: Sequence[Any], returned: str) -> T
 
 
 def _check_token_weights(result: Any, arguments: Sequence[Any], returned: str) -> list[float]:
-    weights, num_completions = np.asarray(result, np.float64), len(arguments[0])
+    weights, num_samples = np.asarray(result, np.float64), len(arguments[0])
     _require(
-        weights.shape == (num_completions,) and bool(np.isfinite(weights).all()),
+        weights.shape == (num_samples,) and bool(np.isfinite(weights).all()),
         f"{returned} weights of shape {list(weights.shape)}, or some that are not finite; return one number for "
-        f"each of the {num_completions} completions",
+        f"each of the {num_samples} samples",
     )
     return [float(weight) for weight in weights]
 

@@ -8,14 +8,17 @@
 
 The hidden state of a token predicts the next one, so logits are computed at the predictors only, and the last
 token of a sequence is never read: its hidden state is not needed. Adjacent samples of one prompt share it: its
-last hidden state predicts the first token of each. Which tokens are trained on follows from lengths alone, because
-a policy can sample the pad or end-of-sequence id.
+last hidden state predicts the first token of each. Tokens that were given to the policy between its calls are read
+like all others, but nothing predicts them. Which tokens are trained on follows from lengths and spans alone: a
+policy can sample the pad or end-of-sequence id.
 
-Shapes: T packed tokens read by the decoder, L loss tokens (all completion tokens, in the same order), N
-trajectories.
+Shapes: T packed tokens read by the decoder, L loss tokens (the sampled tokens of all completions, in the same
+order), K calls.
 """
 
 # ruff: noqa: N815 - the fields are tensors, and tensors carry their shape in the name
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -27,6 +30,7 @@ import torch
 from torch import Tensor
 
 from freerun.model.attention import Family, packed_positions
+from freerun.trainer.advantage import Floats64
 from freerun.types import Ints, Trajectory
 
 B = TypeVar("B", bound="PackedSequences | MicroBatch")
@@ -48,33 +52,44 @@ class PackedSequences:
     def num_loss_tokens(self) -> int:
         return self.targets_L.numel()
 
+    def only(self, is_trained_L: Tensor) -> PackedSequences:
+        """The same tokens read, fewer of them predicted."""
+        return replace(self, predictors_L=self.predictors_L[is_trained_L], targets_L=self.targets_L[is_trained_L])
+
 
 class Rated(NamedTuple):
-    """A trajectory, its advantage and its weight in the step."""
+    """A trajectory, and what its sample gives to each of its sampled tokens (`rating.py`)."""
 
     trajectory: Trajectory
-    advantage: float
-    """0 if a critic gives each token its own."""
+    advantages: Floats64
+    """One per sampled token; zeros if a critic rates them."""
     token_weight: float
-    """Of each of its completion tokens in the step's loss (`aggregation.py`)."""
+    """Of each of its sampled tokens in the step's loss (`aggregation.py`)."""
+    places: Ints | None = None
+    """With a critic: where its sampled tokens are in the step's timeline (`timeline.py`)."""
+
+    @property
+    def num_read_tokens(self) -> int:
+        return len(self.trajectory.prompt.token_ids) + len(self.trajectory.completion.token_ids) - 1
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Packed trajectories and, for each completion token, everything a loss needs besides the forward pass.
+    """Packed trajectories and, for each sampled token, everything a loss needs besides the forward pass.
 
     Fields that default to None are filled in at the start of the step if the objective needs them
     (`preparation.py`).
     """
 
     packed: PackedSequences
-    lengths_N: Tensor
-    """Completion tokens of each trajectory: how L divides."""
-    rewards_N: Tensor
+    call_lengths_K: Tensor
+    """Tokens of each call, trajectory after trajectory: how L divides."""
     behaviour_logprobs_L: Tensor
     versions_L: Tensor
     advantages_L: Tensor
     token_weights_L: Tensor
+    places_L: Tensor | None = None
+    """With a critic: where the tokens are in the step's timeline (`timeline.py`)."""
     proximal_logprobs_L: Tensor | None = None
     """Also None where the forward of the training pass is itself the proximal one."""
     reference_logprobs_L: Tensor | None = None
@@ -125,19 +140,29 @@ def _unzip(members: Iterable[tuple[Ints, Ints]]) -> tuple[Ints, list[Ints]]:
 
 
 def pack_trajectories(rated: Sequence[Rated]) -> MicroBatch:
-    """One micro-batch of whole trajectories, each with its advantage on every token of its completion."""
+    """One micro-batch of whole trajectories, with loss on their sampled tokens."""
     trajectories = [r.trajectory for r in rated]
     completions = [t.completion for t in trajectories]
-    lengths = [len(c.token_ids) for c in completions]
+    is_sampled = [c.is_sampled for c in completions]
+    packed = pack_sequences([(t.prompt.token_ids, t.completion.token_ids) for t in trajectories])
+    places = [r.places for r in rated if r.places is not None]
     return MicroBatch(
-        packed=pack_sequences([(t.prompt.token_ids, t.completion.token_ids) for t in trajectories]),
-        lengths_N=torch.tensor(lengths),
-        rewards_N=torch.tensor([t.reward.value for t in trajectories], dtype=torch.float64),
-        behaviour_logprobs_L=_flat([c.logprobs for c in completions], np.float32),
+        packed=packed.only(_flat(is_sampled, np.bool_)),
+        call_lengths_K=_flat([_run_lengths(c.calls) for c in completions], np.int64),
+        behaviour_logprobs_L=_flat(
+            [c.logprobs[s] for c, s in zip(completions, is_sampled, strict=True)], np.float32
+        ),
         versions_L=_flat([c.versions for c in completions], np.int64),
-        advantages_L=_spread([r.advantage for r in rated], lengths),
-        token_weights_L=_spread([r.token_weight for r in rated], lengths),
+        advantages_L=_flat([r.advantages for r in rated], np.float32),
+        token_weights_L=_flat([np.full(len(r.advantages), r.token_weight) for r in rated], np.float32),
+        places_L=_flat(places, np.int64) if places else None,
     )
+
+
+def _run_lengths(values: Ints) -> Ints:
+    """How often each value repeats before the next one."""
+    ends = np.flatnonzero(np.append(np.diff(values) != 0, True)) + 1
+    return np.diff(ends, prepend=0)
 
 
 def idle_sequences(token_id: int) -> PackedSequences:
@@ -163,12 +188,12 @@ def idle_micro_batch(token_id: int) -> MicroBatch:
     nothing = torch.empty(0)
     return MicroBatch(
         packed=idle_sequences(token_id),
-        lengths_N=nothing.long(),
-        rewards_N=nothing.double(),
+        call_lengths_K=nothing.long(),
         behaviour_logprobs_L=nothing,
         versions_L=nothing.long(),
         advantages_L=nothing,
         token_weights_L=nothing,
+        places_L=nothing.long(),
     )
 
 
@@ -183,31 +208,6 @@ def on_device(batch: B, device: torch.device) -> B:
     return replace(batch, **{field.name: moved(getattr(batch, field.name)) for field in fields(batch)})
 
 
-def check_trajectory(trajectory: Trajectory, *, version: int) -> None:
-    """Refuse a trajectory that cannot be trained on at `version`: it is a bug upstream, not bad data."""
-    completion, name = trajectory.completion, f"trajectory {trajectory.prompt.ordinal}/{trajectory.sample}"
-    num_tokens = len(completion.token_ids)
-    if num_tokens == 0 or len(trajectory.prompt.token_ids) == 0:
-        raise ValueError(f"{name} has an empty prompt or completion; there is nothing to predict")
-    num_versions = sum(span.num_tokens for span in completion.spans)
-    if not num_tokens == len(completion.logprobs) == num_versions:
-        raise ValueError(
-            f"{name} has {num_tokens} tokens, {len(completion.logprobs)} behaviour logprobs and spans over "
-            f"{num_versions} tokens; they must be as many"
-        )
-    newest = int(completion.versions.max())
-    if newest > version:
-        raise ValueError(
-            f"{name} has tokens of version {newest}, but the trainer is at version {version}; "
-            "the trainer was restored to an older version than the generators"
-        )
-
-
-def _spread(values: Sequence[float], lengths: Sequence[int]) -> Tensor:
-    """Each trajectory's number on every token of its completion."""
-    return _flat([np.repeat(values, lengths)], np.float32)
-
-
-def _flat(arrays: Sequence[Ints], dtype: type[np.generic]) -> Tensor:
+def _flat(arrays: Sequence[np.ndarray], dtype: type[np.generic]) -> Tensor:
     # Concatenating copies: arrays from a socket are read-only views, which torch refuses to share.
     return torch.from_numpy(np.concatenate(arrays).astype(dtype))

@@ -5,16 +5,19 @@ are read. The head exists only in the trainer. It starts at zero, so the first a
 gradient stops at the trunk: otherwise its errors, as large as the reward, distorted the policy (Euclid, 16 steps,
 one seed: accuracy 0.62 at the end instead of 0.82).
 
-With V_t the values of a completion of T tokens, V_T+1 = 0 and the reward on the last token (GAE):
+With V_t the values of the T sampled tokens of a completion, V_T+1 = 0 and the reward on the last token (GAE):
 
     delta_t = reward_t + gamma V_t+1 - V_t        A_t = delta_t + gamma lambda A_t+1        return_t = A_t + V_t
 
-A completion that was cut off at the length limit ends like any other: its reward accounts for it.
+A completion that was cut off at the length limit ends like any other: its reward accounts for it. In a session the
+last token of a call is followed by the first one of the next call. What the policy was given in between is part of
+the environment's step: it has no value and no advantage, and its length is not discounted. `turn_discount`
+multiplies gamma there, and rewards per turn are on the last token of each call (`timeline.py`).
 
-Shapes: C hidden size, S tokens of one completion, L loss tokens.
+Shapes: C hidden size, S sampled tokens of a step in the order of time, L loss tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -23,6 +26,7 @@ from torch import Tensor, nn
 from freerun.errors import CheckpointError
 from freerun.trainer.advantage import Floats64, normalise
 from freerun.trainer.ranks import Ranks, decide_together
+from freerun.trainer.timeline import Timeline
 
 STATE_PREFIX = "critic."
 
@@ -34,26 +38,31 @@ def make_critic(hidden_size: int) -> nn.Linear:
     return critic
 
 
-def generalised_advantages(values_S: Floats64, reward: float, *, gamma: float, lam: float) -> Floats64:
-    """GAE of one completion, from its last token backwards."""
+def generalised_advantages(values_S: Floats64, timeline: Timeline, *, gamma: float, lam: float) -> Floats64:
+    """GAE of a whole step, from its last token backwards; a discount of 0 separates the samples."""
     advantages_S = np.zeros_like(values_S)
     next_value = next_advantage = 0.0
     for t in reversed(range(len(values_S))):
-        delta = (reward if t == len(values_S) - 1 else 0.0) + gamma * next_value - values_S[t]
-        advantages_S[t] = next_advantage = delta + gamma * lam * next_advantage
+        discount = gamma * timeline.discounts[t]
+        delta = timeline.rewards[t] + discount * next_value - values_S[t]
+        advantages_S[t] = next_advantage = delta + discount * lam * next_advantage
         next_value = values_S[t]
     return advantages_S
 
 
 def advantages_and_returns(
-    values: Sequence[Floats64], rewards: Sequence[float], *, gamma: float, lam: float, ranks: Ranks
+    values_L: Tensor, places_L: Tensor, timeline: Timeline, *, gamma: float, lam: float, ranks: Ranks
 ) -> tuple[Tensor, Tensor]:
     """For this rank's tokens; advantages are normalised over all tokens of the step, returns are not."""
-    raw = [generalised_advantages(v, r, gamma=gamma, lam=lam) for v, r in zip(values, rewards, strict=True)]
-    # A rank may have no completion.
-    nothing = np.empty(0)
-    raw_L = torch.from_numpy(np.concatenate([nothing, *raw]))
-    values_L = torch.from_numpy(np.concatenate([nothing, *values]))
+    all_places_L = torch.cat(ranks.gather(places_L)).numpy()
+
+    def rated(all_values_L: Tensor) -> Tensor:
+        values_S = np.empty(len(all_places_L))
+        values_S[all_places_L] = all_values_L.numpy()
+        advantages_S = generalised_advantages(values_S, timeline, gamma=gamma, lam=lam)
+        return torch.from_numpy(advantages_S[all_places_L])
+
+    raw_L = decide_together(ranks, values_L, rated)
     advantages_L = decide_together(ranks, raw_L, lambda all_L: torch.from_numpy(normalise(all_L.numpy())))
     return advantages_L, raw_L + values_L
 

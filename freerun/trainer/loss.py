@@ -12,7 +12,7 @@ behaviour weight proximal / behaviour; without a correction the ratio is current
 Only the first term is corrected for staleness. The others are averages over the tokens as sampled: on stale tokens
 they are biased towards what the behaviour policy visited.
 
-Shapes: L loss tokens (completion tokens of a micro-batch).
+Shapes: L loss tokens (sampled tokens of a micro-batch), K calls.
 """
 
 from dataclasses import dataclass
@@ -77,17 +77,17 @@ def _policy_terms(
     outputs: PolicyOutputs, micro_batch: MicroBatch, proximal_L: Tensor | None, objective: ObjectiveConfig
 ) -> tuple[Tensor, int, int]:
     """Each token's negative gain with its behaviour weight; how many are clipped, how many left out."""
-    behaviour_L, lengths_N = micro_batch.behaviour_logprobs_L, micro_batch.lengths_N
+    behaviour_L, call_lengths_K = micro_batch.behaviour_logprobs_L, micro_batch.call_lengths_K
     if objective.uses_proximal:
         assert proximal_L is not None
         anchor_L = proximal_L
     else:
         anchor_L = behaviour_L
-    ratios_L = torch.exp(at_level(outputs.logprobs_L - anchor_L, lengths_N, objective.ratio))
+    ratios_L = torch.exp(at_level(outputs.logprobs_L - anchor_L, call_lengths_K, objective.ratio))
     clip, correct = axis_function(objective, "clip"), axis_function(objective, "correction")
     gains_L, is_clipped_L = clip(ratios_L, outputs.logprobs_L, micro_batch.advantages_L, objective)
     # Off-policy correction is outside the clip: it weighs the token, it does not move the trust region.
-    weights_L: Tensor = correct(at_level(anchor_L - behaviour_L, lengths_N, objective.ratio), objective)
+    weights_L: Tensor = correct(at_level(anchor_L - behaviour_L, call_lengths_K, objective.ratio), objective)
     if micro_batch.is_kept_L is not None:
         weights_L = torch.where(micro_batch.is_kept_L, weights_L, 0.0)
     is_trained_L = weights_L > 0

@@ -1,10 +1,11 @@
 """What a training step reports about itself. A metric that cannot be computed is absent, never NaN.
 
-    reward, accuracy, completion_length     means over the trajectories of the batch
+    reward, accuracy, completion_length     means over the samples of the batch; the length counts sampled tokens
     reward/<part>                           mean of one part of the reward, before its weight, over the
-                                            trajectories that have it; absent for a reward of one part
-    staleness_mean, staleness_max           trainer version minus the oldest version in a trajectory
-    num_tokens, num_sequence_tokens         completion tokens; with their prompts
+                                            samples that have it; absent for a reward of one part
+    num_calls, num_sequences                means over the samples, where one of them is a session of several calls
+    staleness_mean, staleness_max           trainer version minus the oldest version in a sample
+    num_tokens, num_sequence_tokens         sampled tokens; with prompts and what was given between calls
     loss                                    of the whole step, all terms, as the objective aggregates it
     entropy                                 minus the mean current logprob of the sampled tokens, in the pass
                                             each is trained in: a sample estimate, unbiased only where the
@@ -25,13 +26,13 @@
     skipped_updates                         updates whose gradient norm was not finite
     train_tokens_per_second                 tokens that went forward and backward, over the whole step's time
 
-All are over the tokens of all ranks.
+Means over tokens are over the sampled tokens of all ranks.
 
 Entropy and metrics of proximal logprobs cover only the tokens that were computed, so not those of skipped
 trajectories with advantage 0. Without a correction there is no proximal forward: the latter then cover the first
 minibatch, a representative share of the batch (`packing.deal_minibatches`).
 
-Shapes: L loss tokens (completion tokens of a micro-batch).
+Shapes: L loss tokens (sampled tokens of a micro-batch).
 """
 
 import math
@@ -49,38 +50,51 @@ from freerun.trainer.logprobs import PolicyOutputs
 from freerun.trainer.loss import Loss
 from freerun.trainer.optimizer import Update
 from freerun.trainer.ranks import Ranks, add_numbers, gather_floats
-from freerun.types import Trajectory
+from freerun.types import Reward, Sample
 
 
-def staleness_of(trajectories: Sequence[Trajectory], version: int) -> list[int]:
-    return [version - t.completion.oldest_version for t in trajectories]
+def staleness_of(samples: Sequence[Sample], version: int) -> list[int]:
+    return [version - sample.oldest_version for sample in samples]
 
 
-def count_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[int, int]:
-    """Trajectories by staleness, freshest first."""
-    return dict(sorted(Counter(staleness_of(trajectories, version)).items()))
+def count_staleness(samples: Sequence[Sample], version: int) -> dict[int, int]:
+    """Samples by staleness, freshest first."""
+    return dict(sorted(Counter(staleness_of(samples, version)).items()))
 
 
-def batch_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+def batch_metrics(samples: Sequence[Sample], version: int) -> dict[str, float]:
     """Metrics of a batch that do not depend on training."""
-    lengths = [len(t.completion.token_ids) for t in trajectories]
-    staleness = staleness_of(trajectories, version)
-    return {
-        "reward": float(np.mean([t.reward.value for t in trajectories])),
-        "accuracy": float(np.mean([t.reward.is_correct for t in trajectories])),
-        "completion_length": float(np.mean(lengths)),
-        "num_tokens": float(sum(lengths)),
-        "num_sequence_tokens": float(sum(lengths) + sum(len(t.prompt.token_ids) for t in trajectories)),
-        "staleness_mean": float(np.mean(staleness)),
-        "staleness_max": float(max(staleness)),
-    } | _reward_part_means(trajectories)
+    lengths = [sample.num_sampled for sample in samples]
+    staleness = staleness_of(samples, version)
+    sequences = [part for sample in samples for part in sample.parts]
+    num_read = sum(len(t.prompt.token_ids) + len(t.completion.token_ids) for t in sequences)
+    return (
+        {
+            "reward": float(np.mean([sample.reward.value for sample in samples])),
+            "accuracy": float(np.mean([sample.reward.is_correct for sample in samples])),
+            "completion_length": float(np.mean(lengths)),
+            "num_tokens": float(sum(lengths)),
+            "num_sequence_tokens": float(num_read),
+            "staleness_mean": float(np.mean(staleness)),
+            "staleness_max": float(max(staleness)),
+        }
+        | _session_means(samples)
+        | _reward_part_means([sample.reward for sample in samples])
+    )
 
 
-def _reward_part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def _session_means(samples: Sequence[Sample]) -> dict[str, float]:
+    num_calls, num_sequences = [s.num_calls for s in samples], [len(s.parts) for s in samples]
+    if max(num_calls) == 1:
+        return {}
+    return {"num_calls": float(np.mean(num_calls)), "num_sequences": float(np.mean(num_sequences))}
+
+
+def _reward_part_means(rewards: Sequence[Reward]) -> dict[str, float]:
     # A function of the user's may return other parts for other completions.
-    names = sorted({name for t in trajectories for name in t.reward.parts})
+    names = sorted({name for reward in rewards for name in reward.parts})
     return {
-        f"reward/{name}": float(np.mean([t.reward.parts[name] for t in trajectories if name in t.reward.parts]))
+        f"reward/{name}": float(np.mean([reward.parts[name] for reward in rewards if name in reward.parts]))
         for name in names
     }
 
@@ -128,7 +142,7 @@ class StepMeter:
 
     def add_pass(self, micro_batch: MicroBatch, outputs: PolicyOutputs, loss: Loss) -> None:
         self._losses.append(replace(loss, total=loss.total.detach()))
-        is_idle = len(micro_batch.lengths_N) == 0
+        is_idle = micro_batch.packed.num_loss_tokens == 0
         self._num_computed_tokens += 0 if is_idle else micro_batch.packed.token_ids_T.numel()
         self._current.append(_as_array(outputs.logprobs_L))
         for values_L, collected in (

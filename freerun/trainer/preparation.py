@@ -10,7 +10,7 @@
 
 The last two need every minibatch of every rank, including the first, before any of them is trained.
 
-Shapes: L loss tokens (completion tokens of a micro-batch), N trajectories of a micro-batch.
+Shapes: L loss tokens (sampled tokens of a micro-batch).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +25,7 @@ from freerun.trainer.correction import drifts, keep_small_drifts
 from freerun.trainer.critic import advantages_and_returns
 from freerun.trainer.logprobs import PolicyOutputs
 from freerun.trainer.ranks import Ranks, decide_together
+from freerun.trainer.timeline import Timeline
 
 Minibatch = list[MicroBatch]
 OnProgress = Callable[[str, int, int], None]
@@ -38,6 +39,7 @@ def prepare(
     *,
     policy: Callable[[MicroBatch], PolicyOutputs],
     reference: Callable[[MicroBatch], PolicyOutputs],
+    timeline: Timeline | None,
     on_progress: OnProgress,
     ranks: Ranks,
 ) -> list[Minibatch]:
@@ -52,23 +54,24 @@ def prepare(
                 for b in _reporting(minibatch, "reference", m, on_progress)
             ]
         prepared.append(minibatch)
-    if objective.has_critic:
-        prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, objective, ranks))
+    if timeline is not None:
+        prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, timeline, objective, ranks))
     if objective.correction == "m2po":
         prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, ranks))
     return prepared
 
 
-def rate_tokens(micro_batches: Sequence[MicroBatch], objective: ObjectiveConfig, ranks: Ranks) -> list[MicroBatch]:
+def rate_tokens(
+    micro_batches: Sequence[MicroBatch], timeline: Timeline, objective: ObjectiveConfig, ranks: Ranks
+) -> list[MicroBatch]:
     """Advantages and returns of all tokens of a step, by the critic's values."""
-    values = [
-        values_S.double().numpy(force=True)
-        for batch in micro_batches
-        for values_S in torch.split(_known(batch.values_L), batch.lengths_N.tolist())
-    ]
-    rewards = [reward for batch in micro_batches for reward in batch.rewards_N.tolist()]
     advantages, returns = advantages_and_returns(
-        values, rewards, gamma=objective.gae_gamma, lam=objective.gae_lambda, ranks=ranks
+        torch.cat([_known(batch.values_L).double().cpu() for batch in micro_batches]),
+        torch.cat([_known(batch.places_L).cpu() for batch in micro_batches]),
+        timeline,
+        gamma=objective.gae_gamma,
+        lam=objective.gae_lambda,
+        ranks=ranks,
     )
     sizes = [batch.packed.num_loss_tokens for batch in micro_batches]
     advantages_by_batch = advantages.float().split(sizes)

@@ -1,13 +1,14 @@
 """One training step: a batch of groups in, new weights and a new version out; synchronous, without I/O.
 
-    groups ─► advantages ─► minibatches ─► micro-batches ─► preparation ─► per minibatch:
-              one per        dealt, one     packed by        no grad, with   forward, loss, backward
-              trajectory     update each    Algorithm 1      the weights     per micro-batch; update
-                                                             before updates
+    groups ─► rating ─────► minibatches ─► micro-batches ─► preparation ─► per minibatch:
+              advantages     dealt, one     packed by        no grad, with   forward, loss, backward
+              and weights    update each    Algorithm 1      the weights     per micro-batch; update
+              per sample                                     before updates
 
 Normalisation: every token has a weight in the step's loss that depends only on the objective's aggregation and the
-lengths of the step's completions (`aggregation.py`), not on its minibatch or micro-batch. A minibatch's sum is
-multiplied by the number of minibatches: the average over the minibatches is the step's loss.
+lengths of the step's samples (`aggregation.py`), not on its minibatch or micro-batch. A minibatch's sum is
+multiplied by the number of minibatches: the average over the minibatches is the step's loss. The parts of a sample
+may be in different minibatches.
 
 A trajectory of advantage 0 has a gradient of exactly 0, unless there is a KL term, an entropy bonus, a critic or
 a user's clip (`axes.py`), and does not affect the gradients of others. Without these it is not computed; it counts
@@ -18,12 +19,11 @@ With several ranks (`ranks.py`) each has the whole batch, forms the same minibat
 their micro-batches, in the same number of passes. It computes on the device of the model's parameters; batches are
 moved there once, when they are packed.
 
-Shapes: L loss tokens (completion tokens of a micro-batch).
+Shapes: L loss tokens (sampled tokens of a micro-batch).
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 
 from torch import Tensor, nn
 
@@ -31,16 +31,16 @@ from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
 from freerun.model.device import resolve_dtype
-from freerun.trainer.axes import axis_function, compute_advantages, load_axes, moves_without_advantage
+from freerun.trainer.axes import load_axes, moves_without_advantage
 from freerun.trainer.batch import (
     MicroBatch,
     Rated,
-    check_trajectory,
     family_of,
     idle_micro_batch,
     on_device,
     pack_trajectories,
 )
+from freerun.trainer.check import check_trajectory
 from freerun.trainer.critic import critic_state, load_critic, make_critic
 from freerun.trainer.logprobs import PolicyOutputs, policy_outputs
 from freerun.trainer.loss import compute_loss
@@ -49,7 +49,9 @@ from freerun.trainer.optimizer import Optimizer, learning_rate
 from freerun.trainer.packing import cut_families, deal_minibatches, pack_for_ranks
 from freerun.trainer.preparation import Minibatch, prepare
 from freerun.trainer.ranks import Ranks, SingleRank
-from freerun.types import Doing, Group, StepResult, Trajectory
+from freerun.trainer.rating import rate
+from freerun.trainer.timeline import Timeline
+from freerun.types import Doing, Group, StepResult
 
 
 def ignore_progress(_: Doing) -> None:
@@ -101,15 +103,15 @@ class PolicyTrainer:
         A batch that cannot belong to this version raises ValueError before anything has changed.
         """
         started = time.perf_counter()
-        trajectories = [t for group in groups for t in group.trajectories]
-        for trajectory in trajectories:
+        for trajectory in (t for group in groups for t in group.trajectories):
             check_trajectory(trajectory, version=self.version)
         meter = StepMeter(self._objective, self._ranks, version=self.version, is_truncated=self._is_truncated)
-        minibatches = self._form_minibatches(trajectories, compute_advantages(groups, self._objective))
-        self._update_weights(minibatches, meter)
-        metrics = batch_metrics(trajectories, self.version)
+        rated, timeline = rate(groups, self._objective, max_completion_tokens=self._max_completion_tokens)
+        self._update_weights(self._form_minibatches(rated), timeline, meter)
+        samples = [sample for group in groups for sample in group.samples]
+        metrics = batch_metrics(samples, self.version)
         metrics |= meter.metrics(seconds=time.perf_counter() - started)
-        staleness_counts = count_staleness(trajectories, self.version)
+        staleness_counts = count_staleness(samples, self.version)
         self.version += 1
         return StepResult(version=self.version, metrics=metrics, staleness_counts=staleness_counts)
 
@@ -121,30 +123,22 @@ class PolicyTrainer:
     def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
         self._optimizer.load_state(tensors if self._critic is None else load_critic(self._critic, tensors))
 
-    def _form_minibatches(
-        self, trajectories: Sequence[Trajectory], advantages: Iterable[float]
-    ) -> list[Minibatch]:
+    def _form_minibatches(self, rated: Sequence[Rated]) -> list[Minibatch]:
         """Deal and pack the trajectories that can move the weights."""
-        lengths = [len(t.completion.token_ids) for t in trajectories]
-        aggregate = axis_function(self._objective, "aggregation")
-        weights = aggregate(lengths, self._max_completion_tokens, self._objective)
-        rated = [Rated(t, float(a), w) for t, a, w in zip(trajectories, advantages, weights, strict=True)]
-        live = [r for r in rated if r.advantage != 0 or self._moves_without_advantage]
-        to_read = [len(r.trajectory.prompt.token_ids) + len(r.trajectory.completion.token_ids) - 1 for r in live]
+        live = [r for r in rated if r.advantages.any() or self._moves_without_advantage]
         return [
             self._form_micro_batches([live[i] for i in dealt])
-            for dealt in deal_minibatches(to_read, self._config.num_minibatches)
+            for dealt in deal_minibatches([r.num_read_tokens for r in live], self._config.num_minibatches)
         ]
 
     def _form_micro_batches(self, rated: Sequence[Rated]) -> Minibatch:
-        """Pack one minibatch by families: samples of one prompt stay together and share its computation.
+        """Pack one minibatch by families: trajectories that begin alike stay together and share that computation.
 
         Returns this rank's micro-batches.
         """
         capacity = self._config.micro_batch_tokens
         families: list[list[Rated]] = []
-        for _, members in groupby(rated, key=lambda r: r.trajectory.prompt.ordinal):
-            siblings = list(members)
+        for siblings in _by_prompt(rated):
             trunk = len(siblings[0].trajectory.prompt.token_ids)
             branches = [len(r.trajectory.completion.token_ids) - 1 for r in siblings]
             families += [[siblings[i] for i in run] for run in cut_families(trunk, branches, capacity=capacity)]
@@ -158,7 +152,7 @@ class PolicyTrainer:
         ]
         return [on_device(batch, self._device) for batch in own]
 
-    def _update_weights(self, minibatches: list[Minibatch], meter: StepMeter) -> None:
+    def _update_weights(self, minibatches: list[Minibatch], timeline: Timeline | None, meter: StepMeter) -> None:
         """One optimizer update per minibatch, all clipped around the weights at the start."""
 
         def report(activity: str, m: int, n: int) -> None:
@@ -170,6 +164,7 @@ class PolicyTrainer:
             self._objective,
             policy=self._look,
             reference=self._look_at_reference,
+            timeline=timeline,
             on_progress=report,
             ranks=self._ranks,
         )
@@ -209,7 +204,16 @@ class PolicyTrainer:
         return learning_rate(self._config, version=self.version, num_updates=self._optimizer.num_updates)
 
 
+def _by_prompt(rated: Iterable[Rated]) -> list[list[Rated]]:
+    """Trajectories of one ordinal whose prompts are equal; the parts of a session begin at different places."""
+    families: dict[tuple[int, bytes], list[Rated]] = {}
+    for r in rated:
+        prompt = r.trajectory.prompt
+        families.setdefault((prompt.ordinal, prompt.token_ids.tobytes()), []).append(r)
+    return list(families.values())
+
+
 def _num_tokens(family: Sequence[Rated]) -> int:
-    """Tokens the decoder reads for samples of one prompt."""
+    """Tokens the decoder reads for trajectories with the same prompt."""
     completions = [rated.trajectory.completion.token_ids for rated in family]
     return family_of(family[0].trajectory.prompt.token_ids, completions).num_tokens

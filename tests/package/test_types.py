@@ -42,7 +42,7 @@ def test_a_group_counts_samples_and_not_their_parts() -> None:
     trajectories = (trajectory_of(0, 0, 1.0), trajectory_of(1, 0, 0.5, Span(2, 1)), trajectory_of(0, 1, 1.0))
     group = Group(ordinal=0, start_version=0, trajectories=trajectories)
     assert group.num_samples == 2
-    assert [[t.part for t in parts] for parts in group.samples] == [[0, 1], [0]]
+    assert [[t.part for t in sample.parts] for sample in group.samples] == [[0, 1], [0]]
     assert [reward.value for reward in group.rewards] == [1.0, 0.5]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import structs
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.groups import BufferState
@@ -34,6 +35,27 @@ def a_group(
             for i, value in enumerate(rewards)
         ),
     )
+
+
+def a_group_of_sessions(ordinal: int, start_version: int, rewards: Sequence[float] = (1.0, 0.0)) -> Group:
+    """Sessions of two calls with given tokens between them, and of a third call in another sequence."""
+    group = a_group(ordinal, start_version, rewards=rewards)
+    first = Completion(
+        token_ids=np.array([2, 9, 9, 3], np.int32),
+        logprobs=np.array([-1.0, 0.0, 0.0, -2.0], np.float32),
+        spans=(Span(start_version + 1, 1), Span(None, 2), Span(start_version + 2, 1, call=1)),
+        finish_reason="stop",
+        text="..",
+    )
+    last = structs.replace(
+        first, token_ids=first.token_ids[:1], logprobs=first.logprobs[:1], spans=(Span(start_version, 1, call=2),)
+    )
+    parts = [
+        structs.replace(trajectory, part=part, completion=completion)
+        for trajectory in group.trajectories
+        for part, completion in enumerate((first, last))
+    ]
+    return structs.replace(group, trajectories=tuple(parts))
 
 
 def a_buffer(

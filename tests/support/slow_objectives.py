@@ -2,18 +2,21 @@
 
 Nothing here uses the package's advantages, ratios, clips, corrections, aggregations, critic or losses. Only who
 trains with whom is taken from `deal_minibatches`, and the decoder from the model. Each objective is a function of
-a step (all of its trajectories, for the divisors) and a part of it (one minibatch); it returns what is maximised.
+a step (all of its samples, for the divisors) and a part of it (one minibatch); it returns what is maximised. A
+session of several calls is one sample, given as one sequence per call.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
+from msgspec import structs
 from slow_advantages import deviation, mean, naive_gae, slow_advantages, slow_advantages_per_token
 from torch import Tensor, nn
-from training_batches import MAX_COMPLETION_TOKENS, TEMPERATURE, trajectories_of
+from training_batches import MAX_COMPLETION_TOKENS, TEMPERATURE
 
 from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
@@ -24,9 +27,9 @@ from freerun.types import Group, Trajectory
 
 @dataclass
 class Seen:
-    """One trajectory: what is fixed at the start of the step, and under `current` what the weights say now."""
+    """One sample: what is fixed at the start of the step, and under `current` what the weights say now."""
 
-    trajectory: Trajectory
+    calls: list[Trajectory]
     advantages: list[float]
     proximal: list[float]
     behaviour: list[float]
@@ -39,6 +42,11 @@ class Seen:
 
     def __len__(self) -> int:
         return len(self.behaviour)
+
+    def ranges(self) -> list[range]:
+        """The tokens of each call."""
+        ends = list(accumulate(len(t.completion.token_ids) for t in self.calls))
+        return [range(end - len(t.completion.token_ids), end) for t, end in zip(self.calls, ends, strict=True)]
 
 
 Step = list[Seen]
@@ -129,12 +137,16 @@ def rloo(step: Step, part: Step) -> Tensor:
 
 
 def gspo(step: Step, part: Step) -> Tensor:
+    """One ratio per call, which counts by its share of the sample's tokens; a completion is one call."""
     total = ZERO
     for s in part:
-        likelihood = torch.exp(sum(s.current, ZERO) - sum(s.proximal)) ** (1 / len(s))
-        stale = math.exp(sum(s.proximal) - sum(s.behaviour)) ** (1 / len(s))
-        a = s.advantages[0]
-        total = total + stale * lesser(likelihood * a, clip(likelihood, 1 - 3e-4, 1 + 4e-4) * a)
+        for call in s.ranges():
+            current, proximal = sum((s.current[t] for t in call), ZERO), sum(s.proximal[t] for t in call)
+            likelihood = torch.exp(current - proximal) ** (1 / len(call))
+            stale = math.exp(proximal - sum(s.behaviour[t] for t in call)) ** (1 / len(call))
+            a = s.advantages[call[0]]
+            gain = stale * lesser(likelihood * a, clip(likelihood, 1 - 3e-4, 1 + 4e-4) * a)
+            total = total + gain * len(call) / len(s)
     return total / len(step)
 
 
@@ -294,8 +306,12 @@ class SlowTrainer:
             foreach=False,
         )
 
-    def look(self, model: Decoder, t: Trajectory) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Logprobs, entropies and values of the completion's tokens."""
+    def look(self, model: Decoder, calls: list[Trajectory]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Logprobs, entropies and values of the tokens of all calls, one after the other."""
+        logprobs, entropies, values = zip(*(self._look_at_one(model, t) for t in calls), strict=True)
+        return [*chain(*logprobs)], [*chain(*entropies)], [*chain(*values)]
+
+    def _look_at_one(self, model: Decoder, t: Trajectory) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         ids = [*t.prompt.token_ids.tolist(), *t.completion.token_ids.tolist()]
         hidden: list[Tensor] = []
         hook = model.final_norm.register_forward_hook(lambda _, __, output: hidden.append(output))
@@ -309,24 +325,24 @@ class SlowTrainer:
     @torch.no_grad()
     def start(self, groups: list[Group], estimator: str, *, gamma: float = 1.0, lam: float = 1.0) -> Step:
         step: Step = []
-        trajectories = trajectories_of(groups)
+        samples = [calls for group in groups for calls in calls_by_sample(group)]
         name, _, per_token = estimator.partition(" per ")
         slow = slow_advantages_per_token if per_token else slow_advantages
-        flat = [0.0] * len(trajectories) if estimator == "gae" else slow(groups, name)
-        for t, advantage in zip(trajectories, flat, strict=True):
-            logprobs, _, values = self.look(self.model, t)
+        flat = [0.0] * len(samples) if estimator == "gae" else slow([first_calls(group) for group in groups], name)
+        for calls, advantage in zip(samples, flat, strict=True):
+            logprobs, _, values = self.look(self.model, calls)
             seen = Seen(
-                trajectory=t,
+                calls=calls,
                 advantages=[advantage] * len(logprobs),
                 proximal=[float(p) for p in logprobs],
-                behaviour=[float(b) for b in t.completion.logprobs],
+                behaviour=[float(b) for t in calls for b in t.completion.logprobs],
                 is_kept=[True] * len(logprobs),
             )
             if self.reference is not None:
-                seen.reference = [float(p) for p in self.look(self.reference, t)[0]]
+                seen.reference = [float(p) for p in self.look(self.reference, calls)[0]]
             if estimator == "gae":
                 start_values = [float(v) for v in values]
-                seen.advantages = naive_gae(start_values, t.reward.value, gamma, lam)
+                seen.advantages = naive_gae(start_values, calls[0].reward.value, gamma, lam)
                 seen.returns = [a + v for a, v in zip(seen.advantages, start_values, strict=True)]
             step.append(seen)
         if estimator == "gae":
@@ -339,12 +355,12 @@ class SlowTrainer:
     def run(self, step: Step, objective: Objective, *, skips_zero: bool) -> tuple[float, list[dict[str, Tensor]]]:
         """One update per minibatch; the step's loss, and the gradients of each update."""
         live = [s for s in step if not skips_zero or any(a != 0 for a in s.advantages)]
-        lengths = [len(s.trajectory.prompt.token_ids) + len(s) - 1 for s in live]
+        lengths = [sum(len(t.prompt.token_ids) for t in s.calls) + len(s) - len(s.calls) for s in live]
         loss, gradients = 0.0, []
         dealt = deal_minibatches(lengths, self.train.num_minibatches)
         for part in dealt:
             for i in part:
-                live[i].current, live[i].entropies, live[i].values = self.look(self.model, live[i].trajectory)
+                live[i].current, live[i].entropies, live[i].values = self.look(self.model, live[i].calls)
             gain = objective(step, [live[i] for i in part])
             self.adamw.zero_grad()
             (-gain * len(dealt)).backward()
@@ -355,6 +371,17 @@ class SlowTrainer:
             self.adamw.step()
             loss -= float(gain.detach())
         return loss, gradients
+
+
+def calls_by_sample(group: Group) -> list[list[Trajectory]]:
+    return [
+        [t for t in group.trajectories if t.sample == s] for s in sorted({t.sample for t in group.trajectories})
+    ]
+
+
+def first_calls(group: Group) -> Group:
+    """The group with one trajectory per sample: all have the sample's reward."""
+    return structs.replace(group, trajectories=tuple(calls[0] for calls in calls_by_sample(group)))
 
 
 def gradient_of(parameter: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
 from freerun.model.decoder import Decoder
+from freerun.trainer.batch import Rated
 from freerun.trainer.optimizer import BETAS
 from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory
@@ -89,6 +90,11 @@ def replace(
         )
 
     return [msgspec.structs.replace(g, trajectories=tuple(changed(t) for t in g.trajectories)) for g in groups]
+
+
+def rated(trajectory: Trajectory, advantage: float, token_weight: float) -> Rated:
+    """The trajectory with one advantage for all its sampled tokens."""
+    return Rated(trajectory, np.full(trajectory.completion.num_sampled, advantage), token_weight)
 
 
 def trajectories_of(groups: list[Group]) -> list[Trajectory]:

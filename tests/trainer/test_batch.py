@@ -1,10 +1,10 @@
 """Packed layouts checked by hand: what the decoder reads, where it predicts, and what it predicts there."""
 
 import numpy as np
-from training_batches import make_groups, trajectories_of
+from training_batches import make_groups, rated, trajectories_of
 
 from freerun.model.attention import Family
-from freerun.trainer.batch import Rated, pack_sequences, pack_trajectories
+from freerun.trainer.batch import pack_sequences, pack_trajectories
 
 
 def test_sequences_are_laid_end_to_end_without_their_last_tokens() -> None:
@@ -25,9 +25,8 @@ def test_a_sampled_pad_or_end_token_is_trained_on_like_any_other() -> None:
 def test_every_loss_token_carries_its_own_logprob_version_advantage_and_weight() -> None:
     trajectories = trajectories_of(make_groups())[:3]
     advantages, weights = [1.0, -2.0, 0.5], [0.25, 0.5, 0.125]
-    micro_batch = pack_trajectories([Rated(*row) for row in zip(trajectories, advantages, weights, strict=True)])
-    assert micro_batch.lengths_N.tolist() == [len(t.completion.token_ids) for t in trajectories]
-    assert micro_batch.rewards_N.tolist() == [t.reward.value for t in trajectories]
+    micro_batch = pack_trajectories([rated(*row) for row in zip(trajectories, advantages, weights, strict=True)])
+    assert micro_batch.call_lengths_K.tolist() == [len(t.completion.token_ids) for t in trajectories]
     rows = zip(
         micro_batch.packed.targets_L.tolist(),
         micro_batch.behaviour_logprobs_L.tolist(),

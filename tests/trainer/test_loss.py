@@ -36,8 +36,7 @@ def loss_of(current: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Te
     num_tokens = len(current)
     micro_batch = MicroBatch(
         packed=pack_sequences([(np.array([1]), np.arange(num_tokens))]),
-        lengths_N=torch.tensor([num_tokens]),
-        rewards_N=torch.zeros(1),
+        call_lengths_K=torch.tensor([num_tokens]),
         behaviour_logprobs_L=behaviour,
         versions_L=torch.zeros(num_tokens),
         advantages_L=advantages,

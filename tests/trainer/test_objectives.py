@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from objective_trainers import as_single, assert_gradients, packed_trainer, some_critic, some_reference
 from slow_advantages import naive_gae
 from slow_objectives import (
     ADVANTAGE,
@@ -20,7 +21,7 @@ from slow_objectives import (
     slow_m2_mask,
     truncated_dual,
 )
-from torch import Tensor, nn
+from torch import Tensor
 from training_batches import (
     TEMPERATURE,
     assert_close,
@@ -43,6 +44,7 @@ from freerun.trainer.batch import pack_sequences
 from freerun.trainer.correction import drifts, keep_small_drifts
 from freerun.trainer.critic import generalised_advantages
 from freerun.trainer.logprobs import completion_logprobs
+from freerun.trainer.timeline import Timeline
 from freerun.trainer.trainer import PolicyTrainer
 from freerun.types import Group, Reward, StepResult
 
@@ -118,36 +120,6 @@ def fresh_groups() -> list[Group]:
     return replace(groups, completion=lambda t: {"logprobs": known[id(t.completion.token_ids)]})
 
 
-def some_critic() -> nn.Linear:
-    critic = nn.Linear(tiny_decoder().config.hidden_size, 1)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in critic.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return critic
-
-
-def some_reference() -> Decoder:
-    """A policy near the one that is trained."""
-    model, other = tiny_decoder(), tiny_decoder(seed=1)
-    with torch.no_grad():
-        for parameter, distant in zip(model.parameters(), other.parameters(), strict=True):
-            parameter.add_(0.05 * distant)
-    return model.requires_grad_(False)
-
-
-def packed_trainer(
-    model: Decoder, train: TrainConfig, objective: ObjectiveConfig, **options: Any
-) -> PolicyTrainer:
-    trainer = make_trainer(model, train, objective, **options)
-    if objective.has_critic:
-        critic = {f"critic.{name}": p.detach() for name, p in some_critic().named_parameters()}
-        trainer.load_optimizer_state({"num_updates": torch.tensor(0), **critic})
-    if objective.kl_coefficient > 0:
-        trainer.reference = some_reference()
-    return trainer
-
-
 def both_steps(
     name: str, train: TrainConfig, groups: list[Group]
 ) -> tuple[PolicyTrainer, StepResult, SlowTrainer, float, list[dict[str, Tensor]]]:
@@ -166,18 +138,6 @@ def both_steps(
         slow_m2_mask(step, 0.04)
     loss, gradients = slow.run(step, formula, skips_zero=name not in ("ppo", "kl, entropy"))
     return trainer, result, slow, loss, gradients
-
-
-def as_single(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.float() for name, tensor in tensors.items()}
-
-
-def assert_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    """Equal up to single precision, measured against the largest entry of each tensor."""
-    assert ours.keys() == theirs.keys()
-    for name, expected in as_single(theirs).items():
-        scale = float(expected.abs().max())
-        torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5 * max(scale, 1e-3), msg=name)
 
 
 def test_every_preset_has_a_formula() -> None:
@@ -294,16 +254,23 @@ def test_a_kl_term_without_a_reference_is_refused() -> None:
         make_trainer(tiny_decoder(), objective=ObjectiveConfig(kl_coefficient=0.1)).step(make_groups())
 
 
+def one_completion(num_tokens: int, reward: float) -> Timeline:
+    rewards, discounts = np.zeros(num_tokens), np.ones(num_tokens)
+    rewards[-1], discounts[-1] = reward, 0.0
+    return Timeline(rewards, discounts)
+
+
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.7), (1.0, 0.0), (0.95, 1.0)])
 def test_gae_is_the_double_sum_of_its_definition(gamma: float, lam: float) -> None:
     values = np.random.default_rng(0).normal(size=7)
     expected = naive_gae(values.tolist(), 2.5, gamma, lam)
-    assert generalised_advantages(values, 2.5, gamma=gamma, lam=lam) == pytest.approx(expected)
+    assert generalised_advantages(values, one_completion(7, 2.5), gamma=gamma, lam=lam) == pytest.approx(expected)
 
 
 def test_gae_with_gamma_and_lambda_one_is_the_reward_minus_the_value() -> None:
     values = np.array([0.5, -1.0, 2.0])
-    assert generalised_advantages(values, 3.0, gamma=1.0, lam=1.0) == pytest.approx(3.0 - values)
+    advantages = generalised_advantages(values, one_completion(3, 3.0), gamma=1.0, lam=1.0)
+    assert advantages == pytest.approx(3.0 - values)
 
 
 def test_other_gammas_and_lambdas_reach_the_trainer() -> None:

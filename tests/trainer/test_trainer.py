@@ -19,6 +19,7 @@ from training_batches import (
     first_gradients,
     make_groups,
     make_trainer,
+    rated,
     replace,
     same_bits,
     tiny_decoder,
@@ -31,7 +32,7 @@ from freerun.config.train import TrainConfig
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
 from freerun.reward.verdict import MAX_REWARD
-from freerun.trainer.batch import Rated, pack_trajectories
+from freerun.trainer.batch import pack_trajectories
 from freerun.trainer.logprobs import completion_logprobs, policy_outputs
 from freerun.trainer.loss import compute_loss
 from freerun.trainer.packing import deal_minibatches
@@ -158,7 +159,7 @@ def test_the_size_of_micro_batches_does_not_change_the_gradients(micro_batch_tok
 
 def test_the_first_minibatch_needs_no_proximal_forward_because_its_own_has_the_same_bits() -> None:
     model, groups = tiny_decoder(), make_groups()
-    micro_batch = pack_trajectories([Rated(t, 1.0 - t.sample, 0.1) for t in trajectories_of(groups)])
+    micro_batch = pack_trajectories([rated(t, 1.0 - t.sample, 0.1) for t in trajectories_of(groups)])
     with torch.no_grad():
         explicit = completion_logprobs(model, micro_batch.packed, temperature=TEMPERATURE)
     outcomes = []

@@ -129,7 +129,7 @@ def test_a_function_that_cannot_be_used_is_refused_with_key_value_and_remedy(axi
         ("def clip(r, p, a, o): return 3, None", "gains as int; return a tensor of shape"),
         ("def correction(w, o): return w[:1]", "weights of shape .*return a tensor of shape"),
         ("def correction(w, o): return -w.exp()", "weights below 0; return 0 to leave a token out"),
-        ("def aggregation(n, m, o): return [1.0]", "return one number for each of the .* completions"),
+        ("def aggregation(n, m, o): return [1.0]", "return one number for each of the .* samples"),
     ],
 )
 def test_a_result_that_cannot_be_trained_on_is_refused(source: str, message: str) -> None:
