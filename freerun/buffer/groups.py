@@ -109,5 +109,5 @@ class Ages:
 
 
 def has_zero_variance(group: Group) -> bool:
-    """Whether all rewards are equal: no trajectory is better than its siblings."""
-    return len({trajectory.reward.value for trajectory in group.trajectories}) == 1
+    """Whether all rewards are equal, turn by turn: no sample is better than its siblings."""
+    return len({(reward.value, reward.turns) for reward in group.rewards}) == 1

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from freerun.controller.group_check import check_group
 from freerun.controller.setbacks import Setbacks
 from freerun.controller.slots import Slots
 from freerun.controller.stages import RunContext
-from freerun.errors import RolloutError
 from freerun.events.events import GroupFinished
 from freerun.types import Group, GroupOutcome, Prompt
 
@@ -95,20 +95,13 @@ class RolloutLoop:
             with self._slots.of_group() as generator:
                 trajectories = await stages.workflow(prompt, generator, stages.grader)
             group = Group(ordinal=prompt.ordinal, start_version=start_version, trajectories=trajectories)
-            self._require_whole(group)
+            check_group(group, group_size=self._group_size)
         except Exception as error:  # noqa: BLE001 - the edge of user code: a failure is data
             self._fail(prompt, error)
         else:
             self._finish(prompt, group)
         run.rollouts_wake.set()
         run.training_wake.set()
-
-    def _require_whole(self, group: Group) -> None:
-        if group.num_samples != self._group_size:
-            raise RolloutError(
-                f"the workflow returned trajectories of {group.num_samples} samples for a group of "
-                f"{self._group_size}; return one or more for each sample"
-            )
 
     def _finish(self, prompt: Prompt, group: Group) -> None:
         stages, rewards = self._run.stages, group.rewards

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from freerun.events.events import EvalFinished, PromptResult
 from freerun.events.pass_at_k import Estimate, estimate_pass_at_k
 from freerun.protocols import Generator, Grader, Workflow
-from freerun.types import Prompt, Trajectory
+from freerun.types import Prompt, Sample, Trajectory, samples_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class Evaluation:
         return tuple(attempt.trajectories for attempt in self.attempts if attempt.trajectories)
 
     @property
+    def _samples(self) -> list[tuple[Sample, ...]]:
+        return [samples_of(group) for group in self.groups]
+
+    @property
     def failures(self) -> list[Exception]:
         return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
 
@@ -42,7 +46,7 @@ class Evaluation:
 
     def pass_at(self, k: int) -> Estimate:
         """pass@k over the prompts that could be graded."""
-        counts = [(len(group), sum(t.reward.is_correct for t in group)) for group in self.groups]
+        counts = [(len(samples), sum(s.reward.is_correct for s in samples)) for samples in self._samples]
         return estimate_pass_at_k(counts, k)
 
     def prompts(self) -> tuple[PromptResult, ...]:
@@ -62,7 +66,7 @@ class Evaluation:
             num_prompts=len(self.attempts),
             num_samples=num_samples,
             num_failed=len(self.failures),
-            mean_length=_mean([len(t.completion.token_ids) for group in self.groups for t in group]),
+            mean_length=_mean([s.num_sampled for samples in self._samples for s in samples]),
             prompts=self.prompts(),
             groups=self.groups if keeps_completions else (),
         )
@@ -90,14 +94,14 @@ async def evaluate(
 
 
 def _result_of(attempt: Attempt) -> PromptResult:
-    group = attempt.trajectories
+    samples = samples_of(attempt.trajectories)
     return PromptResult(
         ordinal=attempt.prompt.ordinal,
         key=attempt.prompt.key,
-        num_samples=len(group),
-        num_correct=sum(t.reward.is_correct for t in group),
-        mean_reward=_mean([t.reward.value for t in group]),
-        mean_length=_mean([len(t.completion.token_ids) for t in group]),
+        num_samples=len(samples),
+        num_correct=sum(s.reward.is_correct for s in samples),
+        mean_reward=_mean([s.reward.value for s in samples]),
+        mean_length=_mean([s.num_sampled for s in samples]),
         failure="" if attempt.failure is None else str(attempt.failure) or type(attempt.failure).__name__,
     )
 

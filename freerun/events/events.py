@@ -59,6 +59,7 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     ordinal: int
     outcome: GroupOutcome
     num_tokens: int = 0
+    """Sampled ones."""
     mean_reward: float = 0.0
     reason: str = ""
     """Why it failed, in one line."""
@@ -105,11 +106,11 @@ class PromptResult(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int
     key: str
     num_samples: int
-    """Completions graded: 0 if the prompt failed."""
+    """Completions or sessions graded: 0 if the prompt failed."""
     num_correct: int
     mean_reward: float
     mean_length: float
-    """Tokens of a completion."""
+    """Sampled tokens of a completion or session."""
     failure: str = ""
     """Why it could not be sampled or graded."""
 

@@ -143,7 +143,7 @@ class RunState:
     returned_seconds: float = 0.0
     """Time for which the trainer borrowed cores, up to the last return."""
     num_trained: int = 0
-    """Trajectories trained on."""
+    """Samples trained on."""
     num_steps_seen: int = 0
     num_steps_without_update: int = 0
     """Steps that did not change the weights."""
@@ -207,7 +207,7 @@ class RunState:
 
     @property
     def worst_staleness(self) -> int | None:
-        """The greatest staleness of any trajectory trained on."""
+        """The greatest staleness of any sample trained on."""
         return max(self.staleness_counts) if self.staleness_counts else None
 
     @property
@@ -223,7 +223,7 @@ class RunState:
 
     @property
     def trained_tokens_per_second(self) -> float | None:
-        """Completion tokens consumed per second over the last steps, waiting included."""
+        """Sampled tokens consumed per second over the last steps, waiting included."""
         seconds = self.steps[-1].seconds - self.steps[0].begin if self.steps else 0.0
         tokens = sum(step.num_tokens for step in self.steps)
         if tokens and seconds > 0:
@@ -319,7 +319,8 @@ class RunState:
         if "reward" in result.metrics:
             self.rewards.append(result.metrics["reward"])
         for group in filter(lambda g: g.trajectories, event.groups[-NUM_RECENT:]):
-            shown = group.trajectories[result.version % len(group.trajectories)]
+            samples = group.samples
+            shown = samples[result.version % len(samples)].parts[0]
             self.recent.append(
                 RecentCompletion(
                     prompt=shown.prompt.text[-MAX_TEXT:],

@@ -117,7 +117,7 @@ class RunReader:
 
     def eval_completions(self, version: int) -> list[EvalCompletionRow]:
         """The completions of the evaluation of `version`; only `freerun eval` keeps them."""
-        return self._read(EVAL_COMPLETIONS, "WHERE version = ? ORDER BY abs(ordinal), sample", version)
+        return self._read(EVAL_COMPLETIONS, "WHERE version = ? ORDER BY abs(ordinal), sample, part", version)
 
     def trajectories(self, version: int) -> list[TrajectoryRow]:
         """The batch that the step to `version` consumed, in the order it was given."""

@@ -3,12 +3,12 @@
     sessions      one row per start of the run: process, state, target       (a resumed run has several)
     events        every event in order, without the batches                   (msgpack body)
     steps         one row per version
-    trajectories  what each step consumed: text, tokens, logprobs, spans, reward
+    trajectories  what each step consumed: text, tokens, logprobs, spans, reward; one row per sequence
     evals         one row per evaluated version; eval_prompts: one per prompt of it
     eval_completions   what was sampled in it, where that is kept (`freerun eval`)
 
-(ordinal, sample) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained twice.
-Rows of `sessions` change, so they carry no checksum.
+(ordinal, sample, part) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained
+twice. Rows of `sessions` change, so they carry no checksum.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ from freerun.events.table import Table, valid_text
 from freerun.types import FinishReason, Floats, Ints, Span, Trajectory, encode
 
 STORE_NAME = "store.sqlite"
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite raises for a damaged file; the second when the message itself quotes damaged bytes."""
 
@@ -71,6 +71,8 @@ class EvalCompletionRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     version: int
     ordinal: int
     sample: int
+    part: int
+    """Of a session that became several sequences."""
     key: str
     prompt: str
     answer: str
@@ -88,8 +90,11 @@ class TrajectoryRow(EvalCompletionRow, frozen=True, kw_only=True, eq=False):
     prompt_token_ids: Ints
     logprobs: Floats
     spans: tuple[Span, ...]
+    """Given tokens are in spans without a version."""
     reward_parts: dict[str, float]
     """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
+    reward_turns: tuple[float, ...]
+    """What each call of a session earned; empty where only the whole was judged."""
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +116,10 @@ SESSIONS = """CREATE TABLE sessions (
 )"""
 EVENTS = Table("events", EventRow, key=("id",))
 STEPS = Table("steps", StepRow, key=("version",))
-TRAJECTORIES = Table("trajectories", TrajectoryRow, key=("ordinal", "sample"))
+TRAJECTORIES = Table("trajectories", TrajectoryRow, key=("ordinal", "sample", "part"))
 EVALS = Table("evals", EvalRow, key=("version",))
 EVAL_PROMPTS = Table("eval_prompts", PromptResult, key=("version", "ordinal"))
-EVAL_COMPLETIONS = Table("eval_completions", EvalCompletionRow, key=("version", "ordinal", "sample"))
+EVAL_COMPLETIONS = Table("eval_completions", EvalCompletionRow, key=("version", "ordinal", "sample", "part"))
 TABLES = (EVENTS, STEPS, TRAJECTORIES, EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS)
 BY_VERSION = "CREATE INDEX trajectories_by_version ON trajectories (version)"
 
@@ -271,6 +276,7 @@ def _trajectory_row(version: int, trajectory: Trajectory) -> TrajectoryRow:
         version=version,
         ordinal=prompt.ordinal,
         sample=trajectory.sample,
+        part=trajectory.part,
         key=prompt.key,
         prompt=prompt.text,
         answer=prompt.answer,
@@ -284,4 +290,5 @@ def _trajectory_row(version: int, trajectory: Trajectory) -> TrajectoryRow:
         logprobs=completion.logprobs,
         spans=completion.spans,
         reward_parts=reward.parts,
+        reward_turns=reward.turns,
     )

@@ -1,12 +1,14 @@
 """What the buffer decides, one sentence at a time; whole runs are in `test_buffer_runs.py`."""
 
 import pytest
-from fake_groups import a_buffer, a_group, through_a_checkpoint
+from fake_groups import a_buffer, a_group, a_group_of_sessions, through_a_checkpoint
+from msgspec import structs
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.groups import Batch, Ledger
 from freerun.config.recipe import Policy
 from freerun.errors import CheckpointError
+from freerun.types import Reward, encode
 
 
 def run_through(buffer: TrajectoryBuffer, *ordinals: int, version: int) -> None:
@@ -296,3 +298,34 @@ def test_dropping_discards_from_a_checkpoint_what_a_lower_bound_makes_too_old() 
     restored = a_buffer(max_staleness=0, policy="drop")
     restored.restore(through_a_checkpoint(saved))
     assert (restored.counts.ready, restored.counts.dropped) == (0, 2)
+
+
+def test_sessions_in_several_sequences_are_restored_as_they_were() -> None:
+    saved = a_buffer(groups=1, max_staleness=2)
+    saved.start(3, 0)
+    assert saved.add(a_group_of_sessions(3, 0)) == "buffered"
+    restored = a_buffer(groups=1, max_staleness=2)
+    restored.restore(through_a_checkpoint(saved))
+    batch, expected = restored.take(0), saved.take(0)
+    assert batch is not None
+    assert expected is not None
+    assert encode(batch) == encode(expected)
+    [group] = batch.groups
+    assert (group.num_samples, len(group.trajectories), group.oldest_version) == (2, 4, 0)
+
+
+def test_samples_are_compared_and_not_their_sequences() -> None:
+    buffer = a_buffer(groups=1, filtering=True)
+    for ordinal, rewards in enumerate([(1.0, 1.0), (1.0, 0.0)]):
+        buffer.start(ordinal, 0)
+        outcome = buffer.add(a_group_of_sessions(ordinal, 0, rewards))
+        assert outcome == ("filtered" if rewards[0] == rewards[1] else "buffered")
+
+
+def test_samples_that_earned_the_same_in_other_turns_are_not_equal() -> None:
+    group = a_group(0, 0, rewards=(1.0, 1.0))
+    turns = [Reward(1.0, True, turns=turns) for turns in ((1.0, 0.0), (0.0, 1.0))]
+    rated = [structs.replace(t, reward=reward) for t, reward in zip(group.trajectories, turns, strict=True)]
+    buffer = a_buffer(groups=1, filtering=True)
+    buffer.start(0, 0)
+    assert buffer.add(structs.replace(group, trajectories=tuple(rated))) == "buffered"

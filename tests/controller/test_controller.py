@@ -279,7 +279,9 @@ def test_rollouts_that_dynamic_sampling_always_leaves_out_end_the_run() -> None:
 def test_a_workflow_that_returns_too_few_trajectories_is_a_failure_that_says_so() -> None:
     world = small_world(reward=RewardConfig(max_failures_in_row=3))
     world.verdicts = lambda prompt: []  # type: ignore[method-assign]
-    with pytest.raises(RolloutError, match="returned trajectories of 0 samples for a group of 2"):
+    with pytest.raises(
+        RolloutError, match=r"returned samples \[\] for a group of 2; return at least one trajectory for each"
+    ):
         run_in_virtual_time(world.session("end"))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from fake_groups import a_group_of_sessions
 from recorded_events import a_start, an_end, an_eval, an_eval_with_prompts, make_group, make_step, write
 
 from freerun.events.events import (
@@ -54,6 +55,25 @@ def test_what_is_recorded_can_be_read_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(first.logprobs, group.trajectories[0].completion.logprobs)
         np.testing.assert_array_equal(first.prompt_token_ids, np.arange(4))
         assert (second.sample, second.is_correct) == (1, False)
+
+
+def test_sessions_in_several_sequences_are_read_back_as_they_were(tmp_path: Path) -> None:
+    rated = Reward(1.5, True, turns=(0.5, 0.0, 1.0))
+    sessions = a_group_of_sessions(7, 0)
+    group = msgspec.structs.replace(
+        sessions, trajectories=tuple(msgspec.structs.replace(t, reward=rated) for t in sessions.trajectories)
+    )
+    write(tmp_path, a_start(), make_step(3, (group,)), an_end())
+    with RunReader(tmp_path) as reader:
+        rows = reader.trajectories(3)
+        assert [(row.sample, row.part) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert reader.trained_ordinals() == [7]
+        for row, trajectory in zip(rows, group.trajectories, strict=True):
+            assert row.spans == trajectory.completion.spans
+            assert row.reward_turns == (0.5, 0.0, 1.0)
+            assert row.staleness == 2 - trajectory.completion.oldest_version
+            np.testing.assert_array_equal(row.token_ids, trajectory.completion.token_ids)
+            np.testing.assert_array_equal(row.logprobs, trajectory.completion.logprobs)
 
 
 def test_the_events_read_back_give_the_same_state(tmp_path: Path) -> None:
@@ -228,7 +248,7 @@ def test_a_store_of_another_schema_is_refused_and_left_alone(tmp_path: Path) -> 
     connection.close()
     before = file.read_bytes()
     for opener in (Store, RunReader):
-        with pytest.raises(StoreError, match="schema version 99, this freerun knows 4"):
+        with pytest.raises(StoreError, match="schema version 99, this freerun knows 5"):
             opener(tmp_path)
     assert file.read_bytes() == before
 
