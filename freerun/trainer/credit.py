@@ -9,7 +9,7 @@ discount:
 
 A sample that ended before call t counts 0 in b_t. So b_t depends on nothing that this sample did, and the gradient
 is unbiased even if the policy decides when to stop. To compare each reward r_t with the others' and to sum these
-differences is biased: a sample that goes on subtracts one more baseline (docs/objectives.md).
+differences is biased: a sample that continues subtracts one more baseline (docs/objectives.md).
 
 An advantage that divides by a deviation divides by one number, that of all calls of the batch. One for each call
 number would depend on how many samples get that far.
