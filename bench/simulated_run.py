@@ -14,9 +14,8 @@ from typing import Any
 import freerun.session.train
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
-from freerun.processes.child import Child
 from freerun.processes.link import Launcher, WorkerJob
-from freerun.processes.local import LocalLauncher, Seat
+from freerun.processes.local import Child, LocalLauncher, Seat
 from freerun.processes.placement import rollout_names, trainer_names
 
 

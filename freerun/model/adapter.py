@@ -79,7 +79,11 @@ def load_adapter(model: Decoder, directory: Path) -> None:
                         f"{tuple(matrix.shape)}; use the rank and targets it was trained with"
                     )
                 matrix.copy_(saved)
-    _require_used_up(tensors, directory)
+    if tensors:
+        raise ModelError(
+            f'{directory / ADAPTER_WEIGHTS_FILE}: tensor "{min(tensors)}" belongs to no adapter of this model; '
+            "use the targets it was trained with"
+        )
 
 
 @torch.no_grad()
@@ -112,11 +116,3 @@ def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:
             "weights of the base model have changed: restore them"
         )
     return tensors
-
-
-def _require_used_up(tensors: Mapping[str, Tensor], directory: Path) -> None:
-    if tensors:
-        raise ModelError(
-            f'{directory / ADAPTER_WEIGHTS_FILE}: tensor "{min(tensors)}" belongs to no adapter of this model; '
-            "use the targets it was trained with"
-        )

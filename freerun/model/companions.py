@@ -46,7 +46,8 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
             _copy(source, name, directory)
     generation = directory / "generation_config.json"
     settings = read_object(generation) if generation.is_file() else {}
-    end_ids = [*_listed(settings.get("eos_token_id")), *_listed(_end_of(source))]
+    of_config = read_object(source / "config.json").get("eos_token_id")
+    end_ids = [*_listed(settings.get("eos_token_id")), *_listed(of_config)]
     if end_ids:
         settings["eos_token_id"] = list(dict.fromkeys(end_ids))
         generation.write_text(json.dumps(settings, indent=2) + "\n")
@@ -81,10 +82,6 @@ def _companion(source: Path, name: str) -> Path | None:
     if not real.is_file():
         raise ModelError(f"{path}: not a regular file; restore it")
     return real
-
-
-def _end_of(source: Path) -> Any:
-    return read_object(source / "config.json").get("eos_token_id")
 
 
 def _listed(end: Any) -> list[int]:

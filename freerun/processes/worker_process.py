@@ -1,6 +1,6 @@
 """The parent's side of a worker process: start it, pass frames to and from it, end it, say why it ended.
 
-It does not look into the frames: `child.py` gives them types, a host on another machine passes them on.
+It does not look into the frames: `local.py` gives them types, a host on another machine passes them on.
 
 - A child gets one end of a socket pair and nothing else: no port, file or name could be left behind.
 - It always dies with its parent, kill -9 included: it asks the kernel for a signal on the parent's death, and the

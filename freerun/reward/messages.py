@@ -9,7 +9,7 @@ A grade carries the number of its job: a stray message cannot pass for the answe
 import msgspec
 
 from freerun.config.reward import RewardConfig
-from freerun.types import GradeFailed, Reward
+from freerun.types import Completion, GradeFailed, Prompt, Reward
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
@@ -29,6 +29,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     completion: str
     answer: str
+
+
+def job_of(number: int, grader: str, prompt: Prompt, completion: Completion) -> Job:
+    return Job(
+        number=number,
+        grader=grader,
+        key=prompt.key,
+        prompt=prompt.text,
+        completion=completion.text,
+        answer=prompt.answer,
+    )
 
 
 class Jobs(msgspec.Struct, frozen=True, tag="jobs"):

@@ -29,7 +29,7 @@ from freerun.processes.link import Launcher
 from freerun.processes.supervision import OnDeath, Supervisor
 from freerun.reward.grader_process import GraderProcess
 from freerun.reward.graders import check_graders
-from freerun.reward.messages import Job
+from freerun.reward.messages import Job, job_of
 from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
 from freerun.types import Completion, Doing, Grade, GradeFailed, Prompt, Reward, encode
 
@@ -122,14 +122,7 @@ class GraderPool:
         return weigh(rewards, self._config, overlong=overlong)
 
     def _job(self, grader: str, prompt: Prompt, completion: Completion) -> Job:
-        job = Job(
-            number=next(self._numbers),
-            grader=grader,
-            key=prompt.key,
-            prompt=prompt.text,
-            completion=completion.text,
-            answer=prompt.answer,
-        )
+        job = job_of(next(self._numbers), grader, prompt, completion)
         encode(job)  # text that is not Unicode fails its own caller, not the jobs sent with it
         return job
 

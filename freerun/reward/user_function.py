@@ -26,7 +26,7 @@ from typing import Any
 from freerun.config.reward import RewardConfig
 from freerun.config.user_code import import_named
 from freerun.errors import ConfigError
-from freerun.reward.messages import Job
+from freerun.reward.messages import job_of
 from freerun.reward.verdict import GraderFunction, judge
 from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
 from freerun.types import Completion, Doing, Grade, GradeFailed, Prompt
@@ -113,14 +113,7 @@ class FunctionGrader:
     async def _judge(self, prompt: Prompt, completion: Completion) -> Grade:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Grade] = loop.create_future()
-        job = Job(
-            number=next(self._numbers),
-            grader=self._name,
-            key=prompt.key,
-            prompt=prompt.text,
-            completion=completion.text,
-            answer=prompt.answer,
-        )
+        job = job_of(next(self._numbers), self._name, prompt, completion)
 
         def settle(grade: Grade) -> None:
             if not answer.done():

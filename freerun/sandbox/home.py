@@ -32,17 +32,10 @@ _MIN_RANGE = 4096
 def leave_namespaces(*, has_uids: bool) -> None:
     """Enter new ones; the pid namespace holds from the next child on, which is process 1 there."""
     user, group = os.getuid(), os.getgid()
-    others = (
-        syscalls.CLONE_NEWNS
-        | syscalls.CLONE_NEWPID
-        | syscalls.CLONE_NEWNET
-        | syscalls.CLONE_NEWIPC
-        | syscalls.CLONE_NEWUTS
-    )
     if has_uids:
-        syscalls.unshare(others)
+        syscalls.unshare(syscalls.ALL_BUT_USERS)
         return
-    syscalls.unshare(syscalls.CLONE_NEWUSER | others)
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.ALL_BUT_USERS)
     for name, content in (
         ("setgroups", "deny"),
         ("uid_map", f"{user} {user} 1"),

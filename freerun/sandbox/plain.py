@@ -23,14 +23,7 @@ _MAX_JSON_INTEGER = 1 << 53
 _TYPES: dict[str, type] = {
     t.__name__: t for t in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, type(None))
 }
-_CONTAINERS: dict[type[Any], str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
-_DECODED_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "iterator": iter,
-}
+_CONTAINERS: dict[str, type[Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
@@ -56,7 +49,7 @@ def encode(value: Any, refer: Refer = refuse) -> Any:
     if isinstance(value, int):
         number = int.__int__(value)
         return number if -_MAX_JSON_INTEGER < number < _MAX_JSON_INTEGER else ["int", hex(number)]
-    for kind, name in _CONTAINERS.items():
+    for name, kind in _CONTAINERS.items():
         if isinstance(value, kind):
             return [name, [encode(item, refer) for item in value]]
     if isinstance(value, dict):
@@ -103,8 +96,9 @@ def decode(data: Any, resolve: Resolve) -> Any:
     kind, content = data[0], data[1]
     if kind in ("mine", "yours"):
         return resolve(data)
-    if (container := _DECODED_CONTAINERS.get(kind)) is not None:
-        return container([decode(item, resolve) for item in content])
+    if kind == "iterator" or kind in _CONTAINERS:
+        items = [decode(item, resolve) for item in content]
+        return iter(items) if kind == "iterator" else _CONTAINERS[kind](items)
     if kind == "dict":
         return {decode(key, resolve): decode(value, resolve) for key, value in content}
     return _decode_rest(kind, content)

@@ -15,7 +15,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -35,31 +34,18 @@ CONFIG_FILE = "config.toml"
 DATA_FILE = "data.jsonl"
 
 
-@dataclass(frozen=True)
 class RunDirectory:
-    path: Path
+    """Where the parts of a run are."""
 
-    @property
-    def config(self) -> Path:
-        return self.path / CONFIG_FILE
-
-    @property
-    def model(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / CONFIG_FILE
+        self.model = path / "model"
         """Config and tokenizer for every process of the run: the directory it started from may go away."""
-        return self.path / "model"
-
-    @property
-    def reference(self) -> Path:
+        self.reference = path / "reference"
         """The policy of version 0, kept only where the objective has a KL term."""
-        return self.path / "reference"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
+        self.checkpoints = path / "checkpoints"
+        self.logs = path / "logs"
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from virtual_time import run_in_virtual_time, stand_still
 from freerun.config.recipe import RuntimeConfig
 from freerun.controller.stall import wait_while_moving
 from freerun.errors import WorkerError
-from freerun.processes.child import Child
 from freerun.processes.frames import Alive
+from freerun.processes.local import Child
 from freerun.processes.patience import awake_clock, within
 from freerun.types import Doing, encode
 from freerun.workers.messages import FromTrainer, Progress

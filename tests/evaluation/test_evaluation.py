@@ -26,8 +26,7 @@ from freerun.errors import FreerunError, PinLostError
 from freerun.evaluation.results_directory import results_directory
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
-from freerun.processes.child import Child
-from freerun.processes.local import LocalLauncher
+from freerun.processes.local import Child, LocalLauncher
 from freerun.session.build import make_rollout_pool
 from freerun.session.evaluate import Greedy
 from freerun.types import Completion, Publication, Request, Sampling

@@ -19,7 +19,7 @@ from child_processes import (
 from process_table import children_running, is_running
 from the_worker import Did, Do
 
-from freerun.processes.child import Child
+from freerun.processes.local import Child
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from the_worker import Did, Do
 
 import freerun
 from freerun.errors import WorkerError
-from freerun.processes.child import Child
 from freerun.processes.frames import FrameStream, MessageDecoder, to_frame
+from freerun.processes.local import Child
 
 
 class Unknown(msgspec.Struct, tag="unknown"):

@@ -10,7 +10,7 @@ import pytest
 from process_table import is_running
 from the_worker import Did
 
-from freerun.processes.child import Child
+from freerun.processes.local import Child
 
 PATIENCE_SECONDS = 30.0
 
