@@ -6,11 +6,14 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from freerun.api.arguments import require_texts, require_type, setting
 from freerun.config.engine import EngineConfig
 from freerun.config.recipe import SamplingConfig
+from freerun.config.section import field_types
+from freerun.config.values import Count, GroupCount, Seed
 from freerun.data.tokenizer import Tokenizer
 from freerun.engine.engine import Engine
-from freerun.errors import RequestError
+from freerun.errors import ConfigError
 from freerun.model.adapter_directory import check_directory
 from freerun.model.checkpoint import load_model
 from freerun.model.device import resolve_device, resolve_dtype
@@ -39,7 +42,10 @@ class TextEngine:
 
         The same seed and the same calls give the same samples.
         """
-        config = config or EngineConfig()
+        require_type("model_directory", model_directory, (str, Path), "the path of a model directory")
+        require_type("config", config, (EngineConfig, type(None)), "an EngineConfig")
+        max_sequence_tokens = setting("max_sequence_tokens", max_sequence_tokens, Count)
+        config, seed = config or EngineConfig(), setting("seed", seed, Seed)
         directory = Path(local_directory(str(model_directory)))
         check_directory(directory)
         tokenizer = Tokenizer.load(directory)
@@ -64,17 +70,20 @@ class TextEngine:
 
         A prompt is plain text; no chat template is applied.
         """
-        if isinstance(prompts, str):
-            raise RequestError("prompts is one text; pass a list of texts")
-        checked = SamplingConfig(num_samples, max_completion_tokens, temperature or 1.0, top_k, top_p, tuple(stop))
+        require_texts("prompts", prompts)
+        require_texts("stop", stop)
+        if not all(stop):
+            raise ConfigError("stop holds an empty text, which would end every completion")
+        types = field_types(SamplingConfig)
         sampling = Sampling(
-            max_completion_tokens=checked.max_completion_tokens,
-            temperature=temperature,
-            top_k=checked.top_k,
-            top_p=checked.top_p,
-            stop_strings=checked.stop,
+            max_completion_tokens=setting("max_completion_tokens", max_completion_tokens, Count),
+            temperature=setting("temperature", temperature, types["temperature"]) if temperature else 0.0,
+            top_k=setting("top_k", top_k, types["top_k"]),
+            top_p=setting("top_p", top_p, types["top_p"]),
+            stop_strings=tuple(stop),
             stop_token_ids=self._tokenizer.stop_token_ids,
         )
+        num_samples = setting("num_samples", num_samples, GroupCount)
         requests = [self._request(prompt, num_samples, sampling) for prompt in prompts]
         try:
             for request in requests:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from freerun.api.anywhere import run_anywhere
+from freerun.api.arguments import require_type
 from freerun.config.recipe import Recipe
 from freerun.evaluation.job import Split
 from freerun.evaluation.report import EvalReport
@@ -52,6 +53,12 @@ def evaluate(
     `task` is a recipe, the path or name of one, a built-in task or a data file; a run has its own. Results are
     kept in `output`, by default in a new directory below the run or below `evals`.
     """
+    require_type("model_or_run", model_or_run, (str, Path), "the path of a model directory or a run")
+    require_type("task", task, (Recipe, str, Path), "a Recipe, a path or a name")
+    require_type("version", version, (int, type(None)), "the version of a checkpoint")
+    require_type("ks", ks, (list, tuple), "a list such as [1, 8]")
+    for index, k in enumerate(ks):
+        require_type(f"ks[{index}]", k, int, "integers")
     target = Path(model_or_run)
     what = task if isinstance(task, Recipe) else str(task)
     job = make_job(target, what, [], version=version, ks=ks, split=split, is_greedy=greedy)

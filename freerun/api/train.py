@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from freerun.api.anywhere import run_anywhere
-from freerun.api.reward import CALLERS_PLACE, importable_name
-from freerun.api.rows import encode_rows, with_rows
+from freerun.api.arguments import encode_rows, grader_name, require_type, with_rows, wrong_type
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
-from freerun.errors import ConfigError
 from freerun.events.events import Listener, RunOutcome
 from freerun.events.reader import RunReader
 from freerun.model.hub import with_local_model
@@ -62,11 +60,10 @@ def train(
     resolved = _resolve(recipe, resume=resume, has_rows=rows is not None)
     attached = Attachments(rows=rows, listeners=_checked_listeners(listeners))
     if reward is not None:
-        name = importable_name(reward)
-        grader = name or CALLERS_PLACE.format(_identifier(reward))
+        grader, is_importable = grader_name(reward)
         resolved = dataclasses.replace(resolved, reward=dataclasses.replace(resolved.reward, grader=grader))
-        if name:
-            check_call(name, reward)
+        if is_importable:
+            check_call(grader, reward)
         else:
             check_function(grader, reward)
             attached = dataclasses.replace(attached, reward=reward)
@@ -89,8 +86,7 @@ def _resolve(recipe: Recipe | str | Path, *, resume: bool, has_rows: bool) -> Re
     """The recipe that is meant; a run that is resumed by a path or name has its own."""
     if isinstance(recipe, Recipe):
         return with_rows(recipe) if has_rows else recipe
-    if not isinstance(recipe, str | Path):
-        raise ConfigError(f"recipe is {_a(recipe)}; pass a Recipe, a path or the name of a shipped recipe")
+    require_type("recipe", recipe, (str, Path), "a Recipe, a path or the name of a shipped recipe")
     path, overrides = Path(recipe), list[str]()
     if names_a_run(path):
         path, overrides = recipe_of_run(path, [], resume=resume)
@@ -101,19 +97,8 @@ def _resolve(recipe: Recipe | str | Path, *, resume: bool, has_rows: bool) -> Re
 
 
 def _checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
-    if not isinstance(listeners, list | tuple):
-        raise ConfigError(f"listeners is {_a(listeners)}; pass a list of functions that take an event")
-    for listener in listeners:
+    require_type("listeners", listeners, (list, tuple), "a list of functions that take an event")
+    for index, listener in enumerate(listeners):
         if not callable(listener):
-            raise ConfigError(f"a listener is {_a(listener)}; pass functions that take an event")
+            raise wrong_type(f"listeners[{index}]", listener, "functions that take an event")
     return tuple(listeners)
-
-
-def _identifier(function: Callable[..., Any]) -> str:
-    """The function's name as far as it has one."""
-    name = str(getattr(function, "__name__", type(function).__name__))
-    return name if name.isidentifier() else "function"
-
-
-def _a(value: object) -> str:
-    return f"of type {type(value).__name__}"

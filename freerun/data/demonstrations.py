@@ -149,8 +149,8 @@ def _row_maker(tokenizer: Tokenizer, config: SftConfig) -> _TemplateRows | _Chat
         return _TemplateRows(tokenizer, config)
     if not tokenizer.has_chat_template:
         raise DataError(
-            "chat rows need a model with a chat template, and this one has none; give a template for the prompt "
-            '(--sft.template "Question: {question}\\nAnswer:"), or use a chat model'
+            "chat rows need a model with a chat template, and this one has none; set a template for the prompt, "
+            'such as sft.template = "Question: {question}\\nAnswer:", or use a chat model'
         )
     return _ChatRows(tokenizer)
 

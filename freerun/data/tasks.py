@@ -100,17 +100,16 @@ def check_task(config: DataConfig) -> None:
     _task_named(config.task)
     for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
         if config.task == "file" and path and not Path(path).is_file():
-            raise ConfigError(
-                f'config: data.{key} = "{path}" is not a file; {_remedy(Path(path))} --data.{key} FILE'
-            )
+            raise ConfigError(f'config: data.{key} = "{path}" is not a file; {_remedy(Path(path))}')
 
 
 def _remedy(path: Path) -> str:
     name = set_of(path)
     if not name:
-        return "pass another with"
+        return "name another"
     public = PUBLIC_SETS[name]
-    return f'"freerun data {name}" fetches it to data/{name} (from {public.source}, {public.licence}), or pass'
+    where = f"data/{name} (from {public.source}, {public.licence})"
+    return f'"freerun data {name}" fetches it to {where}, or name another'
 
 
 def check_demonstrations(config: DataConfig) -> None:

@@ -134,8 +134,7 @@ def check_ks(ks: Sequence[int], num_samples: int) -> None:
     for k in ks:
         if not 1 <= k <= num_samples:
             raise ConfigError(
-                f"--k {k} must lie between 1 and the {num_samples} samples of a prompt; "
-                "--eval.num_samples N draws more"
+                f"k = {k} must lie between 1 and the {num_samples} samples of a prompt; raise eval.num_samples"
             )
 
 

@@ -13,12 +13,12 @@ def results_directory(directory: Path) -> Iterator[None]:
     """Make the directory for the block, closed to other users; undo it if the block fails or is interrupted."""
     try:
         if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-            raise FreerunError(f'"{directory}" exists; name another with --output DIR')
+            raise FreerunError(f'"{directory}" exists; name another output directory')
         made = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(mode=0o700, parents=True, exist_ok=directory not in made)
     except OSError as error:
         raise FreerunError(
-            f'"{directory}" cannot be made ({error.strerror or error}); name another with --output DIR'
+            f'"{directory}" cannot be made ({error.strerror or error}); name another output directory'
         ) from error
     try:
         yield

@@ -163,7 +163,7 @@ def check_graders(config: RewardConfig) -> None:
                 raise ConfigError(
                     f'config: reward.grader = "{name}" is a function of the program that started the run; '
                     "continue it there, with freerun.train(..., reward=FUNCTION, resume=True), or name "
-                    "another with --reward.grader"
+                    "another grader"
                 )
         elif name in _BUILT_IN:
             _BUILT_IN[name].check(config)

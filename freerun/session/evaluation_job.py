@@ -110,7 +110,7 @@ def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) ->
     if _is_recipe(task):
         return load_recipe(Path(task), overrides)
     if not task and own_recipe is None:
-        raise ConfigError("a model directory is no run: say what to evaluate it on with --task TASK")
+        raise ConfigError("a model directory is no run: name a task to evaluate it on (--task, in Python task)")
     data = [*_data_overrides(task), *overrides]
     if own_recipe is None:
         return make_recipe(Path(task).stem, data)
@@ -118,7 +118,7 @@ def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) ->
     of_own_data = [key for key in key_types() if key.startswith("data.") and key != "data.max_prompt_tokens"]
     recipe = load_recipe(own_recipe, data, without=of_own_data if task else ())
     if not task and not recipe.generates:
-        raise ConfigError("the run did SFT alone: say what to evaluate it on with --task TASK")
+        raise ConfigError("the run did SFT alone: name a task to evaluate it on (--task, in Python task)")
     return recipe
 
 

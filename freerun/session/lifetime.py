@@ -120,7 +120,7 @@ class Lifetime:
     def describe_newest(self) -> str:
         if self._newest is None:
             return "there is no checkpoint before it"
-        return f"the newest checkpoint is {self._newest}, which --resume continues from"
+        return f"resume the run from its newest checkpoint, {self._newest}"
 
     def explain(self, error: FreerunError) -> str:
         """Why the run ended, and why its last steps could not be saved if that was tried."""

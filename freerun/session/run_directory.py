@@ -32,6 +32,7 @@ from freerun.session.run_lock import LOCK_FILE, locked
 
 CONFIG_FILE = "config.toml"
 DATA_FILE = "data.jsonl"
+HOW_TO_RESUME = "--resume (in Python resume=True) continues it"
 
 
 class RunDirectory:
@@ -69,7 +70,7 @@ def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Ch
         except OSError as error:
             raise ConfigError(
                 f'config: the run directory "{run.path}" cannot be used ({error.strerror or error}); '
-                "choose another --run.directory or --run.name"
+                "choose another run.directory or run.name"
             ) from error
         yield run, checkpoint
 
@@ -87,9 +88,7 @@ def _check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
     """Refuse a directory that holds a run with steps, or anything that is not a run."""
     if run.config.is_file():
         if not _is_unused(run):
-            raise ConfigError(
-                f'config: the run "{run.path}" exists; --resume continues it, --run.name NAME starts another'
-            )
+            raise ConfigError(f'config: the run "{run.path}" exists; {HOW_TO_RESUME}, or choose another run.name')
         return
     try:
         names = {path.name for path in run.path.iterdir()}
@@ -103,8 +102,8 @@ def _check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
         return  # being started by another process: the lock tells
     if names - {LOCK_FILE}:
         raise ConfigError(
-            f'config: "{run.path}" is there and is not a run (no config.toml); choose another --run.name or '
-            "--run.directory"
+            f'config: "{run.path}" is there and is not a run (no config.toml); choose another run.name or '
+            "run.directory"
         )
 
 
@@ -161,7 +160,7 @@ def _check_resumable(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint) 
         raise CheckpointError(
             f"{checkpoint.directory}: its optimizer was dropped when the run had finished "
             f"(checkpoint.keep_optimizer = false), so the run cannot be resumed; start another from its model: "
-            f"--run.name NAME --model.path {checkpoint.model_directory}"
+            f'model.path = "{checkpoint.model_directory}"'
         )
     if checkpoint.state.version > 0:
         if recipe.objective.kl_coefficient > 0:
@@ -183,7 +182,7 @@ def _check_store(run: RunDirectory, checkpoint: Checkpoint) -> None:
         raise StoreError(
             f"store {run.path / STORE_NAME} holds {num_recorded} of the {version} steps that made "
             f"{checkpoint.directory}: it, or the {STORE_NAME}-wal beside it, was lost; put it back, or start "
-            f"another run from the checkpoint: --run.name NAME --model.path {checkpoint.model_directory}"
+            f'another run with model.path = "{checkpoint.model_directory}"'
         )
 
 
@@ -204,11 +203,11 @@ def recipe_of_run(directory: Path, overrides: Sequence[str], *, resume: bool) ->
     """A run named instead of a recipe: its own recipe, and the overrides with where it is now."""
     if not (directory / CONFIG_FILE).is_file():
         raise ConfigError(
-            f'config: "{directory}" is a directory and not a run (no {CONFIG_FILE}); name a recipe, or a run and '
-            "--resume"
+            f'config: "{directory}" is a directory and not a run (no {CONFIG_FILE}); name a recipe, or a run '
+            "to resume"
         )
     if not resume:
-        raise ConfigError(f'config: "{directory}" is a run; --resume continues it, a recipe starts another')
+        raise ConfigError(f'config: "{directory}" is a run; {HOW_TO_RESUME}, or name a recipe')
     place = directory if directory.name not in ("", "..") else directory.resolve()
     return directory / CONFIG_FILE, ["--run.directory", str(place.parent), "--run.name", place.name, *overrides]
 
@@ -217,7 +216,7 @@ def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """The run's own recipe with this command's overrides: the file it was started from may have changed."""
     run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
     if not run.config.is_file():
-        raise CheckpointError(f'there is no run "{run.path}" to resume; leave out --resume to start it')
+        raise CheckpointError(f'there is no run "{run.path}" to resume; start it first')
     return load_recipe(run.config, overrides)
 
 

@@ -26,7 +26,7 @@ def locked(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             raise ConfigError(
                 f'config: the run "{directory}" is in use by {_describe_holder(descriptor)}; '
-                "wait for it or stop it, or choose another --run.name"
+                "wait for it or stop it, or choose another run.name"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

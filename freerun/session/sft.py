@@ -35,7 +35,7 @@ def make_sft_data(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint |
     if checkpoint is not None and checkpoint.state.sft and checkpoint.state.sft.fingerprint != data.fingerprint:
         raise CheckpointError(
             f"{checkpoint.directory}: the demonstrations or the tokenizer have changed since it was saved; "
-            "restore them, or start a new run with --run.name NAME"
+            "restore them, or start a run with another run.name"
         )
     return data
 

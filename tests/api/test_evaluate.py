@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_runs import make_run
@@ -33,7 +34,25 @@ def test_what_cannot_be_evaluated_is_named(tmp_path: Path) -> None:
     recipe = freerun.load_recipe(make_run(tmp_path), GRADED)
     with pytest.raises(freerun.FreerunError, match="neither a model directory"):
         freerun.evaluate(tmp_path / "none" / "such", recipe)
-    with pytest.raises(freerun.FreerunError, match="say what to evaluate it on"):
+    with pytest.raises(freerun.FreerunError, match="name a task to evaluate it on"):
         freerun.evaluate(tmp_path / "model")
-    with pytest.raises(freerun.FreerunError, match="must lie between 1 and the 2 samples"):
-        freerun.evaluate(tmp_path / "model", recipe, ks=[3])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ks": 2}, r"ks is of type int; pass a list such as \[1, 8\]"),
+        ({"ks": [3]}, "k = 3 must lie between 1 and the 2 samples of a prompt; raise eval.num_samples"),
+        ({"ks": ["1"]}, r"ks\[0\] is of type str; pass integers"),
+        ({"split": "test"}, 'split "test" must be one of held-out, training'),
+        ({"version": "new"}, "version is of type str"),
+        ({"version": 3}, "it has no version 3"),
+        ({"task": 7}, "task is of type int"),
+        ({"model_or_run": None}, "model_or_run is of type NoneType"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_value(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    recipe = freerun.load_recipe(make_run(tmp_path), GRADED)
+    given: dict[str, Any] = {"model_or_run": tmp_path / "model", "task": recipe}
+    with pytest.raises(freerun.FreerunError, match=message):
+        freerun.evaluate(**given | arguments)

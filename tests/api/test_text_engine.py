@@ -1,11 +1,23 @@
 """`freerun.Engine`: plain generation in this process."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_runs import make_run
 
 import freerun
+
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"prompts": "12,18>"}, "^prompts is of type str; pass a list of texts"),
+    ({"prompts": [3]}, r"^prompts\[0\] is of type int; pass texts"),
+    ({"stop": "ab"}, "^stop is of type str; pass a list of texts"),
+    ({"stop": [""]}, "^stop holds an empty text"),
+    ({"top_p": 2.0}, r"^top_p = 2.0 must be a number in \(0, 1\]"),
+    ({"temperature": "hot"}, '^temperature = "hot" must be a number between'),
+    ({"num_samples": 0}, "^num_samples = 0 must be an integer between 1 and 65,536"),
+    ({"max_completion_tokens": 0}, "^max_completion_tokens = 0 must be an integer"),
+]
 
 
 def engine_of(directory: Path, seed: int = 0) -> freerun.Engine:
@@ -36,12 +48,19 @@ def test_temperature_zero_is_greedy(tmp_path: Path) -> None:
 def test_what_cannot_be_generated_is_named_and_leaves_the_engine_usable(tmp_path: Path) -> None:
     make_run(tmp_path)
     engine = engine_of(tmp_path)
-    with pytest.raises(freerun.FreerunError, match="pass a list of texts"):
-        engine.generate("12,18>")
     with pytest.raises(freerun.FreerunError, match="the engine holds sequences of 32"):
         engine.generate(["1,1>", "1" * 30], max_completion_tokens=8)
-    with pytest.raises(freerun.FreerunError, match=r"sampling\.top_p"):
-        engine.generate(["1,1>"], top_p=2.0)
+    for arguments, message in WRONG_ARGUMENTS:
+        with pytest.raises(freerun.FreerunError, match=message):
+            engine.generate(**{"prompts": ["1,1>"]} | arguments)
     assert len(engine.generate(["1,1>"], max_completion_tokens=2)) == 1
+
+
+def test_an_engine_that_cannot_be_loaded_is_refused_with_the_argument(tmp_path: Path) -> None:
+    model = make_run(tmp_path).parent / "model"
     with pytest.raises(freerun.FreerunError, match="none"):
         freerun.Engine.load(tmp_path / "none")
+    with pytest.raises(freerun.FreerunError, match=r"^max_sequence_tokens = 0 must be an integer between 1 and"):
+        freerun.Engine.load(model, max_sequence_tokens=0)
+    with pytest.raises(freerun.FreerunError, match=r"^seed = -1 must be an integer"):
+        freerun.Engine.load(model, seed=-1)

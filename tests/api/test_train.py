@@ -123,7 +123,7 @@ def test_a_function_of_a_module_runs_in_grader_processes_and_a_failed_run_is_a_r
         ({"data": ["text"]}, r"data\[0\] is of type str"),
         ({"data": [{"a": object()}]}, r"data\[0\] cannot be written as JSON"),
         ({"listeners": print}, "listeners is of type"),
-        ({"listeners": [3]}, "a listener is of type int"),
+        ({"listeners": [3]}, r"listeners\[0\] is of type int"),
     ],
 )
 def test_wrong_arguments_are_named(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

@@ -182,7 +182,7 @@ def test_a_run_is_resumed_by_the_name_of_its_directory_where_it_is_now(
 def test_a_directory_is_not_a_recipe(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(Path("runs/x"), ())
     assert main(["train", "runs/x"]) == 2
-    assert '"runs/x" is a run; --resume continues it' in capsys.readouterr().err
+    assert '"runs/x" is a run; --resume (in Python resume=True) continues it' in capsys.readouterr().err
     assert main(["train", "runs", "--resume"]) == 2
     assert '"runs" is a directory and not a run (no config.toml)' in capsys.readouterr().err
 
@@ -241,7 +241,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
         ),
         (
             ["train", "demo.toml", "--data.path", "gone.jsonl"],
-            'config: data.path = "gone.jsonl" is not a file; pass another with --data.path FILE',
+            'config: data.path = "gone.jsonl" is not a file; name another',
         ),
         (
             ["train", "demo.toml", "--data.task", "time-tables"],
@@ -270,7 +270,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
             ["train", "demo.toml", "more"],
             'freerun train takes no argument "more"; "freerun train --help" explains its arguments',
         ),
-        (["eval", "model"], "a model directory is no run: say what to evaluate it on with --task TASK"),
+        (["eval", "model"], "a model directory is no run: name a task to evaluate it on (--task, in Python task)"),
         (
             ["eval", "model", "--task", "demo.toml", "--version", "3"],
             '"model" is a model, not a run: it has no version 3',
@@ -282,7 +282,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
         ),
         (
             ["eval", "model", "--task", "demo.toml", "--k", "1", "8"],
-            "--k 8 must lie between 1 and the 4 samples of a prompt; --eval.num_samples N draws more",
+            "k = 8 must lie between 1 and the 4 samples of a prompt; raise eval.num_samples",
         ),
         (
             ["eval", "model", "--task", "demo.toml", "--sampling.temperature", "0"],

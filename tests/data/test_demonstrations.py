@@ -212,7 +212,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_where_it_matters(tmp_
 
 def test_a_model_without_a_chat_template_asks_for_a_template(tmp_path: Path, model: Path) -> None:
     (model / "chat_template.jinja").unlink(missing_ok=True)
-    assert "--sft.template" in error_of(tmp_path, Tokenizer.load(model), KEEP_ALL, chat("a", "b"))
+    assert "sft.template = " in error_of(tmp_path, Tokenizer.load(model), KEEP_ALL, chat("a", "b"))
 
 
 def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path, chat_tokenizer: Tokenizer) -> None:

@@ -241,7 +241,7 @@ def test_an_evaluation_whose_directory_cannot_be_made_or_whose_data_is_bad_is_on
     recipe, file = make_run(tmp_path), tmp_path / "file"
     file.write_text("")
     for output in (file, file / "below"):
-        with pytest.raises(FreerunError, match="name another with --output DIR"), results_directory(output):
+        with pytest.raises(FreerunError, match="name another output directory"), results_directory(output):
             pass
     arguments = ("--task", recipe, "--sampling.max_completion_tokens", "100000", "--output", tmp_path / "e" / "x")
     failed = freerun_eval(tmp_path / "model", *arguments)

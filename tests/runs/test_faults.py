@@ -165,7 +165,7 @@ def test_an_existing_run_is_neither_overwritten_nor_resumed_as_another(tmp_path:
     assert Run(recipe, "--train.num_steps", "1").wait() == 0
     again = Run(recipe, "--train.num_steps", "1")
     assert again.wait() == 2
-    assert "--resume continues it" in again.output
+    assert "--resume (in Python resume=True) continues it" in again.output
     other = Run(recipe, "--resume", "--run.seed", "4")
     assert other.wait() == 2
     assert "run.seed = 4 differs from the run's own 3" in other.output

@@ -88,13 +88,13 @@ def test_the_loss_falls_and_the_model_loads_in_transformers(
     torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
 
     assert sft(*options) == 2
-    assert '"runs/sums" exists; --resume continues it' in capsys.readouterr().err
+    assert '"runs/sums" exists; --resume (in Python resume=True) continues it' in capsys.readouterr().err
     assert sft("--resume") == 2
     assert "its optimizer was dropped when the run had finished" in capsys.readouterr().err
     assert main(["runs"]) == 0
     assert "SFT 48/48" in capsys.readouterr().out
     assert main(["eval", "runs/sums"]) == 2
-    assert "say what to evaluate it on with --task TASK" in capsys.readouterr().err
+    assert "name a task to evaluate it on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_run_without_its_optimizer_is_not_resumed_and_says_how_to_go_on(tmp_pa
     with open_run(recipe_of(path), resume=False) as (run, _):
         save(run.checkpoints, 3)
         drop_optimizers(run.checkpoints)
-    refuse(path, resume=True, match=r"keep_optimizer = false.*--model.path .*step-3/model")
+    refuse(path, resume=True, match=r"keep_optimizer = false.*model.path = .*step-3/model")
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_store_that_was_lost_or_lacks_steps_of_the_checkpoint_is_not_silently_
         assert checkpoint is not None
     (run.path / "store.sqlite").unlink()
     before = contents(run.path)
-    refuse(path, resume=True, match=r"holds 0 of the 3 steps that made .*step-3: .*--model.path .*step-3/model")
+    refuse(path, resume=True, match=r"holds 0 of the 3 steps that made .*step-3: .*model.path = .*step-3/model")
     assert contents(run.path) == before
     write(run.path, a_start(), make_step(1), make_step(2))
     refuse(path, resume=True, match="holds 2 of the 3 steps")
@@ -228,7 +228,7 @@ def test_a_run_directory_that_cannot_be_made_is_one_line(
     [line] = capsys.readouterr().err.splitlines()
     assert 'the run directory "' in line
     assert "cannot be used (" in line
-    assert "choose another --run.directory or --run.name" in line
+    assert "choose another run.directory or run.name" in line
 
 
 @pytest.mark.parametrize("name", ["lock", "log.txt", ".config.toml.writing"])
