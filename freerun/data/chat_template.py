@@ -2,7 +2,7 @@
 
 A template comes with a model from the internet, so it runs in a separate process whose time and memory are limited
 (`template_process.py`). The process starts with the first rendering. It ends after some idle seconds, when the
-template is garbage collected, or with this process. Tool schemas are left out.
+template is garbage collected, or with this process.
 """
 
 import os
@@ -11,14 +11,15 @@ import socket
 import subprocess
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from freerun.data.template_process import BUDGET_SECONDS, IDLE_STATUS, Answer, Render, Start, frame_of, receive
-from freerun.errors import ModelError
+from freerun.errors import ModelError, TemplateRefusedError
 from freerun.processes.interpreter import python_command
 from freerun.processes.worker_process import SECRETS
 
-TemplateMessage = Mapping[str, str]
-"""`role` ("user", "assistant", "system") and `content`."""
+TemplateMessage = Mapping[str, Any]
+"""`role` ("user", "assistant", "system", "tool") and `content`; also `tool_calls` and what else templates read."""
 
 ANSWER_SECONDS = 120.0
 """Wall clock, for a machine so busy that processor time hardly advances."""
@@ -28,28 +29,42 @@ class ChatTemplate:
     """A template and the special tokens it may print; it is compiled when it is first used."""
 
     def __init__(self, source: str, *, origin: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
         self._origin = origin
         self._start = frame_of(Start(source, dict(special_tokens)))
         self._process: _Process | None = None
         self._defect = ""
         """Why the template is not used again: it does not compile, or it exceeded its limits."""
 
-    def render(self, messages: Sequence[TemplateMessage], *, add_generation_prompt: bool = True) -> str:
-        """The conversation as text, with or without the start of the assistant's turn."""
-        request = Render([dict(message) for message in messages], add_generation_prompt)
+    def render(
+        self,
+        messages: Sequence[TemplateMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        now: float | None = None,
+    ) -> str:
+        """The conversation as text, with or without the start of the assistant's turn.
+
+        Not for several threads at once.
+        """
+        schemas = [dict(tool) for tool in tools] or None
+        request = Render([dict(message) for message in messages], add_generation_prompt, schemas, now)
         answer = Answer(failure=self._defect) if self._defect else self._ask(request)
-        if answer.failure:
-            raise ModelError(
-                f"{self._origin}: the chat template {answer.failure}; "
-                "repair it or set data.use_chat_template = false"
-            )
-        return answer.text
+        if not answer.failure:
+            return answer.text
+        told = (
+            f"{self._origin}: the chat template {answer.failure}; repair it or set data.use_chat_template = false"
+        )
+        if answer.is_refusal:
+            raise TemplateRefusedError(told, reason=f"the chat template {answer.failure}")
+        raise ModelError(told)
 
     def _ask(self, request: Render) -> Answer:
         try:
             frame = frame_of(request)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            return Answer(failure=f"cannot be given these messages ({error})")
+            return Answer(failure=f"cannot be given these messages ({error})", is_refusal=True)
         while True:
             try:
                 if self._process is None:

@@ -18,6 +18,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -42,6 +43,8 @@ IDLE_STATUS = 3
 """Exit status after `IDLE_SECONDS` without a request; the next request needs a new process."""
 _REASON_CHARACTERS = 200
 _HEADER_BYTES = 4
+_INTEGER = 1
+"""Code of msgpack's extension type."""
 
 T = TypeVar("T")
 
@@ -56,6 +59,10 @@ class Start(msgspec.Struct, frozen=True):
 class Render(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]]
     add_generation_prompt: bool
+    tools: list[dict[str, Any]] | None = None
+    """None, never empty: many templates print a header for an empty list."""
+    now: float | None = None
+    """The time that `strftime_now` prints, in seconds since 1970; None: the clock's."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -63,6 +70,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     text: str = ""
     failure: str = ""
+    is_refusal: bool = False
+    """Other messages may be rendered: it is these that the template failed for."""
 
 
 def frame_of(message: Start | Render | Answer) -> bytes:
@@ -74,7 +83,16 @@ def receive(sock: socket.socket, expected: type[T]) -> T | None:
     """The next message, or None when the other side is gone."""
     header = _exactly(sock, _HEADER_BYTES)
     body = _exactly(sock, int.from_bytes(header, "big")) if header else None
-    return None if body is None else msgspec.msgpack.decode(body, type=expected)
+    return None if body is None else msgspec.msgpack.decode(body, type=expected, ext_hook=_unpacked_integer)
+
+
+def packed_integer(value: int) -> int | msgspec.msgpack.Ext:
+    """The value for a frame: msgpack has 64 bits for an integer, and JSON has no limit."""
+    return value if -(1 << 63) <= value < 1 << 64 else msgspec.msgpack.Ext(_INTEGER, str(value).encode())
+
+
+def _unpacked_integer(code: int, digits: memoryview) -> int:
+    return int(bytes(digits))
 
 
 def _exactly(sock: socket.socket, num_bytes: int) -> bytes | None:
@@ -133,19 +151,19 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _strftime_now(format: str) -> str:
-    """The wall clock: a template that prints the date makes prompts that differ from day to day."""
-    return datetime.now().strftime(format)
+def _strftime_at(now: float | None) -> Callable[[str], str]:
+    """`strftime_now`: a template that prints the date makes prompts that differ from day to day."""
+    time = datetime.now() if now is None else datetime.fromtimestamp(now)
+    return time.strftime
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """What `transformers` offers to templates, without tool schemas."""
+    """What `transformers` offers to templates."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
     environment.globals["namespace"] = _namespace
     return environment
 
@@ -168,19 +186,33 @@ class _Renderer:
         try:
             text = self._template.render(
                 messages=request.messages,
-                tools=None,
+                tools=request.tools,
                 documents=None,
                 add_generation_prompt=request.add_generation_prompt,
+                strftime_now=_strftime_at(request.now),
                 **self._special_tokens,
             )
             text.encode()  # half a surrogate pair is not text
         except Exception as error:  # noqa: BLE001 - an untrusted template can raise anything
-            return Answer(failure=_failure(error, f"refuses messages of ({_roles(request.messages)})"))
-        given = sum(len(value) for message in request.messages for value in message.values() if type(value) is str)
-        limit = FREE_CHARACTERS + MAX_REPEATS * given
+            what = f"refuses messages of ({_roles(request.messages)})"
+            return Answer(failure=_failure(error, what), is_refusal=True)
+        limit = FREE_CHARACTERS + MAX_REPEATS * _num_characters([request.messages, request.tools])
         if len(text) > limit:
-            return Answer(failure=f"prints {len(text):,} characters, and may print {limit:,}")
+            return Answer(failure=f"prints {len(text):,} characters, and may print {limit:,}", is_refusal=True)
         return Answer(text=text)
+
+
+def _num_characters(value: Any) -> int:
+    """Of the strings in nested lists and dictionaries; names of fields are the protocol's."""
+    match value:
+        case str():
+            return len(value)
+        case list():
+            return sum(map(_num_characters, value))
+        case dict():
+            return sum(map(_num_characters, value.values()))
+        case _:
+            return 0
 
 
 def _failure(error: Exception, what: str) -> str:

@@ -20,8 +20,9 @@ of it (`model_files.py`), and a tokenizer that can make texts much longer is ref
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from freerun.config.model_directory import has_text, read_object, read_text
 from freerun.data.chat_template import ChatTemplate, TemplateMessage
 from freerun.data.special_tokens import SpecialTokens
 from freerun.data.text_growth import MAX_GROWTH, growth
+from freerun.data.token_bytes import token_bytes
 from freerun.errors import ModelError
 from freerun.types import Ints
 
@@ -65,6 +67,11 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._hidden_ids = frozenset(i for i in stop_token_ids if i in added and added[i].special)
         self._inseparable_ids = self._hidden_ids | _byte_ids(backend)
+        self._special_names = {i: token.content for i, token in added.items() if token.special}
+        plain = {i: t for i, t in added.items() if t.special and not (t.lstrip or t.rstrip or t.single_word)}
+        self._guard_id = next(iter(plain), 0)
+        """A special token to put before a text, so that it is not the beginning."""
+        self._guard = plain[self._guard_id].content if plain else ""
         self._lengths: dict[int, int] = {}
         """Characters that an id can add to a text, for ids that `decode_end` has seen."""
 
@@ -121,6 +128,58 @@ class Tokenizer:
         shown = [i for i in listed if i not in self._hidden_ids]
         return self._backend.decode(shown, skip_special_tokens=False)
 
+    def encode_after(self, text: str, previous: int) -> Ints:
+        """Ids of `text` behind a sequence that ends in `previous`.
+
+        Without bos, and without the space that some tokenizers put before every text. Otherwise as if the text
+        before it had been encoded with it: a special token may take the white space behind it.
+        """
+        name = self._special_names.get(previous, self._guard)
+        ids = self.encode(name + text, add_special_tokens=False)
+        if name and len(ids) and self._special_names.get(int(ids[0])) == name:
+            return ids[1:]
+        return self.encode(text, add_special_tokens=False)
+
+    def rendered(self, ids: Ints | Sequence[int]) -> str:
+        """The text that a chat template would have printed for `ids` in the middle of a conversation.
+
+        Special tokens by their names, end tokens too. A name that other tokens spell is text, as in `as_text`.
+        """
+        texts: list[str] = []
+        for is_special, run in groupby(map(int, ids), key=self._special_names.__contains__):
+            if is_special:
+                texts += [self._special_names[i] for i in run]
+            else:
+                texts.append(self.as_text(self._decode_after_guard(list(run))))
+        return "".join(texts)
+
+    def _decode_after_guard(self, ids: list[int]) -> str:
+        """In the middle of a text, where the space of a first word is kept."""
+        text: str
+        if self._guard:
+            text = self._backend.decode([self._guard_id, *ids], skip_special_tokens=False)
+            if text.startswith(self._guard):
+                return text.removeprefix(self._guard)
+        text = self._backend.decode(ids, skip_special_tokens=False)
+        return text
+
+    def end_name(self, token_id: int) -> str:
+        """The name of an end token that `decode` drops; empty for any other token."""
+        return self._special_names[token_id] if token_id in self._hidden_ids else ""
+
+    @property
+    def end_names(self) -> tuple[str, ...]:
+        """Of all end tokens that `decode` drops."""
+        return tuple(self._special_names[i] for i in self.stop_token_ids if i in self._hidden_ids)
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """What the id adds to a text, which may be a part of a character."""
+        return self._token_bytes(token_id)
+
+    @cached_property
+    def _token_bytes(self) -> Callable[[int], bytes]:
+        return token_bytes(self._backend)
+
     def decode_end(self, ids: Sequence[int], *, first: int, num_characters: int) -> str:
         """The end of `decode(ids[first:])`: what the last id adds, and at least `num_characters` before that.
 
@@ -148,21 +207,26 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
 
-    def render_chat(self, messages: Sequence[TemplateMessage], *, add_generation_prompt: bool = True) -> str:
-        """The conversation in the model's format, up to the start of the assistant's turn.
-
-        Pass it to `encode`, or to `shown` for people: special tokens come from the template, messages are text.
-        """
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Renders messages whose strings went through `as_text`."""
         if self._chat_template is None:
             raise ModelError(
                 f"{self._origin}: no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); add one or set data.use_chat_template = false"
             )
+        return self._chat_template
+
+    def render_chat(self, messages: Sequence[TemplateMessage], *, add_generation_prompt: bool = True) -> str:
+        """The conversation in the model's format, up to the start of the assistant's turn.
+
+        Pass it to `encode`, or to `shown` for people: special tokens come from the template, messages are text.
+        """
         texts = [
             {key: self.as_text(value) if isinstance(value, str) else value for key, value in message.items()}
             for message in messages
         ]
-        return self._chat_template.render(texts, add_generation_prompt=add_generation_prompt)
+        return self.chat_template.render(texts, add_generation_prompt=add_generation_prompt)
 
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
