@@ -43,7 +43,8 @@ def over_group(rewards: PerGroup, lengths: Sequence[Ints64], objective: Objectiv
 
 
 def centred_on_batch(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
-    return _split(centre(np.concatenate(rewards), np.concatenate(_counts(lengths, objective))), rewards)
+    # Each sample counts once: a baseline that its length moved would not be fair to it.
+    return _split(centre(np.concatenate(rewards)), rewards)
 
 
 def centred(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from sessions import as_few_sequences_as_possible, make_sessions
 from tiny_models import random_model, random_weights
 from torch import Tensor
 from training_batches import SHAPE, config, make_groups, make_trainer, replace, tiny_decoder, trajectories_of
@@ -69,6 +70,14 @@ def train(
 
 def some_steps(num_steps: int = 2, **shape: int) -> list[list[Group]]:
     return [make_groups(seed, **shape) for seed in range(num_steps)]
+
+
+def some_sessions(num_steps: int = 2) -> list[list[Group]]:
+    """Sessions in branches: ranks and minibatches divide their parts."""
+    return [
+        as_few_sequences_as_possible(make_sessions(seed, branches=True, has_turns=True))
+        for seed in range(num_steps)
+    ]
 
 
 def one_prompt(ranks: Ranks, objective: ObjectiveConfig) -> Outcome:
@@ -166,6 +175,10 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "critic": lambda r: train(r, some_steps(), PRESETS["ppo"], **MINIBATCHES),
     "m2po": lambda r: train(r, some_steps(), PRESETS["m2po"], **MINIBATCHES),
+    "sessions": lambda r: train(r, some_sessions(), PRESETS["gspo"], **MINIBATCHES),
+    "sessions, critic": lambda r: train(
+        r, some_sessions(), dataclasses.replace(PRESETS["ppo"], gae_lambda=0.6), **MINIBATCHES
+    ),
     "poisoned": lambda r: train(r, poisoned_steps(), ObjectiveConfig(), num_minibatches=4),
     "adapter": with_adapter,
     "untied head": with_untied_head,
