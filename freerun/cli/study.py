@@ -89,6 +89,9 @@ def _report(study: Study, failures: dict[str, str]) -> int:
     from freerun.terminal.wording import brief
 
     groups, failures = finished_groups(study), find_failures(study) | failures
+    if not any(group.records for group in groups) and not failures:
+        print(f"none of the {len(study.runs)} runs of {study.directory} has finished: nothing to report yet")
+        return 0
     write_report(study, groups, failures, ["freerun", *sys.argv[1:]])
     notes = [f"{name} failed: {brief(why)}" for name, why in failures.items()]
     missing = len(study.runs) - sum(len(group.records) for group in groups)

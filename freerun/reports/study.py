@@ -28,7 +28,7 @@ from freerun.model.hub import local_directory
 from freerun.reports.groups import RunGroup
 from freerun.reports.record import RunRecord, by_dotted_key, read_config, read_run
 from freerun.reward.graders import check_graders
-from freerun.session.run_directory import CONFIG_FILE
+from freerun.session.run_directory import CONFIG_FILE, RunDirectory, is_unused
 
 WARM_NAME = "warm"
 OWN_SECTIONS = ("model", "data", "lora", "sft")
@@ -170,20 +170,23 @@ def state_of(run: StudyRun) -> Standing:
     """What is left to do for a run; refuses a directory with steps of a run with other settings."""
     if not (run.directory / CONFIG_FILE).is_file():
         return "to run"
-    difference = _difference(run)
-    try:
-        record = read_run(run.directory)
-    except FreerunError:  # killed before its store was made
-        return "to run" if difference else "to resume"
-    if record.summary.state == "running":
+    state, difference = _recorded_state(run), _difference(run)
+    if state == "running":
         return "running"
-    if difference and not record.steps and not record.is_finished:
+    if difference and is_unused(RunDirectory(run.directory)):
         return "to run"  # it failed before its first step, and the command was corrected
     if difference:
         raise FreerunError(
             f'the run "{run.directory}" was made with {difference}; give this study another directory with --out'
         )
-    return "finished" if record.is_finished else "to resume"
+    return "finished" if state == "finished" else "to resume"
+
+
+def _recorded_state(run: StudyRun) -> str:
+    try:
+        return read_run(run.directory).summary.state
+    except FreerunError:  # it did not get as far as a store
+        return "crashed"
 
 
 def finished_groups(study: Study) -> list[RunGroup]:
@@ -213,12 +216,7 @@ def why_it_ended(run: StudyRun) -> str:
 
 
 def _has_failed(run: StudyRun) -> bool:
-    if not run.log_file.is_file():
-        return False  # never tried
-    try:
-        return read_run(run.directory).summary.state in ("failed", "crashed")
-    except FreerunError:  # it did not get as far as a store
-        return True
+    return run.log_file.is_file() and _recorded_state(run) in ("failed", "crashed")
 
 
 def _difference(run: StudyRun) -> str:

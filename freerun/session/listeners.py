@@ -36,8 +36,10 @@ OF_EVERY_RUN = ("store", "terminal")
 SETTING = "run.listeners"
 
 MAX_BEHIND = 10_000
-CLOSE_SECONDS = 60.0
+FINISH_SECONDS = 60.0
 """How long the end of a run waits for a listener to handle its remaining events."""
+HINT_SECONDS = 1.0
+"""How long it waits before it says so."""
 
 
 class Listeners:
@@ -76,15 +78,17 @@ class Listeners:
     def finish(self) -> None:
         """Wait for the added listeners and close them."""
         for listener in self._added:
-            listener.close()
+            listener.close(self._say)
         self._report_failures()
 
     def _report_failures(self) -> None:
         failed = [listener for listener in self._added if listener.failure]
         self._added = [listener for listener in self._added if listener not in failed]
         for listener in failed:
-            text = f"listener {listener.name} {listener.failure}; it gets no more events"
-            self(Notice(seconds=self._seconds, text=text))
+            self._say(f"listener {listener.name} {listener.failure}; it gets no more events")
+
+    def _say(self, text: str) -> None:
+        self(Notice(seconds=self._seconds, text=text))
 
     def _call(self, method: str, *values: Any, **named: Any) -> None:
         for listener in self._own:
@@ -110,12 +114,16 @@ class QueuedListener:
         elif not self.failure:
             self._queue.put(event)
 
-    def close(self) -> None:
-        """Return when it has had every event and is closed, or after `CLOSE_SECONDS`."""
+    def close(self, say: Callable[[str], None]) -> None:
+        """Return when it has had every event and is closed, or after `FINISH_SECONDS`; `say` what takes long."""
         self._queue.put(None)
-        self._thread.join(CLOSE_SECONDS)
+        self._thread.join(HINT_SECONDS)
         if self._thread.is_alive():
-            self.failure = self.failure or f"is still busy after {CLOSE_SECONDS:g} s"
+            num_left = max(0, self._queue.qsize() - 1)
+            say(f"waiting up to {FINISH_SECONDS:g} s for listener {self.name}, which has {num_left:,} events left")
+            self._thread.join(max(0.0, FINISH_SECONDS - HINT_SECONDS))
+        if self._thread.is_alive():
+            self.failure = self.failure or f"is still busy after {FINISH_SECONDS:g} s"
 
     def _run(self) -> None:
         try:
@@ -142,8 +150,7 @@ def open_listeners(recipe: Recipe, directory: Path, given: Sequence[Listener] = 
         listeners = Listeners(own)
         stack.callback(listeners.finish)
         for name in recipe.run.listeners:
-            if name not in OF_EVERY_RUN:
-                listeners.add(name, _make(name, recipe, directory))
+            listeners.add(name, _make(name, recipe, directory))
         for listener in given:
             name = getattr(listener, "__qualname__", type(listener).__name__)
             listeners.add(name, _checked(listener, f"listener {name}"))
@@ -157,13 +164,12 @@ def check_listeners(recipe: Recipe) -> None:
 
 
 def _factory(name: str) -> ListenerFactory:
+    if name in OF_EVERY_RUN:
+        raise ConfigError(f'config: {SETTING}: every run has the listener "{name}"; leave it out')
     if name in LISTENERS:
         return LISTENERS[name]
     if not is_user_code(name):
-        raise ConfigError(
-            f'config: {SETTING}: there is no listener "{name}"; name one of {", ".join(LISTENERS)}, or write '
-            '"module:function"'
-        )
+        raise ConfigError(f'config: {SETTING}: there is no listener "{name}"; write "module:function"')
     _, factory = import_named(name, setting=SETTING)
     try:
         inspect.signature(factory).bind(None, None)

@@ -87,7 +87,7 @@ def _start(run: RunDirectory, recipe: Recipe) -> None:
 def _check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
     """Refuse a directory that holds a run with steps, or anything that is not a run."""
     if run.config.is_file():
-        if not _is_unused(run):
+        if not is_unused(run):
             raise ConfigError(f'config: the run "{run.path}" exists; {HOW_TO_RESUME}, or choose another run.name')
         return
     try:
@@ -220,7 +220,7 @@ def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     return load_recipe(run.config, overrides)
 
 
-def _is_unused(run: RunDirectory) -> bool:
+def is_unused(run: RunDirectory) -> bool:
     """Whether a run failed before its first step, so its name can be used again."""
     if run.checkpoints.exists():
         return False

@@ -23,8 +23,8 @@ from freerun.trainer.schedule import cosine_learning_rate
 from freerun.types import Demonstration, Doing
 from freerun.workers.trainer_client import TrainerClient
 
-ROWS_PER_MEASUREMENT = 64
-"""Held-out rows in one message to the trainer."""
+ROWS_PER_MEASUREMENT = 16
+"""Held-out rows in one message to the trainer: Ctrl-C waits for no more."""
 
 
 def make_sft_data(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None) -> SftData | None:
@@ -60,13 +60,15 @@ class SftStage:
         self._trainer = trainer
         self._life = life
         self._save = save
+        self._must_stop: Callable[[], bool] = lambda: False
 
     async def run(self, must_stop: Callable[[], bool]) -> None:
         """Train to the last step, or to the end of the step in which it must stop."""
         self._life.act("controller", Doing("training", "SFT"))
-        self._life.on_stop(lambda: None)  # the loop below asks `must_stop`
-        if self.step == 0 and self._data.held_out:
-            self._emit(held_out_loss=await self._measure())
+        self._life.on_stop(lambda: None)  # the loops below ask `must_stop`
+        self._must_stop = must_stop
+        if self.step == 0 and (held_out_loss := await self._measure()) is not None:
+            self._emit(held_out_loss=held_out_loss)
         for batch in self._data.batches(self.step):
             if must_stop():
                 return
@@ -97,19 +99,21 @@ class SftStage:
             )
         self.step += 1
         is_due = self.step % config.eval_every_steps == 0 or self.step == num_steps
-        held_out_loss = await self._measure() if self._data.held_out and is_due else None
+        held_out_loss = await self._measure() if is_due else None
         num_tokens = sum(row.num_trained for row in batch)
         self._emit(loss=loss, held_out_loss=held_out_loss, lr=lr, num_tokens=num_tokens)
 
-    async def _measure(self) -> float:
-        """The mean loss over the trained tokens of the held-out rows."""
+    async def _measure(self) -> float | None:
+        """The mean loss over the trained tokens of the held-out rows; None without rows, or if it must stop."""
         total = num_tokens = 0.0
         for start in range(0, len(self._data.held_out), ROWS_PER_MEASUREMENT):
+            if self._must_stop():
+                return None
             rows = self._data.held_out[start : start + ROWS_PER_MEASUREMENT]
             num_trained = sum(row.num_trained for row in rows)
             total += num_trained * await self._trainer.supervise(rows, lr=None)
             num_tokens += num_trained
-        return total / num_tokens
+        return total / num_tokens if num_tokens else None
 
     def _emit(
         self, *, held_out_loss: float | None, loss: float | None = None, lr: float = 0.0, num_tokens: int = 0

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from freerun.errors import ConfigError
-from freerun.events.events import AnyEvent
+from freerun.events.events import AnyEvent, Notice
 from freerun.events.metrics import RunState
 from freerun.processes.worker_process import open_log
 from freerun.terminal.lines import describe_event, summarize
@@ -55,7 +55,8 @@ class RunView:
             self.state(event)
             self._offset = event.seconds - time.monotonic()
         if line := describe_event(self.state, event):
-            self._say(f"{self._now()}  {printable_block(line)}", is_shown=self._live is None)
+            is_shown = self._live is None or isinstance(event, Notice)  # above the picture
+            self._say(f"{self._now()}  {printable_block(line)}", is_shown=is_shown)
 
     def close(self) -> None:
         """Stop drawing; summarize the run if it has ended."""

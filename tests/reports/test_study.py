@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 from png_files import png_size
+from recorded_events import a_start, an_end, make_step, write
 from tiny_runs import ROOT, make_run
 
 from freerun.cli.main import main
+from freerun.config.load import dump_toml
 from freerun.errors import ConfigError, FreerunError
 from freerun.events.reader import RunReader, RunSummary
 from freerun.events.schema import StepRow
@@ -254,6 +256,34 @@ def test_a_directory_with_a_run_of_other_settings_is_refused(stopped_study: Path
         FreerunError, match=r"made with train.lr = 0.01, not 0.5; give this study another directory"
     ):
         state_of(study.runs[0])
+
+
+def test_a_run_with_other_settings_is_made_again_only_if_nothing_of_it_would_be_lost(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    before, after = (plan(recipe, "--train.num_steps", steps).runs[0] for steps in ("3", "4"))
+    before.directory.mkdir(parents=True)
+    (before.directory / "config.toml").write_text(dump_toml(before.recipe))
+    assert (state_of(before), state_of(after)) == ("to resume", "to run"), (
+        "it was killed before its store was made"
+    )
+    write(before.directory, a_start(), an_end("interrupted"))
+    assert (state_of(before), state_of(after)) == ("to resume", "to run"), "it ended before its first step"
+    (before.directory / "checkpoints").mkdir()
+    with pytest.raises(FreerunError, match=r"made with train.num_steps = 3, not 4"):
+        state_of(after)
+    (before.directory / "checkpoints").rmdir()
+    write(before.directory, make_step(1))
+    with pytest.raises(FreerunError, match=r"made with train.num_steps = 3, not 4"):
+        state_of(after)
+
+
+def test_a_report_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "study"
+    command = ["study", str(make_run(tmp_path)), "--over", STALENESS, "--out", str(out), "--report"]
+    capsys.readouterr()
+    assert main(command) == 0
+    assert capsys.readouterr().out == f"none of the 6 runs of {out} has finished: nothing to report yet\n"
+    assert not out.exists()
 
 
 def test_an_out_below_a_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_a_factory_named_in_the_recipe_gets_every_event_and_is_closed(recipe: An
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("wandb", 'there is no listener "wandb"; name one of store, terminal, or write "module:function"'),
+        ("wandb", 'there is no listener "wandb"; write "module:function"'),
         ("my_tracker:none", 'has no function "none"; it has tracker'),
         ("my_tracker:takes_one", r"define it as def listener\(recipe, run_directory\)"),
     ],
@@ -127,7 +127,8 @@ def test_a_listener_that_raises_falls_behind_or_never_ends_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listeners_module, "MAX_BEHIND", 10)
-    monkeypatch.setattr(listeners_module, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(listeners_module, "FINISH_SECONDS", 0.2)
+    monkeypatch.setattr(listeners_module, "HINT_SECONDS", 0.1)
     gate, shown = threading.Event(), list[AnyEvent]()
 
     def stuck(event: AnyEvent) -> None:
@@ -155,11 +156,12 @@ def test_a_listener_that_raises_falls_behind_or_never_ends_is_reported_once(
     gate.set()
     assert {event.text for event in shown if isinstance(event, Notice)} == {
         "listener stuck is 10 events behind; it gets no more events",
+        "waiting up to 0.2 s for listener late, which has 0 events left",
         "listener late is still busy after 0.2 s; it gets no more events",
         "listener bad end raised OSError: offline when it was closed; it gets no more events",
         "listener leaves raised SystemExit: 3; it gets no more events",
     }
-    assert sum(isinstance(event, Notice) for event in shown) == 4
+    assert sum(isinstance(event, Notice) for event in shown) == 5
     assert sum(not isinstance(event, Notice) for event in shown) == 21
 
 

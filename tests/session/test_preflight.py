@@ -20,6 +20,7 @@ TOO_LONG = {"sampling.max_completion_tokens": 10_000, "engine.cache_tokens": 100
     ("overrides", "message"),
     [
         (BAD_LISTENER, "there is no listener"),
+        ({"run.listeners": ["store"]}, 'every run has the listener "store"; leave it out'),
         (TOO_LONG, "positions of the model"),
         ({"reward.grader": "nubmer"}, "nubmer"),
         ({"objective.clip": f"{OWN}:soft_clip"}, 'objective.clip: .* has no function "soft_clip"; it has '),
