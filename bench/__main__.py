@@ -23,6 +23,7 @@ CLAIMS = (
     "peak",
     "loads",
     "interrupts",
+    "turns",
     "controller",
     "trl",
     "euclid",

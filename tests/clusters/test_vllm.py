@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tiny_models import make_request
@@ -244,6 +245,45 @@ def test_a_load_interrupts_completions_without_losing_any(
         elif len(completion.spans) > 1:
             # Under keep the prefix was computed by older weights: neither version's full forward.
             assert np.abs(completion.logprobs - whole).max() > 1e-2
+
+
+@pytest.mark.parametrize("kv_on_load", ["recompute", "keep"])
+def test_after_a_load_a_session_finds_its_own_turns_if_caches_are_kept_and_a_new_session_finds_none(
+    tmp_path: Path, model: Path, address: str, kv_on_load: str
+) -> None:
+    client = VllmClient(address, token=os.environ[TOKEN_VARIABLE])
+    first = msgspec.structs.replace(request_of(30, prompt_length=70, max_completion_tokens=40), session=1)
+    is_kept = kv_on_load == "keep"
+
+    async def play() -> None:
+        async with rig_of(model, tmp_path, address, kv_on_load=kv_on_load) as rig:
+
+            async def turn(request: Request) -> tuple[Completion, int]:
+                """What was sampled, and how many tokens of the prompt were in the cache."""
+                before = client.counters().num_cached_tokens
+                [completion] = await rig.pool.generate(request)
+                return completion, client.counters().num_cached_tokens - before
+
+            def is_exact(request: Request, completion: Completion) -> bool:
+                expected = full_forward_logprobs(model, 51, request, completion)
+                return bool(np.abs(completion.logprobs - expected).max() < 1e-3)
+
+            await rig.publish(50)
+            completion, _ = await turn(first)
+            await rig.publish(51)
+            context = np.concatenate([first.prompt_token_ids, completion.token_ids])
+            second = msgspec.structs.replace(first, request_id=31, call=1, prompt_token_ids=context)
+            completion, num_cached = await turn(second)
+            # Whole blocks of 32 of the 110 tokens, the last of which was never computed.
+            assert num_cached == (96 if is_kept else 0)
+            assert is_exact(second, completion) != is_kept
+            other = msgspec.structs.replace(first, request_id=32, session=2)
+            completion, num_cached = await turn(other)
+            # Without kept caches it may start from what the first session has computed under this version.
+            assert num_cached == (0 if is_kept else 64)
+            assert is_exact(other, completion)
+
+    asyncio.run(within(play()))
 
 
 def test_a_joined_server_gets_the_weights_of_the_directory_that_is_evaluated(
