@@ -63,6 +63,20 @@ def import_named(name: str, *, setting: str) -> tuple[Any, Callable[..., Any]]:
     return module, function
 
 
+def check_signature(
+    function: Callable[..., Any], *args: object, name: str, setting: str, shape: str, **kwargs: object
+) -> None:
+    """Refuse a user's function that cannot be called with these arguments; `shape` is how to define it."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f'config: {setting}: "{name}" cannot be called with its arguments ({error}); define it as def {shape}'
+        ) from error
+    except ValueError:
+        pass  # a function of an extension module may have no signature
+
+
 def _remedy(module_name: str, error: BaseException) -> str:
     """What to do about a module that cannot be imported: find it, or fix it."""
     top = module_name.split(".")[0]

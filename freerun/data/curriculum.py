@@ -26,7 +26,6 @@ class Curriculum:
         return dict(self._resting)
 
     def note(self, key: str, pass_rate: float) -> None:
-        """A group of this prompt was graded."""
         if not self._min_pass_rate <= pass_rate <= self._max_pass_rate:
             self._resting[key] = NUM_VISITS_RESTED
 

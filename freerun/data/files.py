@@ -28,7 +28,6 @@ _NOT_JSON = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def read(path: Path, config: DataConfig) -> tuple[TaskPrompt, ...]:
-    """All prompts of the file, in order."""
     prompts = to_prompts(rows_of(path), config)
     if not prompts:
         raise DataError(f"{path}: the file has no rows; each must be one JSON object, or one row of a table")
@@ -36,7 +35,6 @@ def read(path: Path, config: DataConfig) -> tuple[TaskPrompt, ...]:
 
 
 def rows_of(path: Path) -> Rows:
-    """The file's rows by their keys."""
     reader = _READERS.get(path.suffix)
     if reader is None:
         raise DataError(f"{path}: unknown kind of file; name one that ends in {', '.join(_READERS)}")

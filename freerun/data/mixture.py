@@ -59,14 +59,12 @@ class Mixture:
         return fingerprint_of(f"{name}:{weight}:{source.fingerprint}".encode() for name, weight, source in parts)
 
     def at(self, ordinal: int) -> Prompt:
-        """The prompt with this ordinal, at any time and in any order."""
         rounds, place = divmod(ordinal, len(self._pattern))
         part = self._pattern[place]
         own = rounds * self._weights[part] + self._num_before[place]
         return self._named(part, self._sources[part].at(own), ordinal)
 
     def take(self) -> Prompt:
-        """The prompt at the cursor, which moves on."""
         prompt = self.at(self.cursor)
         self.cursor += 1
         return prompt

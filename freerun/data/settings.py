@@ -11,7 +11,6 @@ from freerun.errors import ConfigError, DataError
 
 
 def settings_of(config: DataConfig) -> dict[str, Any]:
-    """The arguments by name."""
     return read_arguments(config.settings, key="data.settings")
 
 

@@ -85,8 +85,6 @@ def set_shots_aside(prompts: TaskPrompts, num_shots: int) -> TaskPrompts:
 
     A prompt with the text of one of them is neither trained on nor evaluated: the example would show its answer.
     """
-    if num_shots >= len(prompts.training):
-        raise _too_many_shots(num_shots, prompts)
     shots = in_hash_order(prompts.training)[:num_shots]
     asked = {prompt.text for prompt in shots}
     training = tuple(prompt for prompt in prompts.training if prompt.text not in asked)
@@ -97,15 +95,11 @@ def set_shots_aside(prompts: TaskPrompts, num_shots: int) -> TaskPrompts:
             "examples, which leaves none for evaluation; lower it or hold out others"
         )
     if not training:
-        raise _too_many_shots(num_shots, prompts)
+        raise DataError(
+            f"data.num_shots = {num_shots} of {len(prompts.training)} training prompts leaves none to train on; "
+            "lower it or add prompts"
+        )
     return TaskPrompts(training=training, held_out=held_out, shots=shots)
-
-
-def _too_many_shots(num_shots: int, prompts: TaskPrompts) -> DataError:
-    return DataError(
-        f"data.num_shots = {num_shots} of {len(prompts.training)} training prompts leaves none to train on; "
-        "lower it or add prompts"
-    )
 
 
 def in_hash_order(prompts: Iterable[TaskPrompt]) -> tuple[TaskPrompt, ...]:

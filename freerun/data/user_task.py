@@ -5,6 +5,7 @@ position, so the function must always yield the same rows in the same order.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,13 +20,14 @@ MAX_PROMPTS = 1_000_000
 
 
 def prompts(function: Callable[..., Any], config: DataConfig) -> tuple[TaskPrompt, ...]:
-    """What the function yields for `data.settings`, in order."""
     items = _yielded(function, config)
     if not items:
         raise DataError(f'data.task = "{config.task}" yields nothing; each prompt is a dictionary of fields')
     is_worded = all(isinstance(item, TaskPrompt) for item in items)
     found = _checked(items, config) if is_worded else to_prompts(_rows(items), config)
-    _require_unique_keys(found, config.task)
+    [(key, num_prompts)] = Counter(prompt.key for prompt in found).most_common(1)
+    if num_prompts > 1:
+        raise DataError(f'data.task = "{config.task}" yields two prompts with the key "{key}"; make keys unique')
     return found
 
 
@@ -66,13 +68,3 @@ def _rows(items: Sequence[Any]) -> Iterator[tuple[str, Row | RowError]]:
             yield str(item.get("key", index)), item
         else:
             yield str(index), RowError(f"{kind_of(item)}, not a dictionary such as dict(question=..., answer=...)")
-
-
-def _require_unique_keys(prompts: tuple[TaskPrompt, ...], task: str) -> None:
-    seen: set[str] = set()
-    for prompt in prompts:
-        if prompt.key in seen:
-            raise DataError(
-                f'data.task = "{task}" yields two prompts with the key "{prompt.key}"; make keys unique'
-            )
-        seen.add(prompt.key)

@@ -18,8 +18,6 @@ from freerun.model.lora import add_adapter, frozen_checksum, trained_parameters
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The decoder and its frozen part."""
-
     decoder: Decoder
     base: Path
     lora: LoraConfig

@@ -38,8 +38,6 @@ LFS_POINTER = b"version https://git-lfs"
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """The header of one tensor in a weight file."""
-
     file: Path
     dtype: str
     shape: tuple[int, ...]

@@ -16,8 +16,6 @@ WorkerRole = Literal["rollout", "trainer", "grader"]
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """A worker to be started."""
-
     name: str
     """For messages and its log; unique among the workers of a run."""
     role: WorkerRole

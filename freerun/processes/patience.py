@@ -39,7 +39,6 @@ _CLOCKS: dict[asyncio.AbstractEventLoop, AwakeClock] = {}
 
 
 def awake_clock() -> AwakeClock:
-    """The clock of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _CLOCKS:
         for closed in [other for other in _CLOCKS if other.is_closed()]:

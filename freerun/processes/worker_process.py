@@ -197,7 +197,6 @@ class WorkerProcess:
         return await self._frames.read()
 
     def kill(self) -> None:
-        """Kill the process and all that it started; a no-op when it has ended."""
         is_running = self._pidfd is not None and self.is_alive
         self._is_ended_by_us |= is_running
         descendants = _descendants(self.pid) if is_running else []
@@ -226,7 +225,6 @@ class WorkerProcess:
         return self._process.poll()
 
     def describe_end(self) -> str:
-        """How the process ended, and the end of its log: the traceback, if it left one."""
         status = self._process.poll()
         if status is None:
             how = "was killed" if self._is_ended_by_us else "is still alive"

@@ -54,7 +54,6 @@ def grade_number(prompt: str, completion: str, answer: str) -> bool:
 
 
 def require_number(answer: str) -> Ratio:
-    """The number of a reference answer."""
     number = last_number(answer)
     if number is None or not number.denominator:
         raise ValueError(f"the answer {answer!r} holds no number")
@@ -131,8 +130,6 @@ def _format_grader(config: RewardConfig) -> GraderFunction:
 
 @dataclass(frozen=True)
 class BuiltInGrader:
-    """A grader that everyone can name."""
-
     make: Callable[[RewardConfig], GraderFunction]
     check: Callable[[RewardConfig], object] = lambda config: None
     """Raises `ConfigError` for what can be refused before a process starts."""

@@ -59,8 +59,6 @@ class ConfigRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Graded(msgspec.Struct, frozen=True, tag="graded"):
-    """The result of a job."""
-
     number: int
     grade: Reward | GradeFailed
 

@@ -68,7 +68,6 @@ class GraderPool:
         self._supervisor = Supervisor(on_loss=lambda error: self._refuse(str(error) or repr(error)))
 
     def activities(self) -> dict[str, Doing]:
-        """What each grader process does."""
         return {process.name: process.doing for process in self._processes}
 
     async def start(self) -> None:
@@ -143,7 +142,6 @@ class GraderPool:
                     grading.set_result(grade)
 
     async def _take(self, process: GraderProcess) -> list[Job]:
-        """What the process is to do next."""
         taken = [await self._queue.get()]
         share = math.ceil((1 + self._queue.qsize()) / len(self._processes))
         while len(taken) < min(share, process.num_at_once):

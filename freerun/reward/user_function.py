@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any
 
 from freerun.config.reward import RewardConfig
-from freerun.config.user_code import import_named
+from freerun.config.user_code import check_signature, import_named
 from freerun.errors import ConfigError
 from freerun.reward.messages import job_of
 from freerun.reward.verdict import GraderFunction, judge
@@ -56,15 +56,8 @@ def _event_loop() -> asyncio.Runner:
 
 def check_call(name: str, function: Callable[..., Any]) -> None:
     """Refuse a function that cannot be called with what a grader gets."""
-    try:
-        inspect.signature(function).bind(prompt="", completion="", answer="")
-    except TypeError as error:
-        raise ConfigError(
-            f'config: {GRADER_SETTING}: "{name}" cannot be called with its arguments ({error}); '
-            "define it as def grade(prompt, completion, answer)"
-        ) from error
-    except ValueError:
-        pass  # functions of extension modules may have no signature
+    shape, arguments = "grade(prompt, completion, answer)", {"prompt": "", "completion": "", "answer": ""}
+    check_signature(function, name=name, setting=GRADER_SETTING, shape=shape, **arguments)
 
 
 def check_function(name: str, function: RewardFunction) -> None:

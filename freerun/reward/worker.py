@@ -45,7 +45,6 @@ def _next_message(parent: Parent[ToWorker]) -> ToWorker:
 
 
 def main() -> None:
-    """The whole life of a grader process."""
     leave_guard()
     run_worker(ToWorker, serve)
 

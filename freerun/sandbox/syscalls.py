@@ -34,7 +34,6 @@ def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] |
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of the parent for new ones."""
     checked(_libc.unshare(flags), f"unshare({flags:#x})")
 
 

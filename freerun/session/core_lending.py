@@ -34,7 +34,6 @@ class CoreLending:
         self._offered = trainer_cores
 
     def note(self, worker: str, *, is_busy: bool) -> None:
-        """A rollout worker has become busy or idle."""
         (self._busy.add if is_busy else self._busy.discard)(worker)
         cores = self._free_cores()
         if cores != self._offered:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.config.recipe import Recipe
-from freerun.config.user_code import import_named, is_user_code
+from freerun.config.user_code import check_signature, import_named, is_user_code
 from freerun.errors import ConfigError
 from freerun.events.events import AnyEvent, Listener, Notice
 from freerun.events.store import Store
@@ -171,13 +171,7 @@ def _factory(name: str) -> ListenerFactory:
     if not is_user_code(name):
         raise ConfigError(f'config: {SETTING}: there is no listener "{name}"; write "module:function"')
     _, factory = import_named(name, setting=SETTING)
-    try:
-        inspect.signature(factory).bind(None, None)
-    except TypeError as error:
-        raise ConfigError(
-            f'config: {SETTING}: "{name}" cannot be called with its arguments ({error}); '
-            "define it as def listener(recipe, run_directory)"
-        ) from error
+    check_signature(factory, None, None, name=name, setting=SETTING, shape="listener(recipe, run_directory)")
     return factory
 
 

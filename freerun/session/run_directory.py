@@ -36,8 +36,6 @@ HOW_TO_RESUME = "--resume (in Python resume=True) continues it"
 
 
 class RunDirectory:
-    """Where the parts of a run are."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG_FILE

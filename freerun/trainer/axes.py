@@ -16,7 +16,6 @@ A user's function is named "module:function" (`config/user_code.py`). It is impo
 broadcast silently, and a NaN would only show up as skipped updates.
 """
 
-import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor
 
 from freerun.config.objective import AXES, ObjectiveConfig
-from freerun.config.user_code import import_named
+from freerun.config.user_code import check_signature, import_named
 from freerun.errors import ConfigError
 from freerun.trainer.advantage import Floats64, Ints64
 from freerun.types import Group
@@ -83,16 +82,8 @@ def _load(axis: str, name: str, is_users: bool) -> Callable[..., Any]:
     _, function = import_named(name, setting=f"objective.{axis}")
     if not is_users:
         return function
-    parameters = PARAMETERS[axis]
-    try:
-        inspect.signature(function).bind(*parameters)
-    except TypeError as error:
-        raise ConfigError(
-            f'config: objective.{axis}: "{name}" cannot be called with its arguments ({error}); '
-            f"define it as def {name.partition(':')[2]}({', '.join(parameters)})"
-        ) from error
-    except ValueError:
-        pass  # a function of an extension module may have no signature
+    shape = f"{name.partition(':')[2]}({', '.join(PARAMETERS[axis])})"
+    check_signature(function, *PARAMETERS[axis], name=name, setting=f"objective.{axis}", shape=shape)
     check, own = _CHECKS[axis], f'config: objective.{axis}: "{name}"'
     built_in = _load(axis, ObjectiveConfig().function(axis), False)
 

@@ -16,8 +16,6 @@ GRADER_MEMORY_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Demand:
-    """What one worker asks for."""
-
     num_cpus: int = 0
     num_gpus: int = 0
     memory_bytes: int = 0

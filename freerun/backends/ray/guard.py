@@ -19,7 +19,6 @@ GUARD_SECONDS = 1.0
 
 
 def start_guard() -> None:
-    """Start the guard of this process."""
     subprocess.Popen(
         [*python_command("freerun.backends.ray.guard"), str(os.getpid())],
         stdin=subprocess.DEVNULL,

@@ -170,7 +170,6 @@ class Host:
         self._reading = asyncio.create_task(self._read(self._process))
 
     async def deliver(self, frames: Sequence[bytes]) -> None:
-        """Pass frames to the worker, in order."""
         assert self._process is not None
         for frame in frames:
             self._process.write(frame)
