@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from dataclasses import dataclass
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from freerun.gateway.address import is_name_of_loopback
 from freerun.gateway.refusals import RefusedError
@@ -99,5 +99,5 @@ async def drop_body(request: Request, limits: GatewayLimits) -> None:
         async with asyncio.timeout(limits.body_seconds):
             async for _ in request.stream():
                 pass
-    except TimeoutError:
+    except (TimeoutError, ClientDisconnect):
         return

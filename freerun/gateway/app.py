@@ -169,7 +169,7 @@ class GatewayApp:
     async def _no_route(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         await drop_body(request, self._limits)
-        is_anthropic = "anthropic-version" in request.headers or request.url.path.startswith("/v1/messages")
+        is_anthropic = "anthropic-version" in request.headers or request.scope["path"].startswith("/v1/messages")
         form = anthropic_error if is_anthropic else openai_error
         paths = ", ".join(route.path for route in self.asgi.routes if isinstance(route, Route))
         refusal = RefusedError(

@@ -11,6 +11,7 @@ once waits in its queue until the loop turns.
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterator
 
 import uvicorn
@@ -19,6 +20,7 @@ from freerun.errors import ConfigError
 from freerun.gateway.address import Address, listen, parse_address
 from freerun.gateway.admission import DEFAULT_LIMITS, Admission, GatewayLimits
 from freerun.gateway.app import GatewayApp
+from freerun.gateway.connections import PunctualProtocol
 from freerun.gateway.feedback import GiveFeedback
 from freerun.gateway.sampling_notice import SamplingNotice
 from freerun.gateway.sessions import SessionDirectory
@@ -58,6 +60,8 @@ class Gateway:
                 f"gateway: {address} can be reached from other machines and needs a key; set gateway.key, "
                 "or listen on 127.0.0.1"
             )
+        if not re.fullmatch(r"[!-~]*", key):
+            raise ConfigError("gateway: the key must be of printable ASCII characters without spaces")
         self._app = GatewayApp(
             sessions,
             admission=Admission(sessions, is_loopback=is_loopback, key=key),
@@ -112,7 +116,7 @@ def _config(app: GatewayApp) -> uvicorn.Config:
     """Nothing is logged of a request: a path may hold a key by mistake."""
     return uvicorn.Config(
         app.asgi,
-        http="h11",
+        http=PunctualProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
