@@ -31,7 +31,7 @@ CLAIMS = (
     "lending",
     "scaling",
 )
-"""Modules of this package, each with a `measure(turns)`."""
+"""Modules of this package, each with a `measure(repetitions)`."""
 
 
 def main() -> None:
@@ -39,12 +39,12 @@ def main() -> None:
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("claims", nargs="*", choices=[*CLAIMS, []], metavar="CLAIM", help=", ".join(CLAIMS))
-    parser.add_argument("--turns", type=int, default=5, help="measurements of each side (default 5)")
+    parser.add_argument("--repetitions", type=int, default=5, help="measurements of each side (default 5)")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     args = parser.parse_args()
     for name in () if args.table else args.claims or CLAIMS:
         show(f"== {name}")
-        importlib.import_module(f"bench.{name}").measure(args.turns)
+        importlib.import_module(f"bench.{name}").measure(args.repetitions)
     write_table()
     write_chart()
 

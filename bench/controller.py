@@ -32,11 +32,13 @@ QUIET = ["--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
 BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engine.num_slots", "128"]
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     with tempfile.TemporaryDirectory(prefix="freerun-controller-") as scratch:
-        rates = [_rate(Path(scratch), turn) for turn in range(turns)]
+        rates = [_rate(Path(scratch), repetition) for repetition in range(repetitions)]
         costs = {
-            recipe: [_cost(recipe, Path(scratch), f"{recipe.stem}-{turn}") for turn in range(turns)]
+            recipe: [
+                _cost(recipe, Path(scratch), f"{recipe.stem}-{repetition}") for repetition in range(repetitions)
+            ]
             for recipe in REAL_RUNS
         }
     settings = {"group_size": 8, "completion_tokens": COMPLETION_TOKENS, "graders": NUM_GRADERS}
@@ -60,23 +62,23 @@ def measure(turns: int) -> None:
                 at_least=5,
                 aim=0,
                 unit=" %",
-                ours=[cost.percent for cost in of_turns],
+                ours=[cost.percent for cost in repeated],
                 theirs=[],
                 lower_is_better=True,
                 settings={"recipe": str(recipe.relative_to(ROOT)), "steps": REAL_RUNS[recipe]},
                 note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core. "
-                f"{statistics.median(cost.num_per_second for cost in of_turns):.3g} trajectories per second, "
-                f"{statistics.median(cost.milliseconds for cost in of_turns):.2g} ms each. The cost of a "
+                f"{statistics.median(cost.num_per_second for cost in repeated):.3g} trajectories per second, "
+                f"{statistics.median(cost.milliseconds for cost in repeated):.2g} ms each. The cost of a "
                 "trajectory hardly depends on the model.",
             )
-            for recipe, of_turns in costs.items()
+            for recipe, repeated in costs.items()
         ),
     )
 
 
-def _rate(scratch: Path, turn: int) -> float:
+def _rate(scratch: Path, repetition: int) -> float:
     """Trajectories per second between the first steps and the last."""
-    name = f"simulated-{turn}"
+    name = f"simulated-{repetition}"
     overrides = ["--run.directory", str(scratch), "--run.name", name, "--train.num_steps", str(SIMULATED_STEPS)]
     overrides += [*QUIET, *BATCH, "--reward.num_workers", str(NUM_GRADERS)]
     command = [sys.executable, "-m", "bench.simulated_run", str(EUCLID), *euclid_start(), *overrides]
@@ -85,7 +87,7 @@ def _rate(scratch: Path, turn: int) -> float:
         steps = reader.steps()
     num_trajectories = sum(sum(step.staleness_counts.values()) for step in steps[FIRST_STEPS:])
     rate = num_trajectories / (steps[-1].seconds - steps[FIRST_STEPS - 1].seconds)
-    show(f"  turn {turn + 1}: {rate:,.0f} rollouts/s")
+    show(f"  repetition {repetition + 1}: {rate:,.0f} rollouts/s")
     return rate
 
 

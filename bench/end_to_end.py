@@ -85,14 +85,14 @@ class EndToEnd:
             tried[name] = self.run((*overrides, *always, *num_steps), seed=1000, figures=Figures())
         return max(tried, key=lambda name: tried[name]), tried
 
-    def in_turns(self, sides: Mapping[str, Overrides], *, turns: int) -> dict[str, Figures]:
-        """Every side once per turn, with the turn's seed, in alternating order."""
+    def alternately(self, sides: Mapping[str, Overrides], *, repetitions: int) -> dict[str, Figures]:
+        """Every side once per repetition, with the repetition's seed, in alternating order."""
         figures = {side: Figures() for side in sides}
-        for turn in range(turns):
-            order = list(sides) if turn % 2 == 0 else list(sides)[::-1]
+        for repetition in range(repetitions):
+            order = list(sides) if repetition % 2 == 0 else list(sides)[::-1]
             for side in order:
-                show(f"turn {turn + 1}, {side}:")
-                self.run(sides[side], seed=turn, figures=figures[side])
+                show(f"repetition {repetition + 1}, {side}:")
+                self.run(sides[side], seed=repetition, figures=figures[side])
         return figures
 
 

@@ -20,19 +20,19 @@ NUM_HELD_OUT = 400
 OVERLAP = ("--buffer.max_staleness", "1", "--buffer.whole_batches", "true")
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     with tempfile.TemporaryDirectory(prefix="freerun-euclid-") as scratch:
         runs = EndToEnd(EUCLID, Path(scratch), num_steps=NUM_STEPS, overrides=euclid_start())
         ours, ours_tried = runs.fastest(ASYNCHRONOUS)
         synchronous, synchronous_tried = runs.fastest(SYNCHRONOUS, "--buffer.max_staleness", "0")
         overlapping, overlapping_tried = runs.fastest(ASYNCHRONOUS, *OVERLAP)
-        figures = runs.in_turns(
+        figures = runs.alternately(
             {
                 "asynchronous": ASYNCHRONOUS[ours],
                 "synchronous": (*SYNCHRONOUS[synchronous], "--buffer.max_staleness", "0"),
                 "one step of overlap": (*ASYNCHRONOUS[overlapping], *OVERLAP),
             },
-            turns=turns,
+            repetitions=repetitions,
         )
         accuracies = {side: _accuracies(figures[side]) for side in figures}
     show(f"held-out accuracy: {accuracies}")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from bench.harness import Result, Side, in_turns, show
+from bench.harness import Result, Side, alternately, show
 from bench.models import smollm2
 
 PROMPT_TOKENS, GROUP_SIZE = 60, 8
@@ -70,7 +70,7 @@ def compare(
     groups: Groups,
     ours: dict[str, Setting],
     theirs: dict[str, Setting],
-    turns: int,
+    repetitions: int,
     *,
     limit: str,
 ) -> Result:
@@ -80,23 +80,24 @@ def compare(
     our_names, their_names = close_to_fastest(ours_tried), close_to_fastest(theirs_tried)
     contenders = [*(ours[name] for name in our_names), *(theirs[name] for name in their_names)]
     seeds = iter(range(1, 1_000))
-    figures = in_turns(
-        *(lambda setting=setting: speed(setting, groups, next(seeds)) for setting in contenders), turns=turns
+    figures = alternately(
+        *(lambda setting=setting: speed(setting, groups, next(seeds)) for setting in contenders),
+        repetitions=repetitions,
     )
-    our_turns = dict(zip(our_names, figures[: len(our_names)], strict=True))
-    their_turns = dict(zip(their_names, figures[len(our_names) :], strict=True))
-    our_setting, their_setting = fastest(our_turns), fastest(their_turns)
+    our_repetitions = dict(zip(our_names, figures[: len(our_names)], strict=True))
+    their_repetitions = dict(zip(their_names, figures[len(our_names) :], strict=True))
+    our_setting, their_setting = fastest(our_repetitions), fastest(their_repetitions)
     lengths = [length for group in groups for length in group["lengths"]]
     settings = {
         "ours": our_setting,
         "theirs": their_setting,
         "tried": {"ours": ours_tried, "theirs": theirs_tried},
-        "turns": {"ours": our_turns, "theirs": their_turns},
+        "repetitions": {"ours": our_repetitions, "theirs": their_repetitions},
         "mean_length": statistics.mean(lengths),
         "max_length": max(lengths),
     }
     note = f"Ours: {our_setting}. Theirs: {their_setting}. {limit}"
-    figures_of_both = our_turns[our_setting], their_turns[their_setting]
+    figures_of_both = our_repetitions[our_setting], their_repetitions[their_setting]
     return Result(claim, peer, *bounds, "x", *figures_of_both, settings=settings, note=note)
 
 
@@ -113,9 +114,9 @@ def close_to_fastest(tried: dict[str, float]) -> list[str]:
     return [name for name, figure in tried.items() if figure >= CLOSE * max(tried.values())]
 
 
-def fastest(turns: dict[str, list[float]]) -> str:
+def fastest(repetitions: dict[str, list[float]]) -> str:
     """The setting with the highest median."""
-    return max(turns, key=lambda name: statistics.median(turns[name]))
+    return max(repetitions, key=lambda name: statistics.median(repetitions[name]))
 
 
 def shortened(groups: Groups, factor: int) -> Groups:

@@ -10,7 +10,7 @@ from bench.harness import Side, record
 from bench.models import smollm2
 
 MAX_LENGTH = 256
-MAX_SLOW_TURNS = 2
+MAX_SLOW_REPETITIONS = 2
 """Of continuous batching, which takes minutes."""
 LIMIT = (
     "At the end only the longest completions are left, and a step with few rows takes as long as reading the "
@@ -18,16 +18,16 @@ LIMIT = (
 )
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     groups = groups_of(long_tailed_lengths())
     claim = f"generation, tokens/s, {MAX_SEQUENCES} sequences of long-tailed lengths"
     name = TRANSFORMERS.replace("==", " ")
     with ExitStack() as sides:
         ours, (padded, continuous) = our_settings(sides), transformers_settings(sides)
-        slow_turns = min(turns, MAX_SLOW_TURNS)
+        slow_repetitions = min(repetitions, MAX_SLOW_REPETITIONS)
         record(
             "generation_transformers",
-            compare(claim, f"{name}, generate", (2.0, 0.0), groups, ours, padded, turns, limit=LIMIT),
+            compare(claim, f"{name}, generate", (2.0, 0.0), groups, ours, padded, repetitions, limit=LIMIT),
             compare(
                 claim,
                 f"{name}, continuous batching",
@@ -35,7 +35,7 @@ def measure(turns: int) -> None:
                 groups,
                 ours,
                 continuous,
-                slow_turns,
+                slow_repetitions,
                 limit=LIMIT,
             ),
         )

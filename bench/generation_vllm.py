@@ -15,14 +15,16 @@ LIMIT = (
 )
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     results = []
     with ExitStack() as sides:
         ours, theirs = our_settings(sides), vllm_settings(sides)
         for num_sequences in (32, 64):
             groups = groups_of([NEW_TOKENS] * num_sequences)
             claim = f"generation, tokens/s, {num_sequences} sequences of {PROMPT_TOKENS} + {NEW_TOKENS} tokens"
-            results.append(compare(claim, "vLLM CPU 0.32.0", (1.3, 1.5), groups, ours, theirs, turns, limit=LIMIT))
+            results.append(
+                compare(claim, "vLLM CPU 0.32.0", (1.3, 1.5), groups, ours, theirs, repetitions, limit=LIMIT)
+            )
     record("generation_vllm", *results)
 
 

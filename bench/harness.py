@@ -1,10 +1,10 @@
 """How a claim is measured: two sides do the same work alternately in one process run; the figure is the ratio.
 
-    claim.py ─► Side (a process in its own environment) ─┐
-             ─► Side                                     ├─► in_turns ─► Result ─► docs/results/speed/<claim>.json
-                                                         ┘
-A turn is one measurement of each side, back to back, and gives one ratio: a slow phase of the machine affects
-both. Reported are the median ratio and the range over the turns.
+    claim.py ─► Side (process, own environment) ─┐
+             ─► Side                             ├─► alternately ─► Result ─► docs/results/speed/<claim>.json
+                                                 ┘
+A repetition measures each side once, back to back, and gives one ratio: a slow phase of the machine affects both.
+Reported are the median ratio and the range over the repetitions.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Result:
     unit: str
     ours: list[float]
     theirs: list[float]
-    """One per turn. Empty if the claim is not a ratio; `ours` is then the figure itself."""
+    """One per repetition. Empty if the claim is not a ratio; `ours` is then the figure itself."""
     lower_is_better: bool = False
     """Memory, time lost: the figure must be at most `at_least`."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -104,14 +104,14 @@ class Result:
         return median <= self.at_least if self.lower_is_better else median >= self.at_least
 
 
-def in_turns(*sides: Callable[[], float], turns: int, warms_up: bool = True) -> tuple[list[float], ...]:
-    """Measure every side once per turn, after a warm-up turn; every other turn reverses the order."""
+def alternately(*sides: Callable[[], float], repetitions: int, warms_up: bool = True) -> tuple[list[float], ...]:
+    """Measure every side once per repetition, after a warm-up; every other repetition reverses the order."""
     figures: tuple[list[float], ...] = tuple([] for _ in sides)
-    for turn in range(-1 if warms_up else 0, turns):
-        order = range(len(sides)) if turn % 2 == 0 else range(len(sides))[::-1]
+    for repetition in range(-1 if warms_up else 0, repetitions):
+        order = range(len(sides)) if repetition % 2 == 0 else range(len(sides))[::-1]
         latest = dict(sorted((side, sides[side]()) for side in order))
-        show(f"  turn {turn + 1}: " + " against ".join(f"{figure:.4g}" for figure in latest.values()))
-        if turn >= 0:
+        show(f"  repetition {repetition + 1}: " + " against ".join(f"{figure:.4g}" for figure in latest.values()))
+        if repetition >= 0:
             for side, figure in latest.items():
                 figures[side].append(figure)
     return figures
@@ -129,7 +129,7 @@ def record(name: str, *results: Result) -> None:
         }
         for result in results
     ]
-    command = f"python -m bench {name} --turns {len(results[0].ours)}"
+    command = f"python -m bench {name} --repetitions {len(results[0].ours)}"
     document = {"command": command, "machine": machine(), "results": rows}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
     for result, row in zip(results, rows, strict=True):

@@ -18,16 +18,16 @@ SLOTS = {f"{count} slots": ("--engine.num_slots", str(count)) for count in (120,
 """From five batches, the most that may be in flight, down to one."""
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     with tempfile.TemporaryDirectory(prefix="freerun-interrupts-") as scratch:
         runs = EndToEnd(EUCLID, Path(scratch), num_steps=NUM_STEPS, overrides=euclid_start())
         waiting, tried = runs.fastest(SLOTS, "--engine.kv_on_load", WAITING)
-        figures = runs.in_turns(
+        figures = runs.alternately(
             {
                 INTERRUPTIBLE: ("--engine.kv_on_load", INTERRUPTIBLE),
                 WAITING: ("--engine.kv_on_load", WAITING, *SLOTS[waiting]),
             },
-            turns=turns,
+            repetitions=repetitions,
         )
     settings = {
         "recipe": str(EUCLID.relative_to(ROOT)),

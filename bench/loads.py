@@ -23,11 +23,11 @@ from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedMemoryChannel
 
 SECONDS_BETWEEN_LOADS = 5.0
-LOADS_PER_TURN = 3
+LOADS_PER_REPETITION = 3
 NUM_SEQUENCES = 32
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     torch.set_num_threads(1)
     directory = smollm2()
     trained = load_model(directory)
@@ -38,7 +38,7 @@ def measure(turns: int) -> None:
     publish_and_load(engine, shared, state, next(versions))
     for request in endless_requests():
         engine.submit(request)
-    lost = [lost_percent(engine, shared, state, versions) for _ in range(turns)]
+    lost = [lost_percent(engine, shared, state, versions) for _ in range(repetitions)]
     record(
         "loads",
         Result(
@@ -53,7 +53,7 @@ def measure(turns: int) -> None:
             settings={
                 "num_sequences": NUM_SEQUENCES,
                 "seconds_between_loads": SECONDS_BETWEEN_LOADS,
-                "loads_per_turn": LOADS_PER_TURN,
+                "loads_per_repetition": LOADS_PER_REPETITION,
             },
             note="Mostly packing 0.54 GB of weights, without which each step would take longer "
             "([decision 16](../decisions/0016-engine-speed.md)).",
@@ -95,13 +95,13 @@ def lost_percent(
 ) -> float:
     """Of the time of a few loads and of the generation between them."""
     generating_seconds = lost_seconds = 0.0
-    for _ in range(LOADS_PER_TURN):
+    for _ in range(LOADS_PER_REPETITION):
         begin = time.perf_counter()
         while (passed := time.perf_counter() - begin) < SECONDS_BETWEEN_LOADS:
             engine.step()
         generating_seconds += passed
         lost_seconds += publish_and_load(engine, shared, state, next(versions))
-    show(f"  {1000 * lost_seconds / LOADS_PER_TURN:.1f} ms for a load")
+    show(f"  {1000 * lost_seconds / LOADS_PER_REPETITION:.1f} ms for a load")
     return 100 * lost_seconds / (generating_seconds + lost_seconds)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness import Result, Side, in_turns, record
+from bench.harness import Result, Side, alternately, record
 from bench.models import smollm2, tiny
 from bench.trajectories import make_groups, num_tokens
 from freerun.trainer.batch import pack_sequences
@@ -27,12 +27,12 @@ NUM_BATCHES = 100
 """Of a short run."""
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     models = {"SmolLM2-135M": smollm2(), "tiny": tiny()}
-    record("micro_batches", *(_measure(name, directory, turns) for name, directory in models.items()))
+    record("micro_batches", *(_measure(name, directory, repetitions) for name, directory in models.items()))
 
 
-def _measure(name: str, directory: Path, turns: int) -> Result:
+def _measure(name: str, directory: Path, repetitions: int) -> Result:
     vocab_size = json.loads((directory / "config.json").read_text())["vocab_size"]
     run = [
         make_groups(num_groups=NUM_GROUPS[name], group_size=GROUP_SIZE, vocab_size=vocab_size, seed=seed)
@@ -52,11 +52,11 @@ def _measure(name: str, directory: Path, turns: int) -> Result:
             )
             return num_tokens(batch) / float(answer["seconds"])
 
-        packed, fixed, fitted = in_turns(
+        packed, fixed, fitted = alternately(
             lambda: tokens_per_second(0),
             lambda: tokens_per_second(count_of_run),
             lambda: tokens_per_second(count_of_batch),
-            turns=turns,
+            repetitions=repetitions,
         )
     against_fitted = statistics.median(ours / theirs for ours, theirs in zip(packed, fitted, strict=True))
     return Result(

@@ -14,7 +14,7 @@ import json
 import statistics
 from typing import Any
 
-from bench.harness import Result, Side, in_turns, record
+from bench.harness import Result, Side, alternately, record
 from bench.models import smollm2
 from bench.trajectories import make_groups
 
@@ -25,15 +25,15 @@ PROMPT_TOKENS, NEW_TOKENS, NUM_SEQUENCES, GROUP_SIZE = 60, 128, 64, 8
 Groups = list[dict[str, Any]]
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     shape = json.loads((smollm2() / "config.json").read_text())
     with Side("gemm.py") as gemm:
-        training = _training(shape, gemm, turns)
-        decoding = _decoding(shape, gemm, turns)
+        training = _training(shape, gemm, repetitions)
+        decoding = _decoding(shape, gemm, repetitions)
     record("peak", training, decoding)
 
 
-def _training(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
+def _training(shape: dict[str, Any], gemm: Side, repetitions: int) -> Result:
     groups = make_groups(num_groups=2, group_size=GROUP_SIZE, vocab_size=shape["vocab_size"])
     with Side("trainer.py", str(smollm2())) as trainer:
 
@@ -41,11 +41,11 @@ def _training(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
             answer = trainer.ask(num_threads=NUM_THREADS, groups=groups, micro_batch_tokens=MICRO_BATCH_TOKENS)
             return training_flop(shape, groups, answer["num_computed_tokens"]) / float(answer["seconds"])
 
-        ours, peaks = in_turns(flop_per_second, lambda: _peak(gemm), turns=turns)
+        ours, peaks = alternately(flop_per_second, lambda: _peak(gemm), repetitions=repetitions)
     return _share("training SmolLM2-135M", ours, peaks, at_least=60, aim=70)
 
 
-def _decoding(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
+def _decoding(shape: dict[str, Any], gemm: Side, repetitions: int) -> Result:
     prompts = make_groups(
         num_groups=NUM_SEQUENCES // GROUP_SIZE, group_size=GROUP_SIZE, vocab_size=shape["vocab_size"]
     )
@@ -62,7 +62,7 @@ def _decoding(shape: dict[str, Any], gemm: Side, turns: int) -> Result:
                 num_tokens: int = answer["tokens"] + PROMPT_TOKENS * len(groups)
                 return 2 * weights * num_tokens / float(answer["seconds"])
 
-            ours, peaks = in_turns(flop_per_second, lambda: _peak(gemm), turns=turns)
+            ours, peaks = alternately(flop_per_second, lambda: _peak(gemm), repetitions=repetitions)
         plural = "es" if num_processes > 1 else ""
         claim = f"decoding SmolLM2-135M, {NUM_SEQUENCES} sequences, {num_processes} process{plural}"
         figures[num_processes] = _share(claim, ours, peaks, at_least=50, aim=60)

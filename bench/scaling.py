@@ -50,8 +50,8 @@ class Point:
     tokens_per_second: float
 
 
-def measure(turns: int) -> None:
-    """`turns` is not used: the map has many points and no claim."""
+def measure(repetitions: int) -> None:
+    """`repetitions` is not used: the map has many points and no claim."""
     with tempfile.TemporaryDirectory(prefix="freerun-scaling-") as scratch:
         models = _models(Path(scratch))
         points = []

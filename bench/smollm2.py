@@ -15,18 +15,18 @@ from contextlib import ExitStack
 from typing import Any
 
 from bench.end_to_end import BOTH_CORES
-from bench.harness import ROOT, Result, Side, in_turns, record, show
+from bench.harness import ROOT, Result, Side, alternately, record, show
 from bench.models import smollm2
 from bench.trl import trained_tokens_per_second
 
 RECIPE = ROOT / "bench/recipes/instructions.toml"
 NUM_STEPS = 5
 TRIAL_STEPS = 2
-MAX_TURNS = 3
+MAX_REPETITIONS = 3
 """A run takes minutes."""
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     overrides = ("--model.path", str(smollm2()), "--sampling.max_completion_tokens", "256")
     figures: dict[str, list[dict[str, Any]]] = {"asynchronous": [], "synchronous": []}
     seeds = iter(range(1_000))
@@ -46,10 +46,10 @@ def measure(turns: int) -> None:
             tried[name] = trained_tokens_per_second(side.ask(num_steps=TRIAL_STEPS))
             show(f"  synchronous, {name}: {tried[name]:.4g} tokens/s")
         best = max(tried, key=lambda name: tried[name])
-        our_speeds, their_speeds = in_turns(
+        our_speeds, their_speeds = alternately(
             lambda: speed(ours, "asynchronous"),
             lambda: speed(synchronous[best], "synchronous"),
-            turns=min(turns, MAX_TURNS),
+            repetitions=min(repetitions, MAX_REPETITIONS),
             warms_up=False,
         )
     record(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.environments import areal
-from bench.harness import Result, Side, in_turns, record, show
+from bench.harness import Result, Side, alternately, record, show
 from bench.models import smollm2, tiny
 from bench.trajectories import PROMPT_TOKENS, make_groups, num_tokens
 
@@ -29,15 +29,15 @@ AREAL_NOTE = (
 )
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     results = []
     for name, directory in {"SmolLM2-135M": str(smollm2()), "tiny": str(tiny())}.items():
         groups = _batch(name, directory)
         with Side("trainer.py", directory) as ours:
             with Side("padded.py", directory) as padded:
-                results.append(_against_padded(name, groups, ours, padded, turns))
+                results.append(_against_padded(name, groups, ours, padded, repetitions))
             with Side("areal_engine.py", directory, python=areal()) as engine:
-                results.append(_against_areal(name, groups, ours, engine, turns))
+                results.append(_against_areal(name, groups, ours, engine, repetitions))
     record("training", *results)
 
 
@@ -46,10 +46,10 @@ def _batch(name: str, directory: str) -> Groups:
     return make_groups(num_groups=NUM_GROUPS[name], group_size=GROUP_SIZE, vocab_size=vocab_size)
 
 
-def _against_padded(name: str, groups: Groups, ours: Side, padded: Side, turns: int) -> Result:
+def _against_padded(name: str, groups: Groups, ours: Side, padded: Side, repetitions: int) -> Result:
     size, is_sorted = _best_setting(padded, groups)
     their_work = {"micro_batch_size": size, "is_sorted": is_sorted}
-    our_figures, their_figures = _tokens_per_second(groups, ours, padded, their_work, turns)
+    our_figures, their_figures = _tokens_per_second(groups, ours, padded, their_work, repetitions)
     order = "sorted by length" if is_sorted else "in order"
     return Result(
         claim=f"training, long-tailed lengths, {name}, groups of {GROUP_SIZE}",
@@ -92,8 +92,8 @@ def _best_setting(padded: Side, groups: Groups) -> tuple[int, bool]:
     return min(seconds, key=lambda setting: seconds[setting])
 
 
-def _against_areal(name: str, groups: Groups, ours: Side, engine: Side, turns: int) -> Result:
-    our_figures, their_figures = _tokens_per_second(groups, ours, engine, {}, turns)
+def _against_areal(name: str, groups: Groups, ours: Side, engine: Side, repetitions: int) -> Result:
+    our_figures, their_figures = _tokens_per_second(groups, ours, engine, {}, repetitions)
     return Result(
         claim=f"training, long-tailed lengths, {name}, groups of {GROUP_SIZE}",
         peer="AReaL 1.0.4 FSDPEngine, one sequence per micro-batch",
@@ -108,7 +108,7 @@ def _against_areal(name: str, groups: Groups, ours: Side, engine: Side, turns: i
 
 
 def _tokens_per_second(
-    groups: Groups, ours: Side, theirs: Side, their_work: dict[str, Any], turns: int
+    groups: Groups, ours: Side, theirs: Side, their_work: dict[str, Any], repetitions: int
 ) -> tuple[list[float], list[float]]:
     norms: dict[Side, float] = {}
 
@@ -118,8 +118,8 @@ def _tokens_per_second(
         return num_tokens(groups) / float(answer["seconds"])
 
     our_work = {"micro_batch_tokens": MICRO_BATCH_TOKENS}
-    our_figures, their_figures = in_turns(
-        lambda: ask(ours, our_work), lambda: ask(theirs, their_work), turns=turns
+    our_figures, their_figures = alternately(
+        lambda: ask(ours, our_work), lambda: ask(theirs, their_work), repetitions=repetitions
     )
     # The learning rate is too small to change any bit of a weight, so the number of steps does not matter.
     if abs(norms[ours] - norms[theirs]) > 1e-3 * norms[theirs]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.environments import trl
-from bench.harness import ROOT, Result, Side, in_turns, record, show
+from bench.harness import ROOT, Result, Side, alternately, record, show
 from bench.models import smollm2
 from freerun.config.load import load_recipe
 from freerun.data.tokenizer import Tokenizer
@@ -32,11 +32,11 @@ MICRO_BATCHES = (4, 8, 16)
 
 @dataclass(frozen=True)
 class Work:
-    """One comparison; steps are per turn."""
+    """One comparison; steps are per repetition."""
 
     max_tokens: int
     our_steps: int
-    max_turns: int
+    max_repetitions: int
     at_least: float
     aim: float
 
@@ -45,14 +45,14 @@ class Work:
         return f"RL step, {PROMPTS_PER_STEP} x {GROUP_SIZE} completions of at most {self.max_tokens} tokens"
 
 
-# TRL takes a minute or more for a step of these, and has one in a turn; ours are enough to show the steady state.
-SHORT = Work(max_tokens=64, our_steps=5, max_turns=3, at_least=2.5, aim=3.0)
-TAILED = Work(max_tokens=256, our_steps=5, max_turns=2, at_least=3.0, aim=5.0)
+# TRL takes a minute or more for a step of these, and has one per repetition; ours show the steady state.
+SHORT = Work(max_tokens=64, our_steps=5, max_repetitions=3, at_least=2.5, aim=3.0)
+TAILED = Work(max_tokens=256, our_steps=5, max_repetitions=2, at_least=3.0, aim=5.0)
 
 
 @dataclass
-class Turns:
-    """Figures of one side apart from its speed, one entry per turn."""
+class Repetitions:
+    """Figures of one side apart from its speed, one entry per repetition."""
 
     lengths: list[int] = field(default_factory=list)
     peaks: list[float] = field(default_factory=list)
@@ -66,19 +66,19 @@ class Turns:
         return trained_tokens_per_second(figures)
 
     def describe(self) -> dict[str, Any]:
-        """Lengths in tokens, and each turn."""
+        """Lengths in tokens, and each repetition."""
         return {
             "num_completions": len(self.lengths),
             "mean_length": statistics.mean(self.lengths),
             "median_length": statistics.median(self.lengths),
             "p90_length": statistics.quantiles(self.lengths, n=10)[-1],
             "max_length": max(self.lengths),
-            "turns": self.figures,
+            "repetitions": self.figures,
         }
 
 
-def measure(turns: int) -> None:
-    record("trl", *(result for work in (SHORT, TAILED) for result in compare(work, turns)))
+def measure(repetitions: int) -> None:
+    record("trl", *(result for work in (SHORT, TAILED) for result in compare(work, repetitions)))
 
 
 def fastest_side(work: Work) -> tuple[Side, dict[int, float]]:
@@ -97,17 +97,17 @@ def fastest_side(work: Work) -> tuple[Side, dict[int, float]]:
     return best, tried
 
 
-def compare(work: Work, turns: int) -> tuple[Result, Result]:
+def compare(work: Work, repetitions: int) -> tuple[Result, Result]:
     """Speed and memory."""
     show(work.name)
-    ours, theirs = Turns(), Turns()
+    ours, theirs = Repetitions(), Repetitions()
     seeds = iter(range(1_000))
     their, tried = fastest_side(work)
     with their, our_side(work) as our:
-        our_speeds, their_speeds = in_turns(
+        our_speeds, their_speeds = alternately(
             lambda: ours.add(our.ask(num_steps=work.our_steps, seed=next(seeds))),
             lambda: theirs.add(their.ask(num_steps=1)),
-            turns=min(turns, work.max_turns),
+            repetitions=min(repetitions, work.max_repetitions),
             warms_up=False,
         )
     settings = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.harness import Result, in_turns, record, show
+from bench.harness import Result, alternately, record, show
 from bench.loads import NoText
 from bench.models import smollm2
 from freerun.config.engine import EngineConfig
@@ -45,27 +45,29 @@ class Played:
         return self.num_turns / self.seconds
 
 
-def measure(turns: int) -> None:
+def measure(repetitions: int) -> None:
     torch.set_num_threads(1)
     model = load_model(smollm2())
     play(model, num_turns=2, parked_tokens=PARKED_TOKENS)  # to warm it up
-    record("turns", *(result for num_turns in BOUNDS for result in compare(model, num_turns, turns)))
+    record("turns", *(result for num_turns in BOUNDS for result in compare(model, num_turns, repetitions)))
 
 
-def compare(model: Decoder, num_turns: int, turns: int) -> tuple[Result, Result]:
+def compare(model: Decoder, num_turns: int, repetitions: int) -> tuple[Result, Result]:
     """The speed with and without parked caches, and what the copies cost."""
     show(f"{num_turns} turns a session")
     parked: list[Played] = []
     plain: list[Played] = []
 
     def side(played: list[Played], parked_tokens: int) -> Callable[[], float]:
-        def turn() -> float:
+        def repetition() -> float:
             played.append(play(model, num_turns=num_turns, parked_tokens=parked_tokens))
             return played[-1].turns_per_second
 
-        return turn
+        return repetition
 
-    ours, theirs = in_turns(side(parked, PARKED_TOKENS), side(plain, 0), turns=turns, warms_up=False)
+    ours, theirs = alternately(
+        side(parked, PARKED_TOKENS), side(plain, 0), repetitions=repetitions, warms_up=False
+    )
     settings: dict[str, Any] = {
         "num_sessions": NUM_SESSIONS,
         "prompt_tokens": PROMPT_TOKENS,
