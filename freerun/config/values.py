@@ -34,8 +34,10 @@ LearningRate = Annotated[float, Meta(ge=1e-20, le=10)]
 Factor = Annotated[float, Meta(ge=1e-9, le=1e9)]
 """A scale, a limit or a weight that float32 can hold and divide by."""
 Coefficient = Annotated[float, Meta(ge=0, le=1e9)]
-RewardValue = Annotated[float, Meta(ge=-1e9, le=1e9)]
-"""Of one completion: advantages are differences and squares of rewards, in float32."""
+MAX_REWARD = 1e9
+"""By magnitude. Advantages are differences and squares of rewards, and gradients are float32: far larger rewards
+would overflow, and every update would be skipped."""
+RewardValue = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 ShareAboveZero = Annotated[float, Meta(gt=0, le=1)]

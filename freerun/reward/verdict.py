@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from freerun.config.reward import RewardConfig
+from freerun.config.values import MAX_REWARD
 from freerun.reward.messages import Job
 from freerun.types import Grade, GradeFailed, Reward
 
@@ -26,9 +27,6 @@ GraderFunction = Callable[[str, str, str], Any]
 """(prompt text, completion text, answer) -> verdict; `to_reward` checks that it is one."""
 NUM_TRACEBACK_LINES = 12
 MAX_FAILURE_CHARACTERS = 2000
-MAX_REWARD = 1e9
-"""By magnitude. Advantages are differences and squares of rewards, and gradients are float32: far larger rewards
-would overflow, and every update would be skipped."""
 CREDIT_TOLERANCE = 1e-6
 """Shares are sums and quotients of floats: within this of 1 is 1."""
 

@@ -13,7 +13,7 @@ between two completions that differ by one token.
 from collections.abc import Mapping
 
 from freerun.config.reward import RewardConfig
-from freerun.reward.verdict import MAX_REWARD
+from freerun.config.values import MAX_REWARD
 from freerun.types import Grade, GradeFailed, Reward
 
 OVERLONG = "overlong"

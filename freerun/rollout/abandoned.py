@@ -55,12 +55,17 @@ class CallThread:
     def __init__(self, name: str, abandoned: Abandoned) -> None:
         abandoned.check()
         self._abandoned = abandoned
+        self.is_closed = False
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon: a call that hangs must not keep the process from exiting.
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The result of the call, or what it raises, SystemExit and the like included."""
+        if self.is_closed:
+            raise RuntimeError(
+                "this thread takes no more calls: it was closed, or one of its calls was left running"
+            )
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
@@ -86,6 +91,7 @@ class CallThread:
 
     def close(self) -> None:
         """End the thread after its last call."""
+        self.is_closed = True
         self._calls.put(None)
 
     def _work(self) -> None:

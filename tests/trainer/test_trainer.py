@@ -29,9 +29,9 @@ from training_batches import (
 
 from freerun.config.objective import PRESETS, ObjectiveConfig
 from freerun.config.train import TrainConfig
+from freerun.config.values import MAX_REWARD
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
-from freerun.reward.verdict import MAX_REWARD
 from freerun.trainer.batch import pack_trajectories
 from freerun.trainer.logprobs import completion_logprobs, policy_outputs
 from freerun.trainer.loss import compute_loss

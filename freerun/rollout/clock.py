@@ -1,0 +1,56 @@
+"""The clock of a session: how long its episode, tools and environment may take.
+
+It stands still while the policy samples or a grader works: their time depends on the machine and on other
+sessions, and must not decide what a session is worth.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+
+class SessionClock:
+    """Counts down from `seconds`, from its start and but for the times when it is stopped."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._left_seconds = seconds
+        self._num_stops = 1  # until it starts
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0
+        self._is_over = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over.is_set()
+
+    async def wait(self) -> None:
+        """Start, and return when the time is over."""
+        self._run()
+        try:
+            await self._is_over.wait()
+        finally:
+            self._stop()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The clock stands still inside; such times may overlap."""
+        self._stop()
+        try:
+            yield
+        finally:
+            self._run()
+
+    def _stop(self) -> None:
+        self._num_stops += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._left_seconds -= asyncio.get_running_loop().time() - self._since
+
+    def _run(self) -> None:
+        self._num_stops -= 1
+        if not self._num_stops:
+            loop = asyncio.get_running_loop()
+            self._since = loop.time()
+            self._timer = loop.call_later(max(0.0, self._left_seconds), self._is_over.set)

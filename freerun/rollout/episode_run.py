@@ -1,0 +1,184 @@
+"""One session: an episode runs, and what it does becomes data.
+
+    run_episode ──► EpisodeDone(reward, is_truncated, sequences)      to be trained on
+                └─► EpisodeFailed(reason)                             tried again, or its group fails
+
+An episode is user code. It may return nonsense, raise, exit, hang or fork; nothing of that ends the process or
+another session, and none of it is a reward of 0. But a session at one of its limits is scored: if it were thrown
+away, running into limits would be an exit that the policy learns to take.
+
+Out of time, the episode gets `TruncatedError` where it waits, so that it can still score what was reached. If it
+continues all the same, it is cancelled, and if it ignores that too, it is left behind and counted.
+"""
+
+import asyncio
+import os
+import traceback
+import types
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from freerun.chat.sequences import SessionSequence
+from freerun.errors import FreerunError, RolloutError, TruncatedError
+from freerun.rollout.clock import SessionClock
+from freerun.rollout.episode import Episode, Policy, Task, leave_fork
+from freerun.rollout.returned import to_reward
+from freerun.types import Reward
+
+NUM_TRACEBACK_LINES = 12
+MAX_REASON_CHARACTERS = 2000
+GRACE_SHARE = 0.05
+"""Of the session's time: for an episode that is out of time to return, and then to end when it is cancelled."""
+
+
+@dataclass(frozen=True)
+class EpisodeDone:
+    """A session that has its reward."""
+
+    reward: Reward
+    is_truncated: bool
+    """It was at a limit of turns, tokens or time."""
+    sequences: tuple[SessionSequence, ...]
+
+
+@dataclass(frozen=True)
+class EpisodeFailed:
+    """A session that has no reward. Not a reward of 0."""
+
+    reason: str
+
+
+async def run_episode(
+    episode: Episode, task: Task, policy: Policy, clock: SessionClock
+) -> EpisodeDone | EpisodeFailed:
+    """Run a session to its end; cancelling this aborts it."""
+    running = _Running(episode, task, policy, clock)
+    try:
+        await running.run()
+    finally:
+        await running.end()
+        policy.session.end()
+    outcome = running.outcome
+    if isinstance(outcome, EpisodeFailed):
+        return outcome
+    sequences = policy.session.sequences()
+    if not sequences:
+        return EpisodeFailed(
+            f"{task.key}: the session ended without a completion of the policy, so there is nothing to train on; "
+            "an episode must call the policy"
+        )
+    is_truncated = outcome.is_truncated or clock.is_over or policy.session.is_truncated
+    return EpisodeDone(outcome.reward, is_truncated, sequences)
+
+
+class _Scored(NamedTuple):
+    reward: Reward
+    is_truncated: bool = False
+
+
+_TRUNCATED = _Scored(Reward(0.0, False), is_truncated=True)
+
+
+class _Running:
+    """An episode in a task of its own, which can be interrupted where it waits."""
+
+    def __init__(self, episode: Episode, task: Task, policy: Policy, clock: SessionClock) -> None:
+        self._clock = clock
+        self._policy = policy
+        self._grace_seconds = GRACE_SHARE * clock.seconds
+        self._is_interrupting = False
+        self._running = asyncio.create_task(self._interruptible(episode, task))
+
+    async def run(self) -> None:
+        """Return when the episode has ended, or has had its time and some more to say what it is worth."""
+        clock = asyncio.create_task(self._clock.wait())
+        try:
+            await asyncio.wait({self._running, clock}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            clock.cancel()
+        if not self._running.done():
+            self._is_interrupting = True
+            self._running.cancel()
+            await asyncio.wait({self._running}, timeout=self._grace_seconds)
+
+    async def end(self) -> None:
+        """Cancel the episode if it still runs; leave it behind if it ignores that."""
+        if not self._running.done():
+            self._running.cancel()
+            await asyncio.wait({self._running}, timeout=self._grace_seconds)
+            if not self._running.done():
+                self._policy.tools.abandoned.add(self._running)
+
+    @property
+    def outcome(self) -> _Scored | EpisodeFailed:
+        if not self._running.done() or self._running.cancelled():
+            return _TRUNCATED
+        return self._running.result()
+
+    @types.coroutine
+    def _interruptible(self, episode: Episode, task: Task) -> Generator[Any, Any, _Scored | EpisodeFailed]:
+        """Drives the episode; an interrupt arrives in it as `TruncatedError` at its current await."""
+        coroutine = _settle(episode, task, self._policy, self._clock)
+        try:
+            awaited = coroutine.send(None)
+            while True:
+                try:
+                    yield awaited
+                except asyncio.CancelledError as cancelled:
+                    awaited = coroutine.throw(self._interruption() or cancelled)
+                else:
+                    awaited = coroutine.send(None)
+        except StopIteration as end:
+            scored: _Scored | EpisodeFailed = end.value
+            return scored
+        finally:
+            coroutine.close()
+
+    def _interruption(self) -> TruncatedError | None:
+        """What to raise in the episode in place of its cancellation."""
+        if not self._is_interrupting:
+            return None
+        self._is_interrupting = False
+        self._running.uncancel()
+        return TruncatedError(
+            f"the session took longer than rollout.session_seconds = {self._clock.seconds:g}, without the time of "
+            "the policy and of graders"
+        )
+
+
+async def _settle(episode: Episode, task: Task, policy: Policy, clock: SessionClock) -> _Scored | EpisodeFailed:
+    """What the episode came to; raises `CancelledError` if it was cancelled from outside, and nothing else."""
+    pid = os.getpid()
+    try:
+        returned = await episode(task, policy)
+        is_truncated = policy.session.is_truncated or clock.is_over
+        return _Scored(to_reward(returned, num_calls=policy.session.num_calls, is_truncated=is_truncated))
+    except TruncatedError:
+        return _TRUNCATED
+    except RolloutError as error:  # a grader, a tool server or a return value: never the doing of a limit
+        return EpisodeFailed(_sendable(f"{task.key}: {error}"))
+    except BaseException as error:  # the edge of user code: a failure is data
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            raise
+        if policy.session.is_truncated or clock.is_over:
+            return _TRUNCATED  # clients over HTTP and programs have their own errors for it
+        words = str(error) if isinstance(error, FreerunError) else _end_of_traceback()
+        return EpisodeFailed(_sendable(f"{task.key}: {words}"))
+    finally:
+        leave_fork(pid)
+
+
+def _is_cancelled() -> bool:
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0
+
+
+def _end_of_traceback() -> str:
+    lines = traceback.format_exc().strip().splitlines()
+    return "the episode failed:\n" + "\n".join(lines[-NUM_TRACEBACK_LINES:])
+
+
+def _sendable(reason: str) -> str:
+    """The end of a user's message: it may have any length, and text that cannot be encoded."""
+    return reason[-MAX_REASON_CHARACTERS:].encode(errors="replace").decode()
