@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from freerun.types import WeightRoute
 
 M_co = TypeVar("M_co", covariant=True)
-WorkerRole = Literal["rollout", "trainer", "grader"]
+WorkerRole = Literal["rollout", "trainer", "grader", "agent"]
 
 
 @dataclass(frozen=True)

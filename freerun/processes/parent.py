@@ -3,7 +3,8 @@
     main loop ──send──► writer thread ──► socket ──► parent
     main loop ◄─queue── reader thread ◄── socket ◄── parent
 
-`send` only queues, so a slow controller never holds up an engine's step; `send_now` waits. When the parent is
+`send` only queues, so a slow controller never holds up an engine's step; `send_now` waits. A worker whose main
+loop is an event loop takes messages from the reader thread instead of `receive` (`pass_on`). When the parent is
 gone the process ends immediately, busy or not.
 """
 
@@ -55,6 +56,8 @@ class Parent(Generic[M]):
         self._socket = sock
         self._reader: FrameReader[M] = FrameReader(sock, message_type)
         self._inbox: queue.SimpleQueue[M | None] = queue.SimpleQueue()
+        self._take: Callable[[M], object] = self._inbox.put
+        self._taking = threading.Lock()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._writer_thread = threading.Thread(target=self._write, daemon=True)
@@ -80,6 +83,13 @@ class Parent(Generic[M]):
         except queue.Empty:
             return None
 
+    def pass_on(self, take: Callable[[M], object]) -> None:
+        """Call `take` with each message from now on, in the reader's thread; `receive` gets none any more."""
+        with self._taking:
+            self._take = take
+            while (message := self.receive(0)) is not None:
+                take(message)
+
     def wake(self) -> None:
         """End the present or the next `receive` without a message; may be called from any thread."""
         self._inbox.put(None)
@@ -101,7 +111,8 @@ class Parent(Generic[M]):
     def _read(self) -> None:
         try:
             while (message := self._reader.read()) is not None:
-                self._inbox.put(message)
+                with self._taking:
+                    self._take(message)
         except BaseException:  # noqa: BLE001 - the edge of a thread
             # If only the thread died, the worker would wait forever.
             exit_with_traceback()

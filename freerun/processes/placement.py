@@ -1,7 +1,7 @@
 """Which cores each worker of a machine is pinned to.
 
 Two torch processes on the same cores collapse (OpenMP teams spin), so rollout workers and trainer ranks are
-pinned to disjoint cores. Graders and the controller are light and float.
+pinned to disjoint cores. Graders, agent workers and the controller are light and float.
 
 Workers with one thread have no team that could spin. If there are enough cores for each role but not for both, a
 rollout worker and a trainer rank share a core: one computes while the other waits.

@@ -26,6 +26,11 @@ def test_ranks_are_placed_together_and_rollout_workers_each_for_itself() -> None
     }
 
 
+def test_agent_workers_are_placed_where_there_is_room() -> None:
+    asked = demands_of("--rollout.episode", "guess:episode", "--rollout.num_workers", "2")
+    assert asked["agent-0", "agent-1"] == "256 MiB"
+
+
 def test_a_device_of_auto_takes_a_gpu_where_the_cluster_has_any() -> None:
     assert demands_of(has_gpus=True)["trainer",] == "1 CPU, 1 GPU"
     assert demands_of("--train.device", "cpu", has_gpus=True)["trainer",] == "1 CPU"

@@ -40,6 +40,16 @@ def test_a_child_echoes_messages_in_order(tmp_path: Path) -> None:
     with_child(tmp_path, act)
 
 
+def test_a_child_may_take_its_messages_in_an_event_loop(tmp_path: Path) -> None:
+    async def act(child: Child[Did]) -> None:
+        child.send(Do("event loop"))
+        for number in range(200):
+            child.send(Do(str(number)))
+        assert [(await hear(child)).what for _ in range(200)] == [str(number) for number in range(200)]
+
+    with_child(tmp_path, act)
+
+
 def test_big_frames_survive_both_ways(tmp_path: Path) -> None:
     async def act(child: Child[Did]) -> None:
         payload = np.random.default_rng(0).bytes(30_000_000)

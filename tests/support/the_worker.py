@@ -1,5 +1,6 @@
 """A worker that does what it is told; each worker of the tests of processes runs this module."""
 
+import asyncio
 import os
 import re
 import signal
@@ -42,6 +43,15 @@ def serve(parent: Parent[Do]) -> None:
 
 def echo(parent: Parent[Do], message: Do) -> None:
     parent.send(Did(message.what, message.payload))
+
+
+def serve_in_event_loop(parent: Parent[Do], message: Do) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        parent.pass_on(lambda message: loop.call_soon_threadsafe(echo, parent, message))
+        await loop.create_future()
+
+    asyncio.run(main())
 
 
 def flood(parent: Parent[Do], message: Do) -> None:
@@ -95,6 +105,7 @@ ACTIONS: dict[str, Action] = {
     "busy": lambda p, m: re.match(r"(a+)+$", "a" * 60 + "b"),  # a loop in C that never releases the GIL
     "stopped": lambda p, m: os.kill(os.getpid(), signal.SIGSTOP),
     "sleep": lambda p, m: time.sleep(1000),
+    "event loop": serve_in_event_loop,
     "flood": flood,
     "fork": fork,
     "new session": run(["sleep", "1000"], start_new_session=True),

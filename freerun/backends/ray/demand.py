@@ -2,7 +2,8 @@
 
 - Trainer ranks share a placement group, packed on as few nodes as possible: they talk to each other in every step.
 - Every rollout worker has its own group, so each can come and go independently.
-- Graders share one. They are light, and ask for memory instead of a CPU to fit next to the others.
+- Graders share one, and so do agent workers. They are light, and ask for memory instead of a CPU to fit next to
+  the others.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from freerun.config.recipe import Recipe
 from freerun.processes.placement import rollout_names, trainer_names
 
 GRADER_MEMORY_BYTES = 64 << 20
+AGENT_MEMORY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,15 @@ def groups_of(recipe: Recipe, *, has_gpus: bool) -> list[WorkerGroup]:
     engine = recipe.engine
     rollout = _computing(engine.num_threads, engine.device, has_gpus=has_gpus, num_gpus=engine.num_gpus)
     graders = tuple(f"grader-{index}" for index in range(recipe.reward.num_workers))
+    num_agents = recipe.rollout.num_workers if recipe.rollout.runs_sessions else 0
+    agents = tuple(f"agent-{index}" for index in range(num_agents))
     if not recipe.generates:
         return [WorkerGroup(tuple(trainer_names(recipe)), trainer)]
     return [
         WorkerGroup(tuple(trainer_names(recipe)), trainer),
         *(WorkerGroup((name,), rollout) for name in rollout_names(recipe)),
         WorkerGroup(graders, Demand(memory_bytes=GRADER_MEMORY_BYTES)),
+        *([WorkerGroup(agents, Demand(memory_bytes=AGENT_MEMORY_BYTES))] if agents else []),
     ]
 
 

@@ -1,0 +1,181 @@
+"""The workflow of sessions: plays a prompt `num_samples` times, each time in a session of several calls.
+
+    prompt ─► session ─► SessionRunner (an episode in an agent worker)
+                 ▲            │ asks for completions and grades
+                 └────────────┘      ids ─► generator, text ─► grader
+    sessions ─► trajectories, one or more parts for each sample
+
+All calls of a session are answered here, in the controller: a worker sees no generator and no grader. A session's
+random numbers depend on its ordinal, sample and calls only, so one that begins again gets the same.
+
+A session that failed is tried once more; then its group fails. One that ran into a limit has not failed.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from freerun.chat.sequences import SessionSequence
+from freerun.chat.session import Sample, SampleRequest
+from freerun.errors import RolloutError
+from freerun.protocols import Generator, Grader
+from freerun.types import Completion, Grade, Prompt, Request, Reward, Sampling, Trajectory
+
+GradeText = Callable[[str], Awaitable[Grade]]
+
+
+class SessionFailedError(RolloutError):
+    """A session ended without a reward; not a reward of 0."""
+
+
+class SessionJob(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A session to be played: all that its episode is told."""
+
+    number: int
+    """Unique among the sessions of a run, those of evaluations included; engines keep caches under it."""
+    ordinal: int
+    key: str
+    text: str
+    answer: str
+    row: dict[str, Any]
+    sample: int
+    """Index within its group."""
+    is_evaluation: bool
+
+
+class PlayedSession(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A session that has its reward."""
+
+    sequences: tuple[SessionSequence, ...]
+    reward: Reward
+    is_truncated: bool
+    """It was at a limit of turns, tokens or time."""
+
+
+class SessionRunner(Protocol):
+    """Plays sessions."""
+
+    async def run(self, job: SessionJob, *, sample: Sample, grade: GradeText) -> PlayedSession:
+        """Play it to its end, asking `sample` and `grade`; raises `SessionFailedError`, or what they raised."""
+        ...
+
+
+class Sessions:
+    """Implements `protocols.Workflow`. All workflows of a run share `request_ids` and `numbers`."""
+
+    def __init__(
+        self,
+        runner: SessionRunner,
+        sampling: Sampling,
+        *,
+        num_samples: int,
+        is_evaluation: bool,
+        row_of: Callable[[Prompt], Mapping[str, Any]],
+        request_ids: Iterator[int],
+        numbers: Iterator[int],
+    ) -> None:
+        self._runner = runner
+        self._sampling = sampling
+        self._num_samples = num_samples
+        self._is_evaluation = is_evaluation
+        self._row_of = row_of
+        self._request_ids = request_ids
+        self._numbers = numbers
+
+    async def __call__(self, prompt: Prompt, generator: Generator, grader: Grader) -> tuple[Trajectory, ...]:
+        sessions = [
+            asyncio.create_task(self._play(self._job(prompt, sample), prompt, generator, grader))
+            for sample in range(self._num_samples)
+        ]
+        try:
+            played = await asyncio.gather(*sessions)
+        finally:
+            for session in sessions:  # of a group that failed or was aborted
+                session.cancel()
+            await asyncio.gather(*sessions, return_exceptions=True)
+        return tuple(
+            itertools.chain.from_iterable(
+                _trajectories(prompt, sample, session) for sample, session in enumerate(played)
+            )
+        )
+
+    def _job(self, prompt: Prompt, sample: int) -> SessionJob:
+        return SessionJob(
+            number=next(self._numbers),
+            ordinal=prompt.ordinal,
+            key=prompt.key,
+            text=prompt.text,
+            answer=prompt.answer,
+            row=dict(self._row_of(prompt)),
+            sample=sample,
+            is_evaluation=self._is_evaluation,
+        )
+
+    async def _play(self, job: SessionJob, prompt: Prompt, generator: Generator, grader: Grader) -> PlayedSession:
+        async def sample(request: SampleRequest) -> tuple[Completion, ...]:
+            requests = self._requests(job, request)
+            replies = await asyncio.gather(*map(generator.generate, requests))
+            return tuple(_of_call(reply, asked.call) for asked, [reply] in zip(requests, replies, strict=True))
+
+        async def grade(text: str) -> Grade:
+            return await grader.grade(prompt, _as_completion(text))
+
+        try:
+            try:
+                return await self._runner.run(job, sample=sample, grade=grade)
+            except SessionFailedError:  # an environment that could not be reached may be there again
+                return await self._runner.run(job, sample=sample, grade=grade)
+        finally:
+            generator.end_session(job.number)
+
+    def _requests(self, job: SessionJob, request: SampleRequest) -> list[Request]:
+        """One for each reply: each has its own number among the calls, and so its own random numbers."""
+        sampling = msgspec.structs.replace(
+            self._sampling,
+            max_completion_tokens=request.max_tokens,
+            stop_strings=tuple(dict.fromkeys((*self._sampling.stop_strings, *request.stop))),
+        )
+        return [
+            Request(
+                request_id=next(self._request_ids),
+                ordinal=job.ordinal,
+                prompt_token_ids=request.token_ids,
+                num_samples=1,
+                sampling=sampling,
+                sample=job.sample,
+                call=call,
+                session=job.number,
+            )
+            for call in range(request.call, request.call + request.num_samples)
+        ]
+
+
+def _of_call(completion: Completion, call: int) -> Completion:
+    spans = tuple(msgspec.structs.replace(span, call=call) for span in completion.spans)
+    return msgspec.structs.replace(completion, spans=spans)
+
+
+def _as_completion(text: str) -> Completion:
+    """A text to be graded; which tokens it was made of does not matter to graders."""
+    nothing = np.zeros(0, np.int32)
+    return Completion(
+        token_ids=nothing, logprobs=nothing.astype(np.float32), spans=(), finish_reason="stop", text=text
+    )
+
+
+def _trajectories(prompt: Prompt, sample: int, session: PlayedSession) -> Iterator[Trajectory]:
+    for part, sequence in enumerate(session.sequences):
+        completion = sequence.completion
+        if session.is_truncated:
+            completion = msgspec.structs.replace(completion, finish_reason="length")
+        yield Trajectory(
+            prompt=msgspec.structs.replace(prompt, token_ids=sequence.prompt_token_ids),
+            sample=sample,
+            completion=completion,
+            reward=session.reward,
+            part=part,
+        )

@@ -1,0 +1,131 @@
+"""The messages between the controller and its agent workers. Token ids, texts and rewards cross; objects do not.
+
+    controller ── StartAgents ──► worker ── AgentsReady | AgentsRefused ──► controller       once
+    controller ── RunSession ───► worker ── SessionDone | SessionFailed ──► controller       for each session
+    controller ◄── Call, GradeText ── worker ◄── Called, Graded ── controller                while it runs
+
+A call that the engines cannot answer fails its session in the controller, which then sends `AbortSession`: a
+worker gets an answer to each of its calls, or is told to stop.
+"""
+
+import msgspec
+
+from freerun.chat.sequences import SessionSequence
+from freerun.chat.session import SampleRequest
+from freerun.config.rollout import GatewayConfig, RolloutConfig
+from freerun.rollout.sessions import SessionJob
+from freerun.types import Completion, Grade, Reward, Sampling
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag=True):
+    pass
+
+
+class StartAgents(_Message, frozen=True, kw_only=True):
+    """Import the user's code and read the tokenizer."""
+
+    rollout: RolloutConfig
+    gateway: GatewayConfig
+    sampling: Sampling
+    """Of every call; a call may ask for fewer tokens and more stop strings."""
+    model_directory: str
+    """Of the tokenizer and the chat template."""
+    model_name: str
+    """What clients call the policy."""
+    uses_chat_template: bool
+    system_prompt: str
+    seed: int
+    """Of the run; with the ordinal it seeds `task.random`."""
+
+
+class RunSession(_Message, frozen=True, kw_only=True):
+    number: int
+    """Names this try of the session in all messages; another try has another number."""
+    job: SessionJob
+
+
+class AbortSession(_Message, frozen=True, kw_only=True):
+    """Its result is no longer wanted."""
+
+    number: int
+
+
+class Called(_Message, frozen=True, kw_only=True):
+    """The answer to a `Call`."""
+
+    number: int
+    call: int
+    completions: tuple[Completion, ...]
+
+
+class Graded(_Message, frozen=True, kw_only=True):
+    """The answer to a `GradeText`."""
+
+    number: int
+    grading: int
+    grade: Grade
+
+
+class AgentsReady(_Message, frozen=True, kw_only=True):
+    pass
+
+
+class AgentsRefused(_Message, frozen=True, kw_only=True):
+    """The recipe names an episode, tool or program that cannot be used."""
+
+    reason: str
+
+
+class Call(_Message, frozen=True, kw_only=True):
+    """A session asks the policy."""
+
+    number: int
+    request: SampleRequest
+
+
+class CancelCall(_Message, frozen=True, kw_only=True):
+    """Nobody waits for the answer any more."""
+
+    number: int
+    call: int
+
+
+class GradeText(_Message, frozen=True, kw_only=True):
+    """A session asks the run's graders."""
+
+    number: int
+    grading: int
+    """Unique among those of its session."""
+    text: str
+
+
+class SessionDone(_Message, frozen=True, kw_only=True):
+    number: int
+    sequences: tuple[SessionSequence, ...]
+    reward: Reward
+    is_truncated: bool
+    """It was at a limit of turns, tokens or time."""
+
+
+class SessionFailed(_Message, frozen=True, kw_only=True):
+    """It has no reward. Not a reward of 0."""
+
+    number: int
+    reason: str
+
+
+class LoopHeld(_Message, frozen=True, kw_only=True):
+    """Code that does not wait holds the event loop, so no session of this worker goes on; sent every second."""
+
+    number: int | None
+    """The session whose code it is; None if it is not known."""
+
+
+class WornOut(_Message, frozen=True, kw_only=True):
+    """Too much user code hangs in this worker: replace it when its sessions have ended."""
+
+
+ToAgent = StartAgents | RunSession | AbortSession | Called | Graded
+FromAgent = (
+    AgentsReady | AgentsRefused | Call | CancelCall | GradeText | SessionDone | SessionFailed | LoopHeld | WornOut
+)

@@ -1,0 +1,48 @@
+"""Turns that all sessions take together, so that synchronous runs are bitwise repeatable.
+
+What an engine computes in one batch changes the last bits of its logits. Which calls of sessions meet in a batch
+depends on how long episodes and messages take. In lockstep a call waits until every running session has one; then
+all are made at once, in the order of the sessions. A synchronous run does the same with whole groups
+(`RolloutPool`), and with turns it costs what a plain loop over turns would: the longest reply of each.
+"""
+
+import asyncio
+
+
+class Lockstep:
+    """Holds back calls until all running sessions wait for one."""
+
+    def __init__(self) -> None:
+        self._running: set[int] = set()
+        self._waiting: dict[tuple[int, int], asyncio.Future[None]] = {}
+        """By session and call."""
+
+    def begin(self, number: int) -> None:
+        """This session runs, so others wait for its calls."""
+        self._running.add(number)
+
+    def end(self, number: int) -> None:
+        """It makes no more calls."""
+        self._running.discard(number)
+        self._release_soon()
+
+    async def wait(self, number: int, call: int) -> None:
+        """Return when it is time for this call of a running session."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[number, call] = turn
+        self._release_soon()
+        try:
+            await turn
+        finally:
+            self._waiting.pop((number, call), None)
+
+    def _release_soon(self) -> None:
+        # Not at once: the last to come would not wait at all, and so be ahead of the others.
+        asyncio.get_running_loop().call_soon(self._release)
+
+    def _release(self) -> None:
+        if self._running == {number for number, _ in self._waiting}:
+            for _, turn in sorted(self._waiting.items()):
+                if not turn.done():
+                    turn.set_result(None)
+            self._waiting.clear()
