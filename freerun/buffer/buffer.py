@@ -20,7 +20,7 @@ head trains each group within the bound:
 
 Equivalently, for every a, at most (a + eta + 1 - v) G live groups have age <= a. Every operation preserves (1):
 
-- A start. The gate (Eq. 3, on trajectories consumed + live) allows at most (g + eta + 1) G groups, of which
+- A start. The gate (Eq. 3, on samples consumed + live) allows at most (g + eta + 1) G groups, of which
   v G are consumed: at most (g + eta + 1 - v) G live. That is (1) for all a >= g; smaller a do not change.
   g may lag behind v, but by at most eta; otherwise the gate has no capacity.
 - A finish. The group's age stays the same or rises, so no count grows. A failure or a filter removes a group.

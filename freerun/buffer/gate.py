@@ -1,28 +1,28 @@
 """Admission control: do not start a rollout that would be too old when it is trained on.
 
-The trainer consumes `batch_size` trajectories per version. If they finish in the order they started, the
-n-th one started is consumed at version (n - 1) // batch_size; admitting it only while that is at most
-version + max_staleness bounds its age before a token is generated (AReaL, arXiv 2505.24298, Eq. 3).
+The trainer consumes `batch_size` samples per version, each a completion or a whole session. If they finish in the
+order they started, the n-th one started is consumed at version (n - 1) // batch_size; admitting it only while that
+is at most version + max_staleness bounds its age before a token is generated (AReaL, arXiv 2505.24298, Eq. 3).
 
 Two rules keep the count exact, where AReaL's drifts:
 
 - `version` is the version that *all* engines have confirmed, not the trainer's. It may lag but never leads, so
   it is a lower bound on the version of every token sampled from now on.
-- Only trajectories that were consumed or may still be consumed count. Those that failed or were filtered,
+- Only samples that were consumed or may still be consumed count. Those that failed or were filtered,
   dropped or requeued are given back; otherwise filtering would use up the capacity. So always
   started = consumed + buffered + running, and after a resume = consumed + buffered: what was running at the
   checkpoint is counted when it starts again.
 
 A slow rollout that others overtake can still arrive too old. `TrajectoryBuffer` guarantees the bound; this gate
-only avoids wasted work. It counts trajectories and knows nothing of groups or ordinals.
+only avoids wasted work. It counts samples and knows nothing of groups, ordinals or sequences.
 """
 
 
 class StalenessGate:
-    """Counts started trajectories; says how many more may start now."""
+    """Counts started samples; says how many more may start now."""
 
     def __init__(self, *, batch_size: int, max_staleness: int, version: int = 0, num_buffered: int = 0) -> None:
-        """A run that resumes passes its version and the trajectories its buffer still holds."""
+        """A run that resumes passes its version and the samples its buffer still holds."""
         if batch_size < 1 or max_staleness < 0 or version < 0 or num_buffered < 0:
             raise ValueError(
                 f"gate: batch_size = {batch_size} must be 1 or more; max_staleness = {max_staleness}, "
@@ -35,25 +35,23 @@ class StalenessGate:
 
     @property
     def capacity(self) -> int:
-        """Trajectories that may start now without exceeding `max_staleness`."""
+        """Samples that may start now without exceeding `max_staleness`."""
         return (self.version + self.max_staleness + 1) * self.batch_size - self.started
 
-    def start(self, num_trajectories: int) -> None:
-        """Count trajectories that start now, at `version`."""
-        if not 0 <= num_trajectories <= self.capacity:
+    def start(self, num_samples: int) -> None:
+        """Count samples that start now, at `version`."""
+        if not 0 <= num_samples <= self.capacity:
             raise ValueError(
-                f"gate: cannot start {num_trajectories} trajectories, the capacity is {self.capacity} at "
+                f"gate: cannot start {num_samples} samples, the capacity is {self.capacity} at "
                 f"version {self.version}; wait for the next version or until capacity is given back"
             )
-        self.started += num_trajectories
+        self.started += num_samples
 
-    def give_back(self, num_trajectories: int) -> None:
-        """Return the capacity of started trajectories that will not be consumed."""
-        if not 0 <= num_trajectories <= self.started:
-            raise ValueError(
-                f"gate: cannot give back {num_trajectories} trajectories, {self.started} were started"
-            )
-        self.started -= num_trajectories
+    def give_back(self, num_samples: int) -> None:
+        """Return the capacity of started samples that will not be consumed."""
+        if not 0 <= num_samples <= self.started:
+            raise ValueError(f"gate: cannot give back {num_samples} samples, {self.started} were started")
+        self.started -= num_samples
 
     def advance(self, version: int) -> None:
         """Every engine has confirmed that it generates with `version`."""

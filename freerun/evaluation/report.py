@@ -143,7 +143,8 @@ def _block(prompt: PromptResult, rows: Sequence[EvalCompletionRow]) -> str:
     header = f"{prompt.key}  {prompt.num_correct} of {prompt.num_samples} right, answer {rows[0].answer}"
     lines = [printable(header), f"  prompt {printable(rows[0].prompt[-MAX_PROMPT_TAIL:])}"]
     for row in rows:
-        verdict = "right " if row.is_correct else "wrong "
+        # A session in several sequences has several rows and one verdict.
+        verdict = "      " if row.part else "right " if row.is_correct else "wrong "
         cut_off = " [cut off]" if row.finish_reason == "length" else ""
         lines.append(f"  {verdict} {printable(row.completion)}{cut_off}")
     return "\n".join(lines)

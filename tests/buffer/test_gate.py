@@ -39,7 +39,7 @@ def test_one_more_may_start_exactly_when_equation_3_holds_with_it(
 def test_starting_over_capacity_is_refused_and_counts_nothing() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     gate.start(3)
-    with pytest.raises(ValueError, match=r"cannot start 2 trajectories, the capacity is 1 at version 0"):
+    with pytest.raises(ValueError, match=r"cannot start 2 samples, the capacity is 1 at version 0"):
         gate.start(2)
     assert gate.capacity == 1
 
@@ -54,7 +54,7 @@ def test_what_is_given_back_may_start_again() -> None:
 def test_more_than_was_started_cannot_be_given_back() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=0)
     gate.start(2)
-    with pytest.raises(ValueError, match="cannot give back 3 trajectories, 2 were started"):
+    with pytest.raises(ValueError, match="cannot give back 3 samples, 2 were started"):
         gate.give_back(3)
 
 
