@@ -172,7 +172,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Index within its sample."""
 
 
-class Sample(NamedTuple):
+class WholeSample(NamedTuple):
     """One try at a prompt: a completion, or all parts of a session."""
 
     parts: tuple[Trajectory, ...]
@@ -198,12 +198,12 @@ class Sample(NamedTuple):
         return min(part.completion.oldest_version for part in self.parts)
 
 
-def samples_of(trajectories: Iterable[Trajectory]) -> tuple[Sample, ...]:
+def samples_of(trajectories: Iterable[Trajectory]) -> tuple[WholeSample, ...]:
     """The trajectories of one prompt by sample, in the order in which the samples first appear."""
     parts: dict[int, list[Trajectory]] = {}
     for trajectory in trajectories:
         parts.setdefault(trajectory.sample, []).append(trajectory)
-    return tuple(Sample(tuple(of_sample)) for of_sample in parts.values())
+    return tuple(WholeSample(tuple(of_sample)) for of_sample in parts.values())
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -219,7 +219,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return min(t.completion.oldest_version for t in self.trajectories)
 
     @property
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> tuple[WholeSample, ...]:
         return samples_of(self.trajectories)
 
     @property

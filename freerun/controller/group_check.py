@@ -4,7 +4,7 @@ A workflow may be a user's code, so what is wrong here fails its group and is co
 """
 
 from freerun.errors import RolloutError
-from freerun.types import Group, Sample
+from freerun.types import Group, WholeSample
 
 
 def check_group(group: Group, *, group_size: int) -> None:
@@ -19,7 +19,7 @@ def check_group(group: Group, *, group_size: int) -> None:
         _check_parts(sample)
 
 
-def _check_parts(sample: Sample) -> None:
+def _check_parts(sample: WholeSample) -> None:
     index, parts = sample.parts[0].sample, [trajectory.part for trajectory in sample.parts]
     if parts != list(range(len(parts))):
         raise RolloutError(

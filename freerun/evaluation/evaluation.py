@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from freerun.events.events import EvalFinished, PromptResult
 from freerun.events.pass_at_k import Estimate, estimate_pass_at_k
 from freerun.protocols import Generator, Grader, Workflow
-from freerun.types import Prompt, Sample, Trajectory, samples_of
+from freerun.types import Prompt, Trajectory, WholeSample, samples_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Evaluation:
         return tuple(attempt.trajectories for attempt in self.attempts if attempt.trajectories)
 
     @property
-    def _samples(self) -> list[tuple[Sample, ...]]:
+    def _samples(self) -> list[tuple[WholeSample, ...]]:
         return [samples_of(group) for group in self.groups]
 
     @property

@@ -22,7 +22,7 @@ import numpy as np
 from freerun.config.objective import ObjectiveConfig
 from freerun.trainer.advantage import Floats64, PerGroup, scale
 from freerun.trainer.axes import compute_advantages, sampled_lengths, undivided_advantage
-from freerun.types import Group, Sample
+from freerun.types import Group, WholeSample
 
 
 def advantages_by_call(groups: Sequence[Group], objective: ObjectiveConfig) -> list[Floats64]:
@@ -39,11 +39,11 @@ def advantages_by_call(groups: Sequence[Group], objective: ObjectiveConfig) -> l
     return _scaled(advantages_by_sample, samples, objective)
 
 
-def has_turn_credit(samples: Sequence[Sample], objective: ObjectiveConfig) -> bool:
+def has_turn_credit(samples: Sequence[WholeSample], objective: ObjectiveConfig) -> bool:
     return objective.turn_discount < 1 or any(sample.reward.turns for sample in samples)
 
 
-def returns_of_calls(sample: Sample, discount: float) -> Floats64:
+def returns_of_calls(sample: WholeSample, discount: float) -> Floats64:
     """For each call, what it and everything after it earned."""
     num_calls, turns = sample.num_calls, sample.reward.turns
     earned = turns or (*[0.0] * (num_calls - 1), sample.reward.value)
@@ -70,7 +70,7 @@ def _compared(groups: Sequence[Group], objective: ObjectiveConfig) -> list[Float
 
 
 def _scaled(
-    advantages: Sequence[Floats64], samples: Sequence[Sample], objective: ObjectiveConfig
+    advantages: Sequence[Floats64], samples: Sequence[WholeSample], objective: ObjectiveConfig
 ) -> list[Floats64]:
     """Divided by the deviation over the batch, in which each call counts once or once for each of its tokens."""
     flat = np.concatenate(advantages)
@@ -79,6 +79,6 @@ def _scaled(
     return np.split(scaled, np.cumsum([len(of_sample) for of_sample in advantages])[:-1])
 
 
-def _tokens_by_call(sample: Sample) -> np.ndarray:
+def _tokens_by_call(sample: WholeSample) -> np.ndarray:
     calls = np.concatenate([part.completion.calls for part in sample.parts])
     return np.bincount(calls, minlength=sample.num_calls)

@@ -50,19 +50,19 @@ from freerun.trainer.logprobs import PolicyOutputs
 from freerun.trainer.loss import Loss
 from freerun.trainer.optimizer import Update
 from freerun.trainer.ranks import Ranks, add_numbers, gather_floats
-from freerun.types import Reward, Sample
+from freerun.types import Reward, WholeSample
 
 
-def staleness_of(samples: Sequence[Sample], version: int) -> list[int]:
+def staleness_of(samples: Sequence[WholeSample], version: int) -> list[int]:
     return [version - sample.oldest_version for sample in samples]
 
 
-def count_staleness(samples: Sequence[Sample], version: int) -> dict[int, int]:
+def count_staleness(samples: Sequence[WholeSample], version: int) -> dict[int, int]:
     """Samples by staleness, freshest first."""
     return dict(sorted(Counter(staleness_of(samples, version)).items()))
 
 
-def batch_metrics(samples: Sequence[Sample], version: int) -> dict[str, float]:
+def batch_metrics(samples: Sequence[WholeSample], version: int) -> dict[str, float]:
     """Metrics of a batch that do not depend on training."""
     lengths = [sample.num_sampled for sample in samples]
     staleness = staleness_of(samples, version)
@@ -83,7 +83,7 @@ def batch_metrics(samples: Sequence[Sample], version: int) -> dict[str, float]:
     )
 
 
-def _session_means(samples: Sequence[Sample]) -> dict[str, float]:
+def _session_means(samples: Sequence[WholeSample]) -> dict[str, float]:
     num_calls, num_sequences = [s.num_calls for s in samples], [len(s.parts) for s in samples]
     if max(num_calls) == 1:
         return {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from freerun.trainer.advantage import Floats64
 from freerun.trainer.credit import returns_of_calls
-from freerun.types import Ints, Sample
+from freerun.types import Ints, WholeSample
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Timeline:
     """What the next token's value is multiplied by: 1 within a call, 0 at the end of a sample."""
 
 
-def lay_out(samples: Sequence[Sample], *, turn_discount: float) -> tuple[Timeline, list[Ints]]:
+def lay_out(samples: Sequence[WholeSample], *, turn_discount: float) -> tuple[Timeline, list[Ints]]:
     """The timeline, and for each trajectory, sample after sample, the places of its sampled tokens."""
     calls_by_part = [part.completion.calls for sample in samples for part in sample.parts]
     calls = np.concatenate(calls_by_part)
@@ -45,7 +45,7 @@ def lay_out(samples: Sequence[Sample], *, turn_discount: float) -> tuple[Timelin
 
 
 def _at_ends(
-    samples: Sequence[Sample], owners: Ints, calls: Ints, turn_discount: float
+    samples: Sequence[WholeSample], owners: Ints, calls: Ints, turn_discount: float
 ) -> tuple[Floats64, Floats64]:
     """Reward and discount at the end of each call; a call that sampled nothing belongs to the one before it."""
     returns_by_sample = [returns_of_calls(sample, turn_discount) for sample in samples]

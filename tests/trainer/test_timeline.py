@@ -6,7 +6,7 @@ from sessions import as_calls, as_few_sequences_as_possible, as_sequences, make_
 
 from freerun.trainer.critic import generalised_advantages
 from freerun.trainer.timeline import Timeline, lay_out
-from freerun.types import Completion, Prompt, Reward, Sample, Span, Trajectory
+from freerun.types import Completion, Prompt, Reward, Span, Trajectory, WholeSample
 
 
 def part_of(reward: Reward, part: int, *spans: Span) -> Trajectory:
@@ -29,13 +29,13 @@ def part_of(reward: Reward, part: int, *spans: Span) -> Trajectory:
 def test_calls_follow_each_other_whatever_sequences_they_are_in() -> None:
     reward = Reward(3.0, True)
     # Calls 0 and 2 in the first sequence, call 1 in the second; then a sample of one call.
-    branched = Sample(
+    branched = WholeSample(
         (
             part_of(reward, 0, Span(0, 2), Span(None, 5), Span(0, 1, call=2)),
             part_of(reward, 1, Span(0, 3, call=1)),
         )
     )
-    plain = Sample((part_of(Reward(-1.0, False), 0, Span(0, 2)),))
+    plain = WholeSample((part_of(Reward(-1.0, False), 0, Span(0, 2)),))
     timeline, places = lay_out([branched, plain], turn_discount=0.5)
     assert [of_part.tolist() for of_part in places] == [[0, 1, 5], [2, 3, 4], [6, 7]]
     assert timeline.rewards.tolist() == [0, 0, 0, 0, 0, 3.0, 0, -1.0]
@@ -43,7 +43,7 @@ def test_calls_follow_each_other_whatever_sequences_they_are_in() -> None:
 
 
 def test_each_call_ends_with_what_it_earned() -> None:
-    sample = Sample(
+    sample = WholeSample(
         (part_of(Reward(6.0, True, turns=(1.0, 2.0, 3.0)), 0, Span(0, 2), Span(0, 1, 1), Span(0, 1, 2)),)
     )
     timeline, _ = lay_out([sample], turn_discount=1.0)
@@ -52,7 +52,7 @@ def test_each_call_ends_with_what_it_earned() -> None:
 
 
 def test_what_a_call_without_tokens_earned_belongs_to_the_one_before_it() -> None:
-    sample = Sample((part_of(Reward(7.0, True, turns=(1.0, 2.0, 4.0)), 0, Span(0, 1), Span(0, 1, call=2)),))
+    sample = WholeSample((part_of(Reward(7.0, True, turns=(1.0, 2.0, 4.0)), 0, Span(0, 1), Span(0, 1, call=2)),))
     timeline, _ = lay_out([sample], turn_discount=0.5)
     assert timeline.rewards.tolist() == [1.0 + 0.5 * 2.0, 4.0]
     assert timeline.discounts.tolist() == [0.25, 0]
@@ -82,8 +82,8 @@ def test_gae_follows_the_calls_of_every_sample(gamma: float, lam: float) -> None
 
 def test_the_timeline_of_a_session_is_the_same_in_every_form() -> None:
     for session in (s for group in make_sessions(seed=5, branches=True, has_turns=True) for s in group):
-        whole, _ = lay_out([Sample(as_sequences(session))], turn_discount=0.9)
-        apart, places = lay_out([Sample(as_calls(session))], turn_discount=0.9)
+        whole, _ = lay_out([WholeSample(as_sequences(session))], turn_discount=0.9)
+        apart, places = lay_out([WholeSample(as_calls(session))], turn_discount=0.9)
         np.testing.assert_array_equal(whole.rewards, apart.rewards)
         np.testing.assert_array_equal(whole.discounts, apart.discounts)
         np.testing.assert_array_equal(np.concatenate(places), np.arange(len(apart.rewards)))
