@@ -125,8 +125,8 @@ class _Running:
             while True:
                 try:
                     yield awaited
-                except asyncio.CancelledError as cancelled:
-                    awaited = coroutine.throw(self._interruption() or cancelled)
+                except BaseException as error:  # noqa: BLE001 - for the episode: what it awaits has failed
+                    awaited = coroutine.throw(self._interruption(error) or error)
                 else:
                     awaited = coroutine.send(None)
         except StopIteration as end:
@@ -135,9 +135,9 @@ class _Running:
         finally:
             coroutine.close()
 
-    def _interruption(self) -> TruncatedError | None:
+    def _interruption(self, error: BaseException) -> TruncatedError | None:
         """What to raise in the episode in place of its cancellation."""
-        if not self._is_interrupting:
+        if not (self._is_interrupting and isinstance(error, asyncio.CancelledError)):
             return None
         self._is_interrupting = False
         self._running.uncancel()

@@ -120,6 +120,20 @@ def test_an_exception_is_a_failure_with_the_end_of_its_traceback(error: BaseExce
     reason.encode()
 
 
+@pytest.mark.parametrize("error", [ValueError("lost"), TruncatedError("too long"), KeyError("lost")])
+def test_what_an_episode_awaits_may_fail_and_the_episode_may_catch_it(error: Exception) -> None:
+    async def episode(task: Task, policy: Policy) -> float:
+        await policy.chat().say(task.text)
+        failing: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(failing.set_exception, error)
+        try:
+            return await failing
+        except type(error):
+            return 0.75
+
+    assert reward_of(asyncio.run(play(episode))).value == 0.75
+
+
 def test_an_error_of_ours_says_all_without_a_traceback() -> None:
     assert asyncio.run(play(raising(FreerunError("no room")))) == EpisodeFailed("sums:1: no room")
 
