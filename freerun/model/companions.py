@@ -1,6 +1,6 @@
 """The files beside a model's weights: config, tokenizer, chat template. No torch is needed for them.
 
-They are copied into every run and checkpoint, which other users may read (`config/model_links.py`).
+They are copied into every run and checkpoint, which other users may read (`config/model_directory.py`).
 """
 
 import json

@@ -1,13 +1,8 @@
 """A worker's device and dtype: from the configuration's names to torch's.
 
-    auto    the worker's GPU if torch sees one, else the CPU
-    cuda    the worker's GPU, or an error
-    cpu     the CPU
-
 Workers of one machine are numbered, rollout workers first, then the trainer's ranks. Worker `index` takes GPU
 `index % number of GPUs`: each has its own if there are enough, otherwise they share. `session/devices.py` refuses
-sharing where it cannot work: between ranks of a trainer, and between servers, each of which counts as
-`engine.num_gpus` workers. Under Ray a worker sees only the GPUs it was given, and the same rule applies.
+sharing where it cannot work. Under Ray a worker sees only the GPUs it was given, and the same rule applies.
 
 torch is imported inside the functions, so the controller can use the rule without it.
 """

@@ -7,8 +7,6 @@
 - A grade is one job for each part of `reward.grader`. What no grader has to decide is decided here: a cut-off
   completion is wrong (`reward.requires_stop`), and a long one is penalised.
 - The pool owns the futures. A process only turns jobs into grades and never sees who waits for them.
-- A free process gets its share of the waiting jobs, but no more than it does in a moment.
-- The time limit of a grader is wall clock and holds in any case: the process is killed.
 - A part that fails fails the grade: a `GradeFailed` with its reason, never a reward (invariant 8).
 - A cancelled caller leaves the pool as it was: its queued jobs are skipped; one that a process already has ends or
   times out by itself.

@@ -6,11 +6,8 @@
     └─ box                        an empty directory; each program mounts its own tmpfs there
 
 No /proc, no other device, no /tmp, no home, no network interface that is up. As root the server keeps its uid
-and each program gets another one. A normal user, and a root without uids to give, gets a user namespace of one
-uid.
-
-A machine knows 2^32 uids; a container of a normal user, or one with remapped uids, often 65,536, sometimes only
-its own. There root has none to give, and is treated like a normal user.
+and each program gets another one. A normal user gets a user namespace of one uid, and so does a root without uids
+to give: a container with remapped uids often has 65,536 of them, sometimes only its own.
 """
 
 import os

@@ -37,19 +37,15 @@ class WeightChannel(Protocol):
 
     def publish(self, version: int, state: State) -> Callable[[], Publication]:
         """Copy the weights, which holds the trainer; call the result, on any thread, to make them available."""
-        ...
 
     def has_arrived(self, published: Publication, *, timeout_seconds: float = 0.0) -> bool:
         """Whether `fetch` would return at once; asks for the version if it is elsewhere and waits that long."""
-        ...
 
     def fetch(self, published: Publication) -> Mapping[str, Tensor]:
         """The weights in place, after confirming their checksum; raises `WeightsError` if they are damaged."""
-        ...
 
     def path(self, version: int) -> str:
         """The file in which other processes of this machine and user can map the version."""
-        ...
 
 
 def open_channel(route: WeightRoute, layout: WeightLayout, *, frozen: str = "") -> WeightChannel:

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +149,9 @@ def _refuses_strangers(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def _signals_kept(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
+def _signals_kept() -> Iterator[None]:
     """Restore our handlers: Ray installs one for SIGTERM, where a run finishes its step and saves."""
-    handlers = {number: signal.getsignal(number) for number in numbers}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
