@@ -1,7 +1,8 @@
 """Work that needs an event loop, wherever it is called.
 
 Where a loop runs already, as in a notebook, the work gets a thread with its own loop: processes die with the
-thread that started them (`processes/worker_process.py`), and this one lives as long as they do.
+thread that started them (`processes/worker_process.py`), and this one lives as long as they do. Signals reach only
+the main thread, which waits for it: they press the switch of the session.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ def run_anywhere(work: Callable[[], T], stop: StopSwitch) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with _same_signals_afterwards():
+        with _signals():
             return work()
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -33,25 +34,24 @@ def run_anywhere(work: Callable[[], T], stop: StopSwitch) -> T:
         except BaseException as error:  # noqa: BLE001 - the edge of a thread: raised in the other
             done.set_exception(error)
 
-    thread = threading.Thread(target=run, name="freerun session")
-    thread.start()
-    while thread.is_alive():
-        try:
-            concurrent.futures.wait([done])
-            thread.join()
-        except KeyboardInterrupt:
-            stop.press()
+    with _signals(stop):
+        thread = threading.Thread(target=run, name="freerun session")
+        thread.start()
+        thread.join()
     return done.result()
 
 
 @contextlib.contextmanager
-def _same_signals_afterwards() -> Iterator[None]:
-    """The session handles signals while it runs; the caller's own handlers are put back."""
+def _signals(stop: StopSwitch | None = None) -> Iterator[None]:
+    """Signals press the switch, or are handled by the session; the caller's own handlers are put back."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
+        for number, handler in before.items():
+            if stop is not None and handler is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: stop.press())
         yield
     finally:
         for number, handler in before.items():

@@ -13,7 +13,7 @@ class StopSwitch:
     """Ctrl-C for a session in another thread; a press is remembered until the session connects."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may interrupt a press, and press again
         self._stop: Callable[[], object] | None = None
         self._is_pressed = False
 
