@@ -1,4 +1,4 @@
-"""`freerun.Engine`: texts in, completions out: the engine of a rollout worker in the calling process."""
+"""`freerun.Engine`: the engine of a rollout worker in the calling process; texts in, completions out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from freerun.types import Completion, Request, Sampling
 
 
 class TextEngine:
-    """Generates with the model of one directory; not to be shared between threads."""
+    """Generates with one model; not thread-safe."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class TextEngine:
         max_sequence_tokens: int = 1024,
         seed: int = 0,
     ) -> TextEngine:
-        """The model in a Hugging Face directory, for prompts and completions of together `max_sequence_tokens`.
+        """Load a Hugging Face directory; a prompt and its completion have at most `max_sequence_tokens`.
 
         The same seed and the same calls give the same samples.
         """
@@ -66,9 +66,9 @@ class TextEngine:
         top_p: float = 1.0,
         stop: Sequence[str] = (),
     ) -> list[list[Completion]]:
-        """Completions of each prompt, with `text`, `token_ids` and `logprobs`; temperature 0 is greedy.
+        """The completions of each prompt, with `text`, `token_ids` and `logprobs`; temperature 0 is greedy.
 
-        A prompt is plain text; no chat template is applied.
+        Prompts are plain text; no chat template is applied.
         """
         require_texts("prompts", prompts)
         require_texts("stop", stop)

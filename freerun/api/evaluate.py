@@ -1,4 +1,4 @@
-"""`freerun.evaluate`: what `freerun eval` measures, as values."""
+"""`freerun.evaluate`: what `freerun eval` does, with its results as values."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class EvaluationResult:
     num_failed: int
     """Prompts that could not be graded."""
     directory: Path
-    """Where all of it is recorded; `freerun eval DIRECTORY` shows it."""
+    """Where everything is recorded; `freerun eval DIRECTORY` shows it."""
 
     def reader(self) -> RunReader:
         """Every prompt and completion; close it, or use it in a `with`."""
@@ -48,10 +48,10 @@ def evaluate(
     greedy: bool = False,
     output: str | Path | None = None,
 ) -> EvaluationResult:
-    """Measure a model directory, or the newest checkpoint of a run or that of `version`.
+    """Evaluate a model directory, or a checkpoint of a run: the newest, or that of `version`.
 
-    `task` is a recipe, the path or name of one, a built-in task or a data file; a run has its own. Results are
-    kept in `output`, by default in a new directory below the run or below `evals`.
+    `task` is a recipe, the path or name of one, a built-in task or a data file; by default the run's own recipe.
+    Results are written to `output`, by default to a new directory below the run or below `evals`.
     """
     require_type("model_or_run", model_or_run, (str, Path), "the path of a model directory or a run")
     require_type("task", task, (Recipe, str, Path), "a Recipe, a path or a name")

@@ -1,7 +1,4 @@
-"""`freerun.train`: a whole run, called by a program or a notebook.
-
-It does what `freerun train` does and returns how it ended.
-"""
+"""`freerun.train`: what `freerun train` does, called by a program or a notebook."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +21,15 @@ from freerun.session.train import train_to_end
 
 @dataclass(frozen=True)
 class Result:
-    """How a training ended."""
+    """How a run ended."""
 
     outcome: RunOutcome
     reason: str
-    """Why it failed or was interrupted at once; else empty."""
+    """Why it failed, or stopped without saving; else empty."""
     version: int
     """Steps trained."""
     model_directory: Path | None
-    """The newest model, as `transformers` loads it; None if none was saved."""
+    """The newest model, which `transformers` can load; None if none was saved."""
     run_directory: Path
     accuracy: float | None
     """Of the last held-out evaluation; None if there was none."""
@@ -50,11 +47,11 @@ def train(
     listeners: Sequence[Listener] = (),
     resume: bool = False,
 ) -> Result:
-    """Train by a recipe, or by the path or name of one, and return how that ended.
+    """Run a recipe, given as a `Recipe`, a path or a name, and return how it ended.
 
-    `reward` replaces the recipe's grader, `data` its data. Every event is passed to each of the listeners. With
-    `resume` the run of this name is continued; `recipe` may then be its directory. What is wrong with the
-    arguments raises a `FreerunError`; a run that fails is a `Result`.
+    `reward` replaces the recipe's grader, `data` its data. Each listener gets every event. `resume` continues the
+    run of this name; `recipe` may then be its directory. Wrong arguments raise a `FreerunError`; a run that fails
+    is a `Result`.
     """
     rows = None if data is None else encode_rows(data)
     resolved = _resolve(recipe, resume=resume, has_rows=rows is not None)
@@ -83,7 +80,7 @@ def train(
 
 
 def _resolve(recipe: Recipe | str | Path, *, resume: bool, has_rows: bool) -> Recipe:
-    """The recipe that is meant; a run that is resumed by a path or name has its own."""
+    """The recipe; a run that is resumed by path or name has its own."""
     if isinstance(recipe, Recipe):
         return with_rows(recipe) if has_rows else recipe
     require_type("recipe", recipe, (str, Path), "a Recipe, a path or the name of a shipped recipe")

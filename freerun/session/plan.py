@@ -1,7 +1,6 @@
-"""What a run would do, in words and numbers, without generating or training: the text of `--dry-run`.
+"""What a run would do: the text of `--dry-run`. Nothing is generated or trained.
 
-The only process it starts, for a moment, is a grader: whether a user's function can be imported is known only
-where it is imported.
+It starts a grader process for a moment: only there is known whether a user's function can be imported.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from freerun.session.preflight import check_setup, read_inputs
 
 
 def describe_plan(recipe: Recipe, *, resume: bool = False) -> str:
-    """Reads model files and data, checks everything, and lists each worker with its cores and device."""
+    """Read and check everything as a run would, and list the workers with their cores and devices."""
     directory = Path(recipe.model.path)
     check_setup(recipe, is_new=not resume)
     inputs = read_inputs(recipe, directory)
@@ -43,7 +42,7 @@ def describe_plan(recipe: Recipe, *, resume: bool = False) -> str:
 
 
 async def _try_graders(recipe: Recipe) -> None:
-    """Start one grader process and end it; raises what a run would be refused with."""
+    """Start one grader process and end it; an error here would end a run."""
     alone = dataclasses.replace(recipe, reward=dataclasses.replace(recipe.reward, num_workers=1))
     with tempfile.TemporaryDirectory(prefix="freerun-plan-") as logs:
         grader = make_grader(alone, LocalLauncher(Path(logs), {}))
@@ -67,7 +66,7 @@ def _data_lines(recipe: Recipe, source: PromptStream) -> list[str]:
         f"{num_trained / source.epoch_size:.1f} epochs"
     ]
     if recipe.data.mixture:
-        lines.append(f"data: a mixture of {_shares(recipe.data)}, each shuffled over epochs of its own")
+        lines.append(f"data: a mixture of {_shares(recipe.data)}, each with its own epochs")
     if source.num_too_long:
         lines.append(f"data: {source.num_too_long} prompts exceed data.max_prompt_tokens and are left out")
     return lines
@@ -87,7 +86,7 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
         for index, name in enumerate(rollout_names(recipe))
     ]
     is_lent_cores = recipe.generates and lends_cores(recipe) and devices["trainer"] == "cpu"
-    borrows = ", and on those of idle rollout workers" if is_lent_cores else ""
+    borrows = " and those of idle rollout workers" if is_lent_cores else ""
     trainers = [
         f"{name}: {recipe.train.dtype} on {devices[name]}, {where[name]}{borrows}"
         for name in trainer_names(recipe)
@@ -97,20 +96,20 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
     return [
         *rollouts,
-        f"training: {recipe.batch_size} trajectories a step ({recipe.train.prompts_per_step} prompts x "
-        f"{recipe.sampling.group_size}), {recipe.train.num_minibatches} updates",
+        f"training: {recipe.batch_size} trajectories per step ({recipe.train.prompts_per_step} prompts x "
+        f"{recipe.sampling.group_size}), {_count(recipe.train.num_minibatches, 'update')}",
         *trainers,
         f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})",
-        f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories started ahead of the "
-        f"first step, policy {recipe.buffer.policy}",
+        f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories are started before the "
+        f'first step ends; buffer.policy = "{recipe.buffer.policy}"',
     ]
 
 
 def _seats(recipe: Recipe) -> dict[str, str]:
-    """Where each worker that computes will be, in words."""
+    """Where each rollout worker and rank of the trainer will run."""
     if recipe.runtime.backend == "local":
         return {name: _cores(seat) for name, seat in place(recipe).seats.items()}
-    # GPUs that a device of auto would take are not known without the cluster.
+    # Only the cluster knows which GPUs `device = "auto"` would take.
     groups = groups_of(recipe, has_gpus=False)
     return {name: f"{group.demand} of the Ray cluster" for group in groups for name in group.names}
 
@@ -118,9 +117,7 @@ def _seats(recipe: Recipe) -> dict[str, str]:
 def _warning_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     lines = []
     if recipe.runtime.backend == "local" and place(recipe).is_crowded:
-        lines.append(
-            "warning: more threads than cores; nothing is pinned, and processes will slow each other down"
-        )
+        lines.append("warning: more threads than cores; no process is pinned, and they will slow each other down")
     for key, dtype, names in (
         ("engine.dtype", recipe.engine.dtype, rollout_names(recipe)),
         ("train.dtype", recipe.train.dtype, trainer_names(recipe)),
@@ -134,4 +131,8 @@ def _warning_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
 
 def _cores(seat: Seat) -> str:
     where = f"core {', '.join(map(str, seat.cores))}" if seat.cores else "any core"
-    return f"{seat.num_threads} thread{'s' if seat.num_threads > 1 else ''} on {where}"
+    return f"{_count(seat.num_threads, 'thread')} on {where}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -75,4 +75,4 @@ def test_a_synchronous_run_trains_on_the_engines_core_and_gives_it_back(tmp_path
     for borrows in borrows_by_step[2:4]:  # the third step and the fourth
         assert not borrows[0], "the engine generates"
         assert borrows[-1], "the trainer trains"
-    assert "the trainer had cores of idle rollout workers for" in run.output
+    assert "used cores of idle rollout workers for" in run.output

@@ -129,7 +129,7 @@ def test_an_engine_that_evaluates_beside_an_adapter_keeps_only_the_adapter_twice
 
 def test_a_trainer_on_a_gpu_borrows_no_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(make_run(tmp_path))
-    lent = "and on those of idle rollout workers"
+    lent = "and those of idle rollout workers"
     monkeypatch.setattr(devices, "count_gpus", lambda: 0)
     assert lent in describe_plan(recipe)
     monkeypatch.setattr(devices, "count_gpus", lambda: 2)
