@@ -3,7 +3,8 @@
 import argparse
 import difflib
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from freerun.config.load import nearest_keys
 from freerun.errors import FreerunError
@@ -15,15 +16,22 @@ class Parser(argparse.ArgumentParser):
     section = ""
     """Of a key that is written without one, with its dot."""
 
-    def __init__(self, prog: str, description: str, epilog: str = "", *, usage: str = "") -> None:
+    def __init__(self, prog: str, description: str, epilog: str = "", *, usage: str) -> None:
         super().__init__(
             prog=prog,
-            usage=f"{prog} {usage}" if usage else None,
+            usage=f"{prog} {usage}",
             description=description,
             epilog=epilog,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+
+    def take(self, name: str, metavar: str, explanation: str, **options: Any) -> None:
+        """An argument with a value; `type` is a path unless `options` say otherwise."""
+        self.add_argument(name, metavar=metavar, help=explanation, **{"type": Path, **options})
+
+    def flag(self, name: str, explanation: str) -> None:
+        self.add_argument(name, action="store_true", help=explanation)
 
     def parse_own(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The verb's own options; refuses one that it does not have, by its name."""

@@ -77,16 +77,8 @@ def _write(out: Path | None, write: Callable[[Path], None], files: str) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser("freerun compare", "Compare runs, or evaluations, with 95 % intervals.", EPILOG)
-    parser.usage = "freerun compare DIR [DIR ...] [--out DIR]"
-    parser.add_argument(
-        "directories",
-        metavar="DIR",
-        type=Path,
-        nargs="+",
-        help="runs, such as runs/demo, or results of freerun eval",
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="write table.md, compare.csv and, for runs, curves"
-    )
+    description = "Compare runs, or evaluations, with 95 % intervals."
+    parser = Parser("freerun compare", description, EPILOG, usage="DIR [DIR ...] [--out DIR]")
+    parser.take("directories", "DIR", "runs, such as runs/demo, or results of freerun eval", nargs="+")
+    parser.take("--out", "DIR", "write table.md, compare.csv and, for runs, curves")
     return parser

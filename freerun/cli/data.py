@@ -16,13 +16,9 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    parser = Parser(
-        "freerun data",
-        "Fetch public data sets to data/NAME, where recipes look for them.",
-        EPILOG,
-        usage="[NAME ...]",
-    )
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(PUBLIC_SETS)}; none lists them")
+    description = "Fetch public data sets to data/NAME, where recipes look for them."
+    parser = Parser("freerun data", description, EPILOG, usage="[NAME ...]")
+    parser.take("names", "NAME", f"{', '.join(PUBLIC_SETS)}; none lists them", nargs="*", type=str)
     names: list[str] = parser.parse_own(arguments).names
     if not names:
         print(_listing())

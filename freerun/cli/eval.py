@@ -72,30 +72,17 @@ def _parser() -> Parser:
         "MODEL_OR_RUN [--task TASK] [--version N] [--k K ...] [--greedy] [--split SPLIT]\n"
         "                    [--show WHICH] [--json] [--output DIR] [--section.key value ...]"
     )
-    parser = Parser(
-        "freerun eval", "Measure accuracy on held-out prompts, with 95 % intervals.", EPILOG, usage=usage
-    )
-    add = parser.add_argument
-    add("target", metavar="MODEL_OR_RUN", type=Path, help="model directory, run, or earlier evaluation")
-    add(
-        "--task",
-        metavar="TASK",
-        default="",
-        help="recipe, built-in task or data file; default: the run's recipe",
-    )
-    add("--version", metavar="N", type=int, help="the run's checkpoint of this version; default: the newest")
-    add(
-        "--k",
-        metavar="K",
-        type=int,
-        nargs="+",
-        default=[],
-        help="report pass@K; default: 1 and all samples",
-    )
-    add("--greedy", action="store_true", help="always take the most likely token: one completion per prompt")
-    add("--split", choices=("held-out", "training"), default="held-out", help="which prompts; default: held-out")
-    add("--show", metavar="WHICH", choices=("wrong", "right", "all"), default="nothing",
-        help="print these completions: wrong, right or all")  # fmt: skip
-    add("--json", action="store_true", help="print estimates and prompts as JSON instead")
-    add("--output", metavar="DIR", type=Path, help="where to write results; by default a new directory in evals/")
+    description = "Measure accuracy on held-out prompts, with 95 % intervals."
+    parser = Parser("freerun eval", description, EPILOG, usage=usage)
+    take, flag = parser.take, parser.flag
+    take("target", "MODEL_OR_RUN", "model directory, run, or earlier evaluation")
+    take("--task", "TASK", "recipe, built-in task or data file; default: the run's recipe", type=str, default="")
+    take("--version", "N", "the run's checkpoint of this version; default: the newest", type=int)
+    take("--k", "K", "report pass@K; default: 1 and all samples", type=int, nargs="+", default=[])
+    flag("--greedy", "always take the most likely token: one completion per prompt")
+    take("--split", "SPLIT", "held-out or training prompts; default: held-out", type=str, default="held-out")
+    parser.add_argument("--show", choices=("wrong", "right", "all"), default="nothing",
+                        help="print these completions")  # fmt: skip
+    flag("--json", "print estimates and prompts as JSON instead")
+    take("--output", "DIR", "where to write results; default: a new directory in evals/")
     return parser

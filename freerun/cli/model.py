@@ -1,6 +1,5 @@
 """`freerun model`: makes the model directories that recipes start from."""
 
-import argparse
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,9 @@ examples:
 """
 
 
+NEW_DIRECTORY = "directory to make; must not exist or be empty"
+
+
 def run(arguments: Sequence[str]) -> int:
     kind, *rest = arguments or ["--help"]
     if kind in ("-h", "--help"):
@@ -36,8 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _make_smollm2(arguments: Sequence[str]) -> int:
-    parser = Parser("freerun model smollm2", "Write SmolLM2-135M-Instruct as an fp32 model directory.")
-    _add_directory(parser)
+    parser = _parser("smollm2", "Write SmolLM2-135M-Instruct as an fp32 model directory.", usage="DIR")
     args = parser.parse_own(arguments)
 
     from freerun.model.smollm2 import make_smollm2
@@ -49,14 +50,15 @@ def _make_smollm2(arguments: Sequence[str]) -> int:
 def _make_tiny(arguments: Sequence[str]) -> int:
     from freerun.model.tiny import make_tiny
 
-    parser = Parser("freerun model tiny", "Write a small, randomly initialised model for a task.")
-    _add_directory(parser)
-    parser.add_argument("--task", required=True, help="its alphabet becomes the vocabulary, such as euclid")
+    description = "Write a small, randomly initialised model for a task."
+    parser = _parser("tiny", description, usage="DIR --task TASK [--hidden-size N ...]")
+    parser.take("--task", "TASK", "its alphabet becomes the vocabulary, such as euclid", type=str, required=True)
     # The options and their defaults are those of the function: nothing is declared twice.
     sizes = [p for p in inspect.signature(make_tiny).parameters.values() if p.default is not p.empty]
     for size in sizes:
-        option = "--" + size.name.replace("_", "-")
-        parser.add_argument(option, type=int, default=size.default, metavar="N", help="default: %(default)s")
+        parser.take(
+            f"--{size.name.replace('_', '-')}", "N", "default: %(default)s", type=int, default=size.default
+        )
     args = parser.parse_own(arguments)
 
     from freerun.data.tasks import alphabet_of
@@ -69,14 +71,12 @@ def _make_tiny(arguments: Sequence[str]) -> int:
 
 
 def _merge(arguments: Sequence[str]) -> int:
-    parser = Parser("freerun model merge", "Write an adapter and its base as one plain model directory.")
-    parser.add_argument(
-        "source", metavar="SOURCE", type=Path, help="adapter directory, or run whose newest checkpoint has one"
+    parser = Parser(
+        "freerun model merge", "Write an adapter and its base as one model.", usage="SOURCE DIR [--base BASE]"
     )
-    _add_directory(parser)
-    parser.add_argument(
-        "--base", metavar="BASE", type=Path, help="base model, if it is not where the adapter says it was"
-    )
+    parser.take("source", "SOURCE", "adapter directory, or run whose newest checkpoint has one")
+    parser.take("directory", "DIR", NEW_DIRECTORY)
+    parser.take("--base", "BASE", "base model, if it is not where the adapter says it was")
     args = parser.parse_own(arguments)
 
     from freerun.model.adapter import merge_adapter
@@ -101,7 +101,7 @@ def _merge(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _add_directory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "directory", metavar="DIR", type=Path, help="directory to make; must not exist or be empty"
-    )
+def _parser(kind: str, description: str, *, usage: str) -> Parser:
+    parser = Parser(f"freerun model {kind}", description, usage=usage)
+    parser.take("directory", "DIR", NEW_DIRECTORY)
+    return parser

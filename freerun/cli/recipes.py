@@ -15,10 +15,9 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    parser = Parser(
-        "freerun recipes", "List the recipes that come with freerun, or print one.", EPILOG, usage="[NAME]"
-    )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="print this recipe; without a name, list them all")
+    description = "List the recipes that come with freerun, or print one."
+    parser = Parser("freerun recipes", description, EPILOG, usage="[NAME]")
+    parser.take("name", "NAME", "print this recipe; without a name, list them all", nargs="?", type=str)
     name: str | None = parser.parse_own(arguments).name
     if name is None:
         print(_listing())

@@ -29,7 +29,7 @@ STATE_STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow",
 
 
 def run(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
+    args = _parser().parse_own(arguments)
     directory = args.directory or Path(RunConfig().directory)
     # The default directory is missing before the first run; a named one must exist.
     if not directory.is_dir() and (args.directory or directory.exists()):
@@ -88,8 +88,7 @@ def ago(seconds: float) -> str:
 
 
 def _parser() -> Parser:
-    parser = Parser("freerun runs", "List the runs in a directory.", EPILOG)
-    parser.usage = "freerun runs [DIR] [--json]"
-    parser.add_argument("directory", metavar="DIR", type=Path, nargs="?", help=f"default: {RunConfig().directory}")
-    parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
+    parser = Parser("freerun runs", "List the runs in a directory.", EPILOG, usage="[DIR] [--json]")
+    parser.take("directory", "DIR", f"default: {RunConfig().directory}", nargs="?")
+    parser.flag("--json", "print a JSON array instead of a table")
     return parser

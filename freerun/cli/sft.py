@@ -48,7 +48,7 @@ def _parser() -> Parser:
     usage = "DATA --model.path DIR [--section.key value ...] [--dry-run] [--resume]"
     parser = Parser("freerun sft", DESCRIPTION, EPILOG, usage=usage)
     parser.section = "sft."
-    parser.add_argument("data", metavar="DATA", type=Path, help=".jsonl, .json or .parquet file of demonstrations")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan")
-    parser.add_argument("--resume", action="store_true", help="continue the run of this name")
+    parser.take("data", "DATA", ".jsonl, .json or .parquet file of demonstrations")
+    parser.flag("--dry-run", "print the resolved configuration and the plan; run nothing")
+    parser.flag("--resume", "continue the run of this name")
     return parser

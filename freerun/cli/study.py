@@ -6,7 +6,6 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freerun.cli.arguments import Parser
@@ -102,17 +101,17 @@ def _report(study: Study, failures: dict[str, str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("freerun study", "Run a recipe over settings and seeds, and report with intervals.", EPILOG)
-    parser.usage = (
-        "freerun study RECIPE [--over KEY=VALUE,VALUE ...] [--seeds N] [--out DIR] [--dry-run | --report]\n"
+    usage = (
+        "RECIPE [--over KEY=VALUE,VALUE ...] [--seeds N] [--out DIR] [--dry-run | --report]\n"
         "                     [--section.key value ...]"
     )
-    add = parser.add_argument
-    add("recipe", metavar="RECIPE", type=Path, help="TOML file, or name of a shipped recipe")
-    add("--over", action="append", default=[], metavar="KEY=VALUE,VALUE",
-        help="a key to study and its values; repeat it for a grid")  # fmt: skip
-    add("--seeds", type=int, metavar="N", default=3, help="seeds 0 to N - 1; default: %(default)s")
-    add("--out", metavar="DIR", type=Path, help="default: studies/RECIPE-KEYS")
+    description = "Run a recipe over settings and seeds, and report with intervals."
+    parser = Parser("freerun study", description, EPILOG, usage=usage)
+    parser.take("recipe", "RECIPE", "TOML file, or name of a shipped recipe")
+    parser.take("--over", "KEY=VALUE,VALUE", "a key to study and its values; repeat it for a grid", type=str,
+                action="append", default=[])  # fmt: skip
+    parser.take("--seeds", "N", "seeds 0 to N - 1; default: %(default)s", type=int, default=3)
+    parser.take("--out", "DIR", "default: studies/RECIPE-KEYS")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--dry-run", action="store_true", help="list the runs and their commands; run nothing")
     only.add_argument("--report", action="store_true", help="run nothing; report what is finished")

@@ -1,7 +1,6 @@
 """`freerun train`: trains by a recipe and overrides into a run directory; `--dry-run` shows the plan."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from freerun.cli.arguments import Parser
 from freerun.config.load import TEXT_KEYS, dump_toml, load_recipe
@@ -62,18 +61,9 @@ def _parser(*, with_keys: bool) -> Parser:
         epilog = EPILOG.format(keys=describe_keys(), texts=", ".join(TEXT_KEYS))
     usage = "RECIPE [--section.key value ...] [--dry-run] [--resume]"
     parser = Parser("freerun train", "Train a model by a recipe.", epilog, usage=usage)
-    parser.add_argument(
-        "recipe",
-        metavar="RECIPE",
-        type=Path,
-        help="TOML file, name of a shipped recipe such as times-tables, or a run to --resume",
+    parser.take(
+        "recipe", "RECIPE", "TOML file, name of a shipped recipe such as times-tables, or a run to --resume"
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the resolved configuration and the plan; run nothing"
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the run of this name, with the settings it was started with, from its newest checkpoint",
-    )
+    parser.flag("--dry-run", "print the resolved configuration and the plan; run nothing")
+    parser.flag("--resume", "continue the run of this name, with its settings, from its newest checkpoint")
     return parser
