@@ -24,7 +24,8 @@ from freerun.workers import messages as m
 R = TypeVar("R")
 PART_BYTES = 64 << 20
 """Far below the frame limit, since sizes are estimated; far above a small batch, which stays whole."""
-SPAN_BYTES = 32
+SPAN_BYTES = 48
+TURN_BYTES = 9
 TRAJECTORY_BYTES = 512
 
 
@@ -213,4 +214,5 @@ def _size(trajectory: Trajectory) -> int:
     prompt, completion = trajectory.prompt, trajectory.completion
     arrays = prompt.token_ids.nbytes + completion.token_ids.nbytes + completion.logprobs.nbytes
     text = len(prompt.text) + len(prompt.answer) + len(completion.text)
-    return arrays + 2 * text + SPAN_BYTES * len(completion.spans) + TRAJECTORY_BYTES
+    spans, turns = SPAN_BYTES * len(completion.spans), TURN_BYTES * len(trajectory.reward.turns)
+    return arrays + 2 * text + spans + turns + TRAJECTORY_BYTES

@@ -23,7 +23,7 @@ from freerun.workers.trainer_client import TrainerClient
 class FakeProcess:
     """Satisfies what `Child` uses of a `WorkerProcess`; says once a second that it is alive."""
 
-    name = "worker-0"
+    name, pid = "worker-0", 1
 
     def __init__(self) -> None:
         self.is_alive = True

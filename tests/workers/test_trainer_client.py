@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fake_groups import a_group
+from sessions import as_few_sequences_as_possible, make_sessions
 from training_batches import make_groups
 from virtual_time import run_in_virtual_time
 
@@ -109,7 +110,7 @@ def test_a_stall_of_several_ranks_tells_of_all() -> None:
     with_trainer(act, num_ranks=2)
 
 
-@pytest.mark.parametrize(("part_bytes", "num_parts"), [(PART_BYTES, 1), (2500, 3), (1, 6)])
+@pytest.mark.parametrize(("part_bytes", "num_parts"), [(PART_BYTES, 1), (2600, 3), (1, 6)])
 def test_a_batch_travels_in_parts_that_fit_into_frames(part_bytes: int, num_parts: int) -> None:
     groups = [a_group(ordinal, 0, 0, [0.0, 1.0]) for ordinal in range(6)]
 
@@ -126,7 +127,8 @@ def test_a_batch_travels_in_parts_that_fit_into_frames(part_bytes: int, num_part
 
 
 def test_a_part_is_estimated_at_no_less_than_it_takes() -> None:
-    for trajectory in (t for group in make_groups() for t in group.trajectories):
+    sessions = as_few_sequences_as_possible(make_sessions(branches=True, has_turns=True))
+    for trajectory in (t for group in (*make_groups(), *sessions) for t in group.trajectories):
         group = Group(ordinal=0, start_version=0, trajectories=(trajectory,))
         num_bytes = len(to_frame(TrainStep(groups=(group,))))
         assert len(split_batch([group, group], part_bytes=2 * num_bytes - 1)) == 2, num_bytes
