@@ -12,6 +12,8 @@ import msgspec
 from freerun.chat.messages import AUTO, NONE, REQUIRED, Message, Tool
 from freerun.gateway.refusals import RefusedError
 
+MAX_MESSAGES = 10_000
+"""A body of its full size could hold half a million; a template would take seconds for them."""
 MAX_REPLIES = 64
 MAX_STOPS = 16
 MAX_DEPTH = 64
@@ -124,9 +126,11 @@ def checked_stops(stop: str | Collection[str] | None, *, name: str) -> tuple[str
 
 
 def checked_conversation(messages: Sequence[Message], *, name: str) -> tuple[Message, ...]:
-    """At least one message; results of tools get the names of the tools that were called."""
+    """At least one message and not too many; results of tools get the names of the tools that were called."""
     if not messages:
         raise RefusedError(f"{name}: there is no message to answer", param=name)
+    if len(messages) > MAX_MESSAGES:
+        raise RefusedError(f"{name}: there are {len(messages)} messages, more than {MAX_MESSAGES}", param=name)
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     return tuple(
         msgspec.structs.replace(message, name=names.get(message.tool_call_id, ""))

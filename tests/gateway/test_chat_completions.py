@@ -161,6 +161,7 @@ def test_arguments_as_an_object_are_written_as_json(behind: Behind) -> None:
         ({"max_tokens": 0}, "max_tokens: 0 must be at least 1"),
         ({"stop": [""]}, "stop: must be at most 16 strings, none of them empty"),
         ({"messages": []}, "messages: there is no message to answer"),
+        ({"messages": QUESTION * 10_001}, "messages: there are 10001 messages, more than 10000"),
         ({"messages": [{"role": "ghost", "content": ""}]}, 'messages: role "ghost" is none of'),
         ({"tool_choice": "required"}, 'tool_choice: "required" needs a tool that is not in tools'),
         ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "there: add"),
@@ -176,7 +177,7 @@ def test_arguments_as_an_object_are_written_as_json(behind: Behind) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "the policy reads text only"),
         ({"temperature": "hot"}, r"Expected `float | null`, got `str` - at `\$.temperature`"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_what_cannot_be_served_is_refused_with_the_reason(
     behind: Behind, body: dict[str, Any], reason: str

@@ -10,14 +10,29 @@ from collections import Counter
 import pytest
 from hostile_requests import HostileRequest, hostile_request
 from running_gateways import RunningGateway, running_gateway
-from scripted_sessions import MODEL, ScriptedSession
+from scripted_policy import ScriptedPolicy
+from scripted_sessions import MODEL
+from served_sessions import small_renderer
+from written_tool_calls import hermes
 
-from freerun.chat.messages import ChatCall, Message
-from freerun.errors import ContextLengthError, SessionEndedError
+from freerun.chat.messages import ChatCall
+from freerun.chat.rendering import Renderer
+from freerun.chat.session import ChatSession, SessionLimits
 from freerun.gateway.admission import GatewayLimits
+from freerun.gateway.content import MAX_REPLIES
 
 AT_ONCE = 24
 LIMITS = GatewayLimits(max_body_bytes=1 << 20, body_seconds=2.0, ping_seconds=0.02)
+
+
+SAID = (
+    "It is 4.",
+    "\u2028 \x85 \N{PILE OF POO}",
+    hermes([("add", {"a": 1})]),
+    "<tool_call>{",
+    "<think>hm</think>4",
+    "4...",
+)
 
 
 class NewSessions:
@@ -25,24 +40,20 @@ class NewSessions:
 
     model_name = MODEL
 
-    def __init__(self) -> None:
-        self.made: list[weakref.ref[ScriptedSession]] = []
+    def __init__(self, renderer: Renderer) -> None:
+        self.made: list[weakref.ref[ChatSession]] = []
+        self._renderer = renderer
 
     def accepts(self, key: str) -> bool:
         return key == "k"
 
-    def find(self, key: str, call: ChatCall) -> ScriptedSession:
-        # Errors that were made earlier would hold the sessions that raised them, by their tracebacks.
-        lines = (
-            "4",
-            Message(role="assistant", content="\u2028"),
-            ContextLengthError("long"),
-            SessionEndedError("over"),
-        )
-        session = ScriptedSession(lines[len(self.made) % len(lines)])
+    def find(self, key: str, call: ChatCall) -> ChatSession:
+        policy = ScriptedPolicy(self._renderer.tokenizer, [SAID[len(self.made) % len(SAID)]] * MAX_REPLIES)
         if len(self.made) % 7 == 0:
-            session.may_answer.clear()
-            asyncio.get_running_loop().call_later(0.1, session.may_answer.set)
+            policy.may_answer.clear()
+            asyncio.get_running_loop().call_later(0.1, policy.may_answer.set)
+        limits = SessionLimits(max_turns=MAX_REPLIES, max_session_tokens=4000, max_completion_tokens=50)
+        session = ChatSession(self._renderer, policy, limits)
         self.made.append(weakref.ref(session))
         return session
 
@@ -91,11 +102,16 @@ def status_of(request: HostileRequest, answer: bytes) -> int:
     return status
 
 
-def send_hostile_requests(number: int, *, seed: int) -> Counter[int]:
+@pytest.fixture(scope="module")
+def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    return small_renderer(tmp_path_factory.mktemp("model"))
+
+
+def send_hostile_requests(renderer: Renderer, number: int, *, seed: int) -> Counter[int]:
     """How often each status came; nothing is left of the requests then."""
     rng = random.Random(seed)
     requests = [hostile_request(rng) for _ in range(number)]
-    sessions = NewSessions()
+    sessions = NewSessions(renderer)
     with running_gateway(sessions, limits=LIMITS) as gateway:
         answers = asyncio.run(answers_to(requests, gateway))
         gateway.run(until_idle(gateway))
@@ -109,15 +125,15 @@ async def until_idle(gateway: RunningGateway) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_no_request_is_a_server_error_and_none_leaves_anything_behind() -> None:
-    statuses = send_hostile_requests(400, seed=0)
+def test_no_request_is_a_server_error_and_none_leaves_anything_behind(renderer: Renderer) -> None:
+    statuses = send_hostile_requests(renderer, 250, seed=0)
     assert max(statuses) < 500
     assert {200, 400, 401, 403, 404} <= statuses.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_nor_is_any_of_five_thousand(seed: int) -> None:
-    statuses = send_hostile_requests(1000, seed=seed)
+def test_nor_is_any_of_five_thousand(renderer: Renderer, seed: int) -> None:
+    statuses = send_hostile_requests(renderer, 1000, seed=seed)
     assert max(statuses) < 500
     assert {200, 400, 401, 403, 404, 413} <= statuses.keys()
