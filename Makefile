@@ -1,7 +1,8 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
-#   make test-all                     the slow tests too, and those with real Ray and vLLM
+#   make test-all                     the slow tests too, those with real Ray and vLLM, and those with real clients
 #   make backends                     .venv-backends: freerun with Ray and vLLM
+#   make clients                      .venv-clients: OpenAI's and other clients, without freerun
 #   make lock                         write the versions of .venv to requirements-dev.lock
 #   make bench ARGS="euclid peak"      measure these claims; all of them without ARGS
 PYTHON ?= python3
@@ -9,11 +10,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Ray and vLLM want older versions of some packages: they get an environment of their own.
 BACKENDS := .venv-backends
+# Agents of others, that reach the policy over HTTP as a user's would.
+CLIENTS := .venv-clients
 TORCH := torch==2.13.0
 # The tested versions of .venv. .venv-backends is not held to them.
 LOCK := requirements-dev.lock
 
-.PHONY: demo test test-slow test-all check lock backends test-backends bench clean
+.PHONY: demo test test-slow test-all check lock backends test-backends clients test-clients bench clean
 
 $(VENV)/.installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -35,7 +38,7 @@ test: $(VENV)/.installed
 test-slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow
 
-test-all: test test-slow test-backends
+test-all: test test-slow test-clients test-backends
 
 $(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
 	$(PYTHON) -m venv $(BACKENDS)
@@ -50,6 +53,16 @@ backends: $(BACKENDS)/.installed
 
 test-backends: $(BACKENDS)/.installed
 	$(BACKENDS)/bin/pytest tests/clusters
+
+$(CLIENTS)/.installed: requirements-clients.lock
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install --quiet --no-deps -r requirements-clients.lock
+	touch $@
+
+clients: $(CLIENTS)/.installed
+
+test-clients: $(VENV)/.installed $(CLIENTS)/.installed
+	$(BIN)/pytest tests/clients
 
 bench: $(VENV)/.installed models/smollm2/model.safetensors
 	$(BIN)/python -m bench $(ARGS)
@@ -67,4 +80,4 @@ lock: $(VENV)/.installed
 	touch $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(BACKENDS) build dist *.egg-info
+	rm -rf $(VENV) $(BACKENDS) $(CLIENTS) build dist *.egg-info

@@ -1,0 +1,25 @@
+"""openai: the same loop over streams, which the client puts together."""
+
+import json
+from typing import Any
+
+from adding import CHAT_TOOL, MODEL, add, question
+from openai import OpenAI
+
+
+def main() -> None:
+    client = OpenAI()
+    messages: list[Any] = [{"role": "user", "content": question()}]
+    while True:
+        with client.chat.completions.stream(model=MODEL, messages=messages, tools=[CHAT_TOOL]) as stream:
+            message = stream.get_final_completion().choices[0].message
+        if not message.tool_calls:
+            break
+        messages.append(message)
+        for call in message.tool_calls:
+            result = add(**json.loads(call.function.arguments))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
+    print(message.content)
+
+
+main()
