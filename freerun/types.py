@@ -38,6 +38,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     text: str
     answer: str
     token_ids: Ints
+    row: dict[str, Any] = {}
+    """The fields of the data it was made of, for sessions; empty otherwise, and in a trajectory."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

@@ -212,11 +212,17 @@ class Recipe:
             "reward.overlong_buffer_tokens and reward.requires_stop judge single completions; sessions are cut "
             "off by rollout.max_turns and rollout.max_session_tokens; remove them",
         )
-        in_chat = {part.use_chat_template for part in self.data.parts.values()}
         require(
-            len(in_chat) == 1,
-            "data.mixture mixes recipes with and without data.use_chat_template, and a session is either; set it "
-            "alike",
+            rollout.session_seconds < self.runtime.stall_seconds,
+            f"rollout.session_seconds = {rollout.session_seconds:g} must be less than runtime.stall_seconds = "
+            f"{self.runtime.stall_seconds:g}: a run in which nothing is generated for that long is ended",
+        )
+        in_chat = {part.use_chat_template for part in self.data.parts.values()}
+        alike = {(part.use_chat_template, part.system_prompt) for part in self.data.parts.values()}
+        require(
+            len(alike) == 1,
+            "data.mixture mixes recipes with different data.use_chat_template or data.system_prompt, and all "
+            "sessions of a run have the same; set them alike",
         )
         for part in self.data.parts.values():
             require(

@@ -108,10 +108,10 @@ class Mixture:
 PromptStream = PromptSource | Mixture
 
 
-def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int) -> PromptStream:
-    """The stream of prompts that a recipe describes."""
+def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int, keeps_rows: bool = False) -> PromptStream:
+    """The stream of prompts that a recipe describes; sessions also get the rows they are made of."""
     sources = {
-        name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed)
+        name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed, keeps_rows=keeps_rows)
         for name, part in config.parts.items()
     }
     return Mixture(sources, config.weights) if config.mixture else next(iter(sources.values()))

@@ -93,6 +93,15 @@ def kind_of(value: Any) -> str:
     return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
 
 
+def plain(value: Any) -> Any:
+    """The value as Python has it: a number is no longer as it was spelled."""
+    if isinstance(value, Number):
+        return int(value.text) if value.text.lstrip("-").isdigit() else float(value.text)
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
 class PromptTemplate:
     """Text with {field}s; {{ and }} stand for braces.
 
@@ -137,7 +146,8 @@ class _PromptMaker:
             names = ", ".join(f'"{name}"' for name in values)
             raise RowError(f"the prompt is empty ({names}); fill it or remove the row")
         shot = self._shot.fill(_values(row, self._shot)) if self._shot else ""
-        return TaskPrompt(key=key, text=self._prompt.fill(values), answer=self._answer_of(row), shot=shot)
+        text, answer = self._prompt.fill(values), self._answer_of(row)
+        return TaskPrompt(key=key, text=text, answer=answer, shot=shot, row=plain(row))
 
     def _answer_of(self, row: Row) -> str:
         text = self._answer.fill(_values(row, self._answer))

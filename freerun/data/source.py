@@ -30,10 +30,18 @@ _Asked = tuple[TaskPrompt, Prompt]
 class PromptSource:
     """The prompts of one task by ordinal, and a cursor that walks over them."""
 
-    def __init__(self, prompts: TaskPrompts, tokenizer: Tokenizer, *, config: DataConfig, seed: int) -> None:
+    def __init__(
+        self,
+        prompts: TaskPrompts,
+        tokenizer: Tokenizer,
+        *,
+        config: DataConfig,
+        seed: int,
+        keeps_rows: bool = False,
+    ) -> None:
         self.cursor = 0
         """Ordinal that `take` gives next; set it to resume."""
-        wording = Wording(config, prompts.shots, tokenizer)
+        wording = Wording(config, prompts.shots, tokenizer, keeps_rows=keeps_rows)
         self._training = _usable(prompts.training, wording, config.max_prompt_tokens)
         self._held_out = _usable(prompts.held_out, wording, config.max_prompt_tokens)
         self.num_too_long = (

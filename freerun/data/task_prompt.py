@@ -9,7 +9,8 @@ and `freerun eval` are measured on the same prompts. Prompts with the same text 
 import hashlib
 import random
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from freerun.errors import DataError
 
@@ -23,6 +24,8 @@ class TaskPrompt:
     answer: str
     shot: str = ""
     """Its completion when it is shown as a solved example; empty shows the answer."""
+    row: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The fields of the data it was made of; empty for a task that makes up its prompts."""
 
 
 @dataclass(frozen=True)

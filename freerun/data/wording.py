@@ -10,13 +10,14 @@ Special tokens come from the chat template or, in raw prompts, from `data.templa
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from freerun.config.data import DataConfig
 from freerun.data.chat_template import TemplateMessage
 from freerun.data.task_prompt import TaskPrompt
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import DataError
-from freerun.types import Prompt
+from freerun.types import Prompt, encode
 
 _PARAGRAPH = "\n\n"
 
@@ -24,9 +25,12 @@ _PARAGRAPH = "\n\n"
 class Wording:
     """Makes prompts of a task's prompts: what comes before each of them is the same for all."""
 
-    def __init__(self, config: DataConfig, shots: Sequence[TaskPrompt], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, config: DataConfig, shots: Sequence[TaskPrompt], tokenizer: Tokenizer, *, keeps_rows: bool = False
+    ) -> None:
         self._config = config
         self._tokenizer = tokenizer
+        self._keeps_rows = keeps_rows
         self._shots = [(shot.text, _completion_of(shot)) for shot in shots]
         self._examples = [] if config.use_chat_template else [self._example(shot) for shot in shots]
 
@@ -40,7 +44,14 @@ class Wording:
             text = self._raw_text(prompt)
             token_ids = self._tokenizer.encode(text)
         text = self._tokenizer.shown(text)
-        return Prompt(ordinal=0, key=self._key(prompt), text=text, answer=prompt.answer, token_ids=token_ids)
+        return Prompt(
+            ordinal=0,
+            key=self._key(prompt),
+            text=text,
+            answer=prompt.answer,
+            token_ids=token_ids,
+            row=_sendable(prompt) if self._keeps_rows else {},
+        )
 
     def _key(self, prompt: TaskPrompt) -> str:
         """For people: a row already names its file, another prompt its task."""
@@ -76,6 +87,18 @@ class Wording:
                 "they cannot be told apart; remove it from the row, or set data.use_chat_template = true"
             )
         return text
+
+
+def _sendable(prompt: TaskPrompt) -> dict[str, Any]:
+    """The row of a prompt, which an agent worker must be able to receive."""
+    row = dict(prompt.row)
+    try:
+        encode(row)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise DataError(
+            f"{prompt.key}: a field cannot be sent to an agent worker ({error}); use texts, numbers, lists, dicts"
+        ) from error
+    return row
 
 
 def _completion_of(shot: TaskPrompt) -> str:

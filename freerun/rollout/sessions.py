@@ -13,7 +13,7 @@ A session that failed is tried once more; then its group fails. One that ran int
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -74,7 +74,6 @@ class Sessions:
         *,
         num_samples: int,
         is_evaluation: bool,
-        row_of: Callable[[Prompt], Mapping[str, Any]],
         request_ids: Iterator[int],
         numbers: Iterator[int],
     ) -> None:
@@ -82,7 +81,6 @@ class Sessions:
         self._sampling = sampling
         self._num_samples = num_samples
         self._is_evaluation = is_evaluation
-        self._row_of = row_of
         self._request_ids = request_ids
         self._numbers = numbers
 
@@ -110,7 +108,7 @@ class Sessions:
             key=prompt.key,
             text=prompt.text,
             answer=prompt.answer,
-            row=dict(self._row_of(prompt)),
+            row=prompt.row,
             sample=sample,
             is_evaluation=self._is_evaluation,
         )
@@ -173,7 +171,7 @@ def _trajectories(prompt: Prompt, sample: int, session: PlayedSession) -> Iterat
         if session.is_truncated:
             completion = msgspec.structs.replace(completion, finish_reason="length")
         yield Trajectory(
-            prompt=msgspec.structs.replace(prompt, token_ids=sequence.prompt_token_ids),
+            prompt=msgspec.structs.replace(prompt, token_ids=sequence.prompt_token_ids, row={}),
             sample=sample,
             completion=completion,
             reward=session.reward,

@@ -21,6 +21,18 @@ class GradingFailed(RolloutError):  # noqa: N818 - an outcome, like GradeFailed
         """The grader's explanation."""
 
 
+def to_sampling(config: SamplingConfig, stop_token_ids: tuple[int, ...]) -> Sampling:
+    """How a recipe draws tokens from a model with these end tokens."""
+    return Sampling(
+        max_completion_tokens=config.max_completion_tokens,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        stop_strings=config.stop,
+        stop_token_ids=stop_token_ids,
+    )
+
+
 class SingleTurn:
     """Samples a group of completions for a prompt and grades them concurrently.
 
@@ -28,24 +40,10 @@ class SingleTurn:
     prompt that is requeued or evaluated again is a new request with the same ordinal.
     """
 
-    def __init__(
-        self,
-        config: SamplingConfig,
-        *,
-        num_samples: int,
-        stop_token_ids: tuple[int, ...],
-        request_ids: Iterator[int],
-    ) -> None:
+    def __init__(self, sampling: Sampling, *, num_samples: int, request_ids: Iterator[int]) -> None:
         self._num_samples = num_samples
         self._request_ids = request_ids
-        self._sampling = Sampling(
-            max_completion_tokens=config.max_completion_tokens,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            stop_strings=config.stop,
-            stop_token_ids=stop_token_ids,
-        )
+        self._sampling = sampling
 
     async def __call__(self, prompt: Prompt, generator: Generator, grader: Grader) -> tuple[Trajectory, ...]:
         completions = await generator.generate(self._request(prompt))

@@ -4,8 +4,7 @@
 """
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from freerun.backends.backend import find_backend
@@ -22,10 +21,9 @@ from freerun.model.adapter_directory import model_config
 from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.processes.local import LocalLauncher
 from freerun.processes.placement import place, rollout_names, trainer_names
-from freerun.protocols import Workflow
 from freerun.reward.pool import GraderPool
 from freerun.reward.user_function import FunctionGrader, RewardFunction
-from freerun.rollout.single_turn import SingleTurn
+from freerun.session.agents import session_data
 from freerun.session.core_lending import CoreLending
 from freerun.session.devices import check_devices, planned_devices
 from freerun.types import Doing, EngineStats
@@ -39,7 +37,8 @@ RunGrader = GraderPool | FunctionGrader
 
 def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None = None) -> PromptStream:
     """The stream of prompts, at the checkpoint's position."""
-    source = open_stream(recipe.data, tokenizer, seed=recipe.run.seed)
+    plays_sessions = recipe.rollout.runs_sessions
+    source = open_stream(session_data(recipe), tokenizer, seed=recipe.run.seed, keeps_rows=plays_sessions)
     if checkpoint is not None:
         if source.fingerprint != checkpoint.state.data_fingerprint:
             raise CheckpointError(
@@ -100,26 +99,6 @@ def make_gate_and_buffer(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple
         num_buffered=buffer.counts.ready * recipe.sampling.group_size,
     )
     return gate, buffer
-
-
-def make_workflows(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Workflow, Workflow]:
-    """The workflows of training and of evaluation; they share one sequence of request ids."""
-    request_ids = itertools.count()
-    return (
-        make_workflow(recipe, tokenizer, recipe.sampling.group_size, request_ids),
-        make_workflow(recipe, tokenizer, recipe.eval.num_samples, request_ids),
-    )
-
-
-def make_workflow(
-    recipe: Recipe, tokenizer: Tokenizer, num_samples: int, request_ids: Iterator[int]
-) -> SingleTurn:
-    return SingleTurn(
-        recipe.sampling,
-        num_samples=num_samples,
-        stop_token_ids=tokenizer.stop_token_ids,
-        request_ids=request_ids,
-    )
 
 
 def check_backends(recipe: Recipe, *, trains: bool = True) -> None:

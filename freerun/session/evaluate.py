@@ -19,12 +19,12 @@ from freerun.events.events import RunFinished
 from freerun.events.store import Store
 from freerun.processes.supervision import Supervisor
 from freerun.protocols import Generator
+from freerun.session.agents import Workflows, make_agents
 from freerun.session.attachments import StopSwitch
 from freerun.session.build import (
     make_grader,
     make_launcher,
     make_rollout_pool,
-    make_workflow,
 )
 from freerun.session.preflight import check_setup, read_prompts
 from freerun.terminal.progress_lines import ProgressLines
@@ -73,7 +73,6 @@ def run_eval(job: EvalJob, directory: Path, *, stop: StopSwitch | None = None) -
 
 async def _evaluate(job: EvalJob, logs: Path, tokenizer: Tokenizer, prompts: Sequence[Prompt]) -> Evaluation:
     recipe, model = job.recipe, Path(job.model)
-    workflow = make_workflow(recipe, tokenizer, recipe.eval.num_samples, itertools.count())
     launcher = make_launcher(recipe, logs, publishes=False)
     grader = make_grader(recipe, launcher)
     pool = make_rollout_pool(
@@ -83,13 +82,20 @@ async def _evaluate(job: EvalJob, logs: Path, tokenizer: Tokenizer, prompts: Seq
         on_report=lambda worker, stats: None,
         on_death=lambda worker, reason, is_restarted: None,
     )
+    agents = make_agents(
+        recipe, tokenizer, launcher, model_directory=model, on_death=lambda worker, reason, is_restarted: None
+    )
+    workflow = Workflows(recipe, tokenizer, agents).evaluation()
+    workers = [worker for worker in (pool, grader, agents) if worker is not None]
     background, console = Supervisor(), Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("starting the workers", total=len(prompts))
-            await asyncio.gather(pool.start(), grader.start())
+            await asyncio.gather(*(worker.start() for worker in workers))
             background.start(pool.wait_for_loss())
+            if agents is not None:
+                background.start(agents.wait_for_loss())
             progress.update(bar, description="evaluating")
             generator = Greedy(pool) if job.is_greedy else pool
             lines, num_done = ProgressLines(console, len(prompts)), itertools.count(1)
@@ -102,5 +108,5 @@ async def _evaluate(job: EvalJob, logs: Path, tokenizer: Tokenizer, prompts: Seq
             return await background.watch(work)
     finally:
         await background.close()
-        await asyncio.gather(pool.close(), grader.close())
+        await asyncio.gather(*(worker.close() for worker in workers))
         await launcher.close()

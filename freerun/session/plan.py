@@ -99,9 +99,22 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
         f"training: {recipe.batch_size} trajectories per step ({recipe.train.prompts_per_step} prompts x "
         f"{recipe.sampling.group_size}), {_count(recipe.train.num_minibatches, 'update')}",
         *trainers,
+        *_agent_lines(recipe),
         f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})",
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories are started before the "
         f'first step ends; buffer.policy = "{recipe.buffer.policy}"',
+    ]
+
+
+def _agent_lines(recipe: Recipe) -> list[str]:
+    rollout = recipe.rollout
+    if not rollout.runs_sessions:
+        return []
+    what = rollout.episode or rollout.command or f"tools {', '.join(rollout.tools)}"
+    return [
+        f"agents: {_count(rollout.num_workers, 'worker')} with up to {rollout.sessions_per_worker} sessions each "
+        f"({what}); a session has at most {_count(rollout.max_turns, 'turn')}, {rollout.max_session_tokens} "
+        f"tokens and {rollout.session_seconds:g} s of its own"
     ]
 
 

@@ -3,14 +3,15 @@
     task, files ─► backends, devices ─► graders, objective ─► listeners ─► weights ─► tokenizer ─► prompts, answers
 
 `check_setup` needs only the recipe; `read_inputs` and `read_prompts` read the model's small files and the data,
-and return what they read. Nothing is written and no worker is started, so bad input leaves no run behind.
+and return what they read. Nothing is written, so bad input leaves no run behind. The only worker that is started,
+for a moment, is an agent worker: whether an episode or a tool can be imported is known only there.
 """
 
 import dataclasses
 import itertools
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from freerun.evaluation.job import EvalJob
 from freerun.model.adapter_directory import check_directory, check_rank, is_adapter, model_config
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
 from freerun.reward.graders import check_answers, check_graders
+from freerun.session.agents import check_agents
 from freerun.session.build import check_backends, check_model, check_positions, make_source
 from freerun.session.listeners import check_listeners
 from freerun.session.own_objective import check_own_objective
@@ -77,7 +79,8 @@ def read_inputs(recipe: Recipe, model: Path, *, checkpoint: Checkpoint | None = 
         return Inputs(tokenizer, None, sft)
     source = make_source(recipe, tokenizer, rl_checkpoint(checkpoint))
     check_apart(source.prompts())
-    check_answers(recipe.reward, itertools.chain(source.training(), source.held_out(sys.maxsize)))
+    _check_answers(recipe, itertools.chain(source.training(), source.held_out(sys.maxsize)))
+    check_agents(recipe, tokenizer, model)
     return Inputs(tokenizer, source, sft)
 
 
@@ -93,8 +96,15 @@ def read_prompts(job: EvalJob) -> tuple[Tokenizer, list[Prompt]]:
     tokenizer = _read_tokenizer(recipe, model)
     source = make_source(recipe, tokenizer)
     prompts = source.held_out(sys.maxsize) if job.split == "held-out" else source.training()
-    check_answers(recipe.reward, prompts[: recipe.eval.num_prompts])
+    _check_answers(recipe, prompts[: recipe.eval.num_prompts])
+    check_agents(recipe, tokenizer, model)
     return tokenizer, prompts
+
+
+def _check_answers(recipe: Recipe, prompts: Iterable[Prompt]) -> None:
+    """Refuse answers that the graders cannot read; an episode may do without graders."""
+    if not recipe.rollout.episode:
+        check_answers(recipe.reward, prompts)
 
 
 @contextmanager

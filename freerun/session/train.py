@@ -26,6 +26,7 @@ from freerun.events.events import (
     WorkerDied,
 )
 from freerun.processes.link import Launcher
+from freerun.session.agents import Workflows, make_agents
 from freerun.session.attachments import Attachments
 from freerun.session.build import (
     RunGrader,
@@ -36,7 +37,6 @@ from freerun.session.build import (
     make_launcher,
     make_rollout_pool,
     make_trainer,
-    make_workflows,
 )
 from freerun.session.core_lending import CoreLending
 from freerun.session.lifetime import Lifetime
@@ -46,6 +46,7 @@ from freerun.session.run_directory import RunDirectory, keep_rows, open_run, wri
 from freerun.session.saving import Saver
 from freerun.session.sft import SftStage
 from freerun.types import Doing, EngineStats, WeightRoute
+from freerun.workers.agent_pool import AgentPool
 from freerun.workers.messages import StartTrainer
 from freerun.workers.rollout_pool import RolloutPool
 from freerun.workers.trainer_client import TrainerClient
@@ -112,6 +113,7 @@ class Session:
         self._attached = attached
         self._pool: RolloutPool | None = None
         self._grader: RunGrader | None = None
+        self._agents: AgentPool | None = None
         self._lending: CoreLending | None = None
 
     async def run(self) -> None:
@@ -141,7 +143,8 @@ class Session:
             if source is not None and not self._life.is_stopping:
                 await self._run_rl(source, tokenizer, trainer)
         finally:
-            await asyncio.gather(*(worker.close() for worker in (trainer, self._pool, self._grader) if worker))
+            workers = (trainer, self._pool, self._grader, self._agents)
+            await asyncio.gather(*(worker.close() for worker in workers if worker))
             await launcher.close()
 
     def _make_generation(self, launcher: Launcher) -> None:
@@ -153,6 +156,13 @@ class Session:
             on_report=self._on_engine_report,
             on_death=self._on_worker_death,
             on_busy=self._on_rollout_busy,
+        )
+        self._agents = make_agents(
+            self._recipe,
+            self._inputs.tokenizer,
+            launcher,
+            model_directory=self._run.model,
+            on_death=self._on_worker_death,
         )
 
     async def _start_workers(self, trainer: TrainerClient, weights: WeightRoute | None) -> None:
@@ -178,7 +188,7 @@ class Session:
             num_engine_gpus=recipe.engine.num_workers * recipe.engine.num_gpus if recipe.generates else 0,
             borrows_cores=self._lending is not None,
         )
-        others = asyncio.gather(*(worker.start() for worker in (self._pool, self._grader) if worker))
+        others = asyncio.gather(*(w.start() for w in (self._pool, self._grader, self._agents) if w))
         ready, _ = await asyncio.gather(trainer.start(start), others)
         self._note(f"the trainer is ready: it trains {ready.num_trained:,} of {ready.num_parameters:,} parameters")
 
@@ -203,11 +213,11 @@ class Session:
         assert self._pool is not None
         assert self._grader is not None
         gate, buffer = make_gate_and_buffer(self._recipe, rl_checkpoint(self._checkpoint))
-        workflow, evaluation_workflow = make_workflows(self._recipe, tokenizer)
+        workflows = Workflows(self._recipe, tokenizer, self._agents)
         stages = Stages(
             source=source,
-            workflow=workflow,
-            evaluation_workflow=evaluation_workflow,
+            workflow=workflows.training(),
+            evaluation_workflow=workflows.evaluation(),
             generator=self._pool,
             grader=self._grader,
             gate=gate,
@@ -220,7 +230,7 @@ class Session:
             stages,
             emit=self._life.emit,
             save_checkpoint=self._make_saver(trainer),
-            lost_workers=(self._pool.wait_for_loss(), trainer.wait_for_loss()),
+            lost_workers=[w.wait_for_loss() for w in (self._pool, trainer, self._agents) if w is not None],
             version=self._life.version,
             seconds=self._life.seconds,
         )
@@ -236,8 +246,9 @@ class Session:
     def _on_engine_report(self, worker: str, stats: EngineStats) -> None:
         self._life.emit(EngineReport(seconds=self._life.seconds, worker=worker, stats=stats))
         self._life.act(worker, _doing(stats))
-        for name, doing in self._grader.activities().items() if self._grader else ():
-            self._life.act(name, doing)
+        for pool in (self._grader, self._agents):
+            for name, doing in pool.activities().items() if pool else ():
+                self._life.act(name, doing)
 
     def _on_rollout_busy(self, worker: str, is_busy: bool) -> None:
         if self._lending is not None:

@@ -84,7 +84,7 @@ class Call(_Message, frozen=True, kw_only=True):
 
 
 class CancelCall(_Message, frozen=True, kw_only=True):
-    """Nobody waits for the answer any more."""
+    """The episode no longer waits for the answer."""
 
     number: int
     call: int
@@ -115,7 +115,7 @@ class SessionFailed(_Message, frozen=True, kw_only=True):
 
 
 class LoopHeld(_Message, frozen=True, kw_only=True):
-    """Code that does not wait holds the event loop, so no session of this worker goes on; sent every second."""
+    """Code that does not wait holds the event loop, so no session of this worker continues; sent every second."""
 
     number: int | None
     """The session whose code it is; None if it is not known."""

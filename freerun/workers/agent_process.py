@@ -69,7 +69,7 @@ class AgentProcess:
             self._begin(session)
 
     def drop(self, session: AgentSession) -> None:
-        """Nobody waits for the session any more; abort it if it still runs."""
+        """The session's caller is gone or has its result; abort it if it still runs."""
         if self.sessions.get(session.number) is session:
             self._send(m.AbortSession(number=session.number))
             self._remove(session)

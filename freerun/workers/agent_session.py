@@ -105,7 +105,7 @@ class AgentSession:
         self.finish(PlayedSession(sequences=sequences, reward=Reward(0.0, False), is_truncated=True))
 
     def forget_worker(self) -> None:
-        """Stop answering: whoever asked is gone."""
+        """Stop answering: the worker that asked is gone."""
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             answer.cancel()

@@ -51,6 +51,7 @@ def test_several_tools_are_an_array(demo: Path) -> None:
         ),
         ([EPISODE, "--reward.requires_stop=true"], "judge single completions"),
         ([EPISODE, *IN_CHAT, "--data.num_shots=2"], "cannot be shown in sessions"),
+        ([EPISODE, "--rollout.session_seconds=300"], "must be less than runtime.stall_seconds = 300"),
         ([EPISODE, "--rollout.history=none"], 'must be one of "template", "append"'),
         (["--gateway.address=8080"], 'gateway.address = "8080" is not host:port'),
     ],

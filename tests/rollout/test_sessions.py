@@ -13,7 +13,14 @@ from freerun.errors import PinLostError
 from freerun.rollout.sessions import GradeText, PlayedSession, SessionFailedError, SessionJob, Sessions
 from freerun.types import Completion, Grade, Prompt, Request, Reward, Sampling, Span, Trajectory
 
-PROMPT = Prompt(ordinal=17, key="row 17", text="play", answer="56", token_ids=np.arange(4, dtype=np.int32))
+PROMPT = Prompt(
+    ordinal=17,
+    key="row 17",
+    text="play",
+    answer="56",
+    token_ids=np.arange(4, dtype=np.int32),
+    row={"level": 17},
+)
 
 
 class NotingGenerator:
@@ -89,7 +96,6 @@ def sessions(runner: InlineRunner, *, num_samples: int = 3, is_evaluation: bool 
         Sampling(max_completion_tokens=9, temperature=0.5, stop_strings=("##",), stop_token_ids=(2,)),
         num_samples=num_samples,
         is_evaluation=is_evaluation,
-        row_of=lambda prompt: {"level": prompt.ordinal},
         request_ids=itertools.count(100),
         numbers=itertools.count(40),
     )
@@ -105,6 +111,7 @@ def test_a_group_is_one_session_for_each_sample_and_each_sequence_is_a_part() ->
     assert [(t.sample, t.part) for t in trajectories] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
     assert [t.prompt.token_ids.tolist() for t in trajectories] == [[0, 1], [1, 2]] * 3
     assert all(t.prompt.text == "play" and t.prompt.ordinal == 17 for t in trajectories)
+    assert all(t.prompt.row == {} for t in trajectories), "the trainer needs no row"
     assert all(t.reward == Reward(4.0, True) for t in trajectories)
     assert [t.completion.finish_reason for t in trajectories] == [
         "stop",

@@ -9,7 +9,7 @@ import pytest
 
 from freerun.config.recipe import SamplingConfig
 from freerun.errors import RolloutError
-from freerun.rollout.single_turn import GradingFailed, SingleTurn
+from freerun.rollout.single_turn import GradingFailed, SingleTurn, to_sampling
 from freerun.types import Completion, Grade, GradeFailed, Prompt, Request, Reward, Sampling, Span
 
 PROMPT = Prompt(
@@ -57,9 +57,8 @@ class FunctionGrader:
 
 
 def workflow(num_samples: int, config: SamplingConfig | None = None) -> SingleTurn:
-    return SingleTurn(
-        config or SamplingConfig(), num_samples=num_samples, stop_token_ids=(0, 2), request_ids=itertools.count()
-    )
+    sampling = to_sampling(config or SamplingConfig(), stop_token_ids=(0, 2))
+    return SingleTurn(sampling, num_samples=num_samples, request_ids=itertools.count())
 
 
 def test_a_group_comes_back_in_sample_order_with_its_rewards_whatever_finishes_first() -> None:

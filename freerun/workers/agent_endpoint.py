@@ -1,0 +1,58 @@
+"""Where the agents of a worker reach the policy over HTTP: a gateway that opens when an episode first asks for it.
+
+Only then is its package imported, which needs the extra `agents`. Every session has a key of its own, and what is
+called with it is recorded in that session. The key ends with the session.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from freerun.chat.session import ChatSession
+from freerun.errors import ConfigError
+from freerun.rollout.episode import Endpoint
+from freerun.workers.agent_messages import StartAgents
+
+if TYPE_CHECKING:
+    from freerun.gateway.sessions import SessionKeys
+
+
+class AgentEndpoint:
+    """One per worker; used in its event loop."""
+
+    def __init__(self, start: StartAgents) -> None:
+        self._start = start
+        self._opened: tuple[str, SessionKeys] | None = None
+
+    def open(self) -> tuple[str, "SessionKeys"]:
+        """The base URL of the gateway, which listens from now on, and the keys of its sessions."""
+        if self._opened is None:
+            try:
+                from freerun.gateway.server import Gateway
+                from freerun.gateway.sessions import SessionKeys
+            except ImportError as error:
+                raise ConfigError(
+                    f"rollout.command and policy.base_url need a web server ({error}); "
+                    "pip install 'freerun[agents]'"
+                ) from error
+            keys = SessionKeys(self._start.model_name)
+            gateway = Gateway(keys, sampling=self._start.sampling, address=self._start.gateway.address)
+            self._opened = gateway.open(), keys
+        return self._opened
+
+    @contextlib.contextmanager
+    def of_session(self, session: ChatSession) -> Iterator[Callable[[], Endpoint]]:
+        """What gives an episode its endpoint, for as long as its session lasts."""
+        given: list[Endpoint] = []
+
+        def endpoint() -> Endpoint:
+            if not given:
+                url, keys = self.open()
+                given.append(Endpoint(url, keys.add(session)))
+            return given[0]
+
+        try:
+            yield endpoint
+        finally:
+            for known in given:
+                self.open()[1].remove(known.api_key)

@@ -1,0 +1,68 @@
+"""A session in an agent worker, as far as it asks the controller: for completions, and for grades.
+
+    episode ── sample, grade ──► Call, GradeText ──► controller ──► Called, Graded ──► the episode continues
+
+The session's clock stands still meanwhile.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from freerun.chat.session import SampleRequest
+from freerun.rollout.clock import SessionClock
+from freerun.types import Completion, Grade
+from freerun.workers import agent_messages as m
+
+Send = Callable[[m.FromAgent], None]
+
+
+class AskingSession:
+    """The questions of one session that wait for their answers."""
+
+    def __init__(self, number: int, clock: SessionClock, send: Send) -> None:
+        self.number = number
+        self._clock = clock
+        self._send = send
+        self._asked: dict[tuple[type[m.ToAgent], int], asyncio.Future[Any]] = {}
+        self._gradings = itertools.count()
+
+    async def sample(self, request: SampleRequest) -> tuple[Completion, ...]:
+        """Implements `chat.session.Sample`; cancelling it aborts the call in the engine."""
+        try:
+            completions: tuple[Completion, ...] = await self._ask(
+                m.Call(number=self.number, request=request), (m.Called, request.call)
+            )
+        except asyncio.CancelledError:
+            self._send(m.CancelCall(number=self.number, call=request.call))
+            raise
+        return completions
+
+    async def grade(self, text: str) -> Grade:
+        """What the run's graders give this text."""
+        grading = next(self._gradings)
+        grade: Grade = await self._ask(
+            m.GradeText(number=self.number, grading=grading, text=text), (m.Graded, grading)
+        )
+        return grade
+
+    def take_in(self, answer: m.Called | m.Graded) -> None:
+        """An answer has arrived; it may be to a question that was given up."""
+        key, result = (
+            ((m.Called, answer.call), answer.completions)
+            if isinstance(answer, m.Called)
+            else ((m.Graded, answer.grading), answer.grade)
+        )
+        asked = self._asked.get(key)
+        if asked is not None and not asked.done():
+            asked.set_result(result)
+
+    async def _ask(self, question: m.FromAgent, key: tuple[type[m.ToAgent], int]) -> Any:
+        self._asked[key] = answer = asyncio.get_running_loop().create_future()
+        try:
+            self._send(question)
+            with self._clock.stopped():
+                return await answer
+        finally:
+            del self._asked[key]
