@@ -1,106 +1,19 @@
 """The command line: what it calls, what it prints when something is wrong, and how little it imports."""
 
-import asyncio
-import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
-from rich.console import Console
+from runs_on_disk import make_run
 
 from freerun import __version__
-from freerun.buffer.groups import BufferState, LedgerState
 from freerun.cli.arguments import split_overrides
 from freerun.cli.main import VERBS, main
-from freerun.cli.report_table import as_table
-from freerun.cli.runs import RUN_COLUMNS, ago, table_rows
 from freerun.config.load import dump_toml, key_types, load_recipe
 from freerun.config.recipe import Recipe
-from freerun.controller.checkpoint import CheckpointWriter, ControllerState
 from freerun.errors import FreerunError
-from freerun.evaluation.job import EvalJob, save_job
-from freerun.evaluation.report import check_ks
-from freerun.events.reader import RunSummary
-from freerun.session.preflight import check_setup
-
-
-@pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A runtime that checks what it was asked for and writes it down instead of running it."""
-    calls: list[Any] = []
-
-    def run_training(recipe: Recipe, *, resume: bool) -> int:
-        check_setup(recipe, is_new=not resume)
-        calls.append(("train", recipe, resume))
-        return 7
-
-    def run_eval(job: EvalJob, directory: Path) -> None:
-        check_setup(job.recipe, trains=False)
-        calls.append(("eval", job, directory))
-
-    class Report:
-        is_empty = False
-
-        def __init__(self, directory: Path, ks: list[int]) -> None:
-            calls.append(("report", directory, ks))
-
-        def describe(self) -> str:
-            return "the report"
-
-        def completions(self, shown: str) -> list[str]:
-            return [f"{shown} completions"]
-
-        def as_json(self) -> str:
-            return "{}"
-
-    fakes: dict[str, dict[str, Any]] = {
-        "session.train": {"run_training": run_training},
-        "session.plan": {"describe_plan": lambda recipe, resume: f"the plan of {recipe.run.name}"},
-        "session.evaluate": {"run_eval": run_eval},
-        "evaluation.report": {"EvalReport": Report, "check_ks": check_ks},
-    }
-    for name, functions in fakes.items():
-        module = ModuleType(name)
-        module.__dict__.update(functions)
-        monkeypatch.setitem(sys.modules, f"freerun.{name}", module)
-    return calls
-
-
-@pytest.fixture
-def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A recipe whose model directory exists, in the current directory."""
-    monkeypatch.chdir(tmp_path)
-    make_model(Path("model"))
-    path = Path("demo.toml")
-    path.write_text('[model]\npath = "model"\n')
-    return path
-
-
-def make_model(directory: Path) -> Path:
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text("{}")
-    return directory
-
-
-def make_run(directory: Path, steps: tuple[str, ...]) -> Path:
-    directory.mkdir(parents=True)
-    (directory / "config.toml").write_text('[run]\nname = "kept"\n')
-    for step in steps:
-        version = int(step.removeprefix("step-"))
-        buffer = BufferState(
-            version=version, ready=(), to_restart=(), done=LedgerState(mark=0, above=()), totals={}
-        )
-        state = ControllerState(version=version, cursor=0, buffer=buffer, seconds=0.0, data_fingerprint="")
-        writer = CheckpointWriter(directory / "checkpoints", state)
-        model = make_model(writer.directory / "model")
-        for file in (model / "model.safetensors", writer.directory / "optimizer.safetensors"):
-            file.touch()
-        asyncio.run(writer.seal(keep=100))
-    return directory
 
 
 def test_help_imports_neither_torch_nor_transformers() -> None:
@@ -316,161 +229,10 @@ def test_what_stops_a_run_becomes_its_exit_code(
     assert main(["train", str(demo)]) == code
 
 
-def test_eval_of_a_run_takes_its_newest_checkpoint_and_its_own_recipe(demo: Path, runtime: list[Any]) -> None:
-    run = make_run(Path("runs/x"), ("step-20", "step-100", "step-3"))
-    assert main(["eval", str(run), "--eval.num_samples", "2"]) == 0
-    [(_, job, directory), (_, shown, ks)] = runtime
-    assert (job.model, job.version) == (str(run / "checkpoints/step-100/model"), 100)
-    assert (job.recipe.run.name, job.recipe.eval.num_samples, job.is_greedy) == ("kept", 2, False)
-    assert directory.parent == run / "evals"
-    assert directory.name.startswith("step-100-times-tables-")
-    assert (shown, ks) == (directory, [])
-
-
-def test_eval_of_a_run_can_take_an_older_checkpoint_and_another_recipe(demo: Path, runtime: list[Any]) -> None:
-    run = make_run(Path("runs/x"), ("step-1", "step-2"))
-    main(["eval", str(run), "--version", "1", "--task", str(demo), "--output", "here"])
-    (_, job, directory) = runtime[0]
-    assert (job.recipe.run.name, job.version, directory) == ("demo", 1, Path("here"))
-
-
-def test_a_version_that_is_not_kept_is_refused_with_those_that_are(
-    demo: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["eval", str(make_run(Path("runs/x"), ("step-20",))), "--version", "7"]) == 2
-    assert "has no checkpoint of version 7; it keeps step-20" in capsys.readouterr().err
-
-
-def test_eval_of_a_model_directory_takes_it_as_it_is(demo: Path, runtime: list[Any]) -> None:
-    main(["eval", "model", "--task", str(demo)])
-    (_, job, directory) = runtime[0]
-    assert (job.recipe, job.model, job.version) == (load_recipe(demo, []), "model", 0)
-    assert directory.parent == Path("evals")
-
-
-def test_a_task_is_a_recipe_a_built_in_task_or_a_data_file(demo: Path, runtime: list[Any]) -> None:
-    Path("my.jsonl").write_text("{}\n")
-    main(["eval", "model", "--task", "euclid", "--sampling.temperature", "0.6", "--output", "a"])
-    main(["eval", "model", "--task", "my.jsonl", "--output", "b"])
-    run = make_run(Path("runs/x"), ("step-1",))
-    main(["eval", str(run), "--task", "my.jsonl", "--output", "c"])
-    euclid, whole, other = [call[1] for call in runtime if call[0] == "eval"]
-    assert (euclid.recipe.data.task, euclid.recipe.sampling.temperature, euclid.task) == ("euclid", 0.6, "euclid")
-    assert whole.recipe.data.path == whole.recipe.data.held_out_path == "my.jsonl"
-    assert (other.recipe.run.name, other.recipe.data.path, other.task) == ("kept", "my.jsonl", "my.jsonl")
-
-
-def test_a_task_takes_the_place_of_all_the_runs_own_data(demo: Path, runtime: list[Any]) -> None:
-    run = make_run(Path("runs/x"), ("step-1",))
-    own = run / "config.toml"
-    own.write_text(own.read_text() + '[data]\nmixture = ["a.toml", "b.toml"]\nmax_prompt_tokens = 77\n')
-    assert main(["eval", str(run), "--task", "times-tables"]) == 0
-    data = runtime[0][1].recipe.data
-    assert (data.task, data.mixture, data.max_prompt_tokens) == ("times-tables", {}, 77)
-
-
-def test_a_greedy_evaluation_draws_one_completion(demo: Path, runtime: list[Any]) -> None:
-    main(["eval", "model", "--task", str(demo), "--greedy", "--eval.num_samples", "4"])
-    assert (runtime[0][1].is_greedy, runtime[0][1].recipe.eval.num_samples) == (True, 1)
-
-
-def test_an_evaluation_made_before_is_shown_and_not_made_again(
-    demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("evals/old").mkdir(parents=True)
-    save_job(EvalJob(load_recipe(demo, []), "model", 0, "demo", "held-out", False), Path("evals/old"))
-    assert main(["eval", "evals/old", "--show", "wrong", "--k", "2"]) == 0
-    assert runtime == [("report", Path("evals/old"), [2])]
-    assert capsys.readouterr().out == "wrong completions\nthe report\n"
-    assert main(["eval", "evals/old", "--greedy"]) == 2
-
-
-def test_a_run_without_a_checkpoint_cannot_be_evaluated(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", str(make_run(Path("runs/x"), ()))]) == 2
-    assert "has no checkpoint yet" in capsys.readouterr().err
-
-
 def test_overrides_are_told_apart_from_the_verbs_own_arguments() -> None:
     own, overrides = split_overrides(["--a.b", "-1", "r.toml", "--dry-run", "--c.d=x.y", "--e.f", "--resume"])
     assert own == ["r.toml", "--dry-run", "--resume"]
     assert overrides == ["--a.b", "-1", "--c.d=x.y", "--e.f"]
-
-
-RUNS = [
-    RunSummary(name="a[b]", state="running", version=3, num_steps=60, reward=1.25, accuracy=0.5, updated=940.0),
-    RunSummary(name="c", state="crashed", version=0, num_steps=9, reward=None, accuracy=None, updated=999.0),
-]
-
-
-def test_runs_are_shown_in_a_table_without_inventing_numbers() -> None:
-    console = Console(width=100, color_system=None)
-    with console.capture() as captured:
-        console.print(as_table(RUN_COLUMNS, table_rows(RUNS, now=1000.0)))
-    rows = [line.split() for line in captured.get().splitlines()]
-    assert rows[1:] == [
-        ["a[b]", "running", "3/60", "1.25", "50.0", "%", "1", "min", "ago"],
-        ["c", "crashed", "0/9", "-", "-", "1", "s", "ago"],
-    ]
-
-
-def test_runs_as_json_carry_every_field(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("freerun.events.reader.list_runs", lambda directory: RUNS)
-    assert main(["runs", str(tmp_path), "--json"]) == 0
-    assert msgspec.convert(json.loads(capsys.readouterr().out), list[RunSummary]) == RUNS
-
-
-def test_a_directory_without_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", str(tmp_path)]) == 0
-    assert "no runs in" in capsys.readouterr().out
-
-
-def test_before_the_first_run_the_list_is_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["runs"]) == 0
-    assert capsys.readouterr().out == 'no runs in "runs"\n'
-    assert main(["runs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
-
-
-def damage_weights(run: Path, step: str) -> Path:
-    """Flip a bit of a checkpoint's weights; returns its model directory."""
-    model = run / "checkpoints" / step / "model"
-    (model / "model.safetensors").write_bytes(b"x")
-    return model
-
-
-def test_eval_of_a_run_says_which_newer_checkpoint_is_damaged(
-    demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(Path("runs/x"), ("step-3", "step-6"))
-    damage_weights(run, "step-6")
-    assert main(["eval", str(run)]) == 0
-    assert runtime[0][1].version == 3
-    [line] = capsys.readouterr().err.splitlines()
-    assert "step-6/model/model.safetensors: not the file that was saved" in line
-    assert line.endswith("; using step-3 instead")
-
-
-def test_eval_of_a_checkpoints_model_verifies_the_checkpoint(
-    demo: Path, runtime: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(Path("runs/x"), ("step-6",))
-    model = run / "checkpoints" / "step-6" / "model"
-    assert main(["eval", str(model), "--task", str(demo)]) == 0
-    damage_weights(run, "step-6")
-    assert main(["eval", str(model), "--task", str(demo)]) == 2
-    assert "model.safetensors: not the file that was saved" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0 s ago"), (59, "59 s ago"), (7200, "2 h ago"), (200_000, "2 d ago")]
-)
-def test_durations_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
-    assert ago(seconds) == text
 
 
 def test_an_error_that_quotes_control_characters_does_nothing_to_a_terminal(

@@ -1,4 +1,7 @@
-"""One name for each thing: the package defines no class, constant, alias or set of literals in two places."""
+"""One name for each thing: the package defines no class, constant, alias or set of literals in two places.
+
+Private names and type variables are each module's own business.
+"""
 
 import ast
 from collections import defaultdict
@@ -12,11 +15,12 @@ EVERYWHERE = {"__all__", "EPILOG"}
 
 
 def classes(module: ast.Module) -> Iterator[str]:
-    return (node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    names = (node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    return (name for name in names if not name.startswith("_"))
 
 
 def constants(module: ast.Module) -> Iterator[str]:
-    """Assigned at the top of a module; private names and type variables are the module's own business."""
+    """Assigned at the top of a module."""
     for node in module.body:
         match node:
             case ast.Assign(value=ast.Call(func=ast.Name(id="TypeVar"))):
