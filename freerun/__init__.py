@@ -16,16 +16,23 @@ if TYPE_CHECKING:
     from freerun.config.load import load_recipe
     from freerun.config.recipe import Recipe
     from freerun.errors import FreerunError
+    from freerun.errors import TruncatedError as Truncated
     from freerun.events.reader import RunReader
+    from freerun.rollout.episode import Policy, Task
+    from freerun.types import Reward
 
 __version__ = "0.1.0"
 __all__ = [
     "Engine",
     "EvaluationResult",
     "FreerunError",
+    "Policy",
     "Recipe",
     "Result",
+    "Reward",
     "RunReader",
+    "Task",
+    "Truncated",
     "evaluate",
     "load_recipe",
     "train",
@@ -35,9 +42,13 @@ _HOMES = {
     "Engine": "freerun.api.engine:TextEngine",
     "EvaluationResult": "freerun.api.evaluate",
     "FreerunError": "freerun.errors",
+    "Policy": "freerun.rollout.episode",
     "Recipe": "freerun.config.recipe",
     "Result": "freerun.api.train",
+    "Reward": "freerun.types",
     "RunReader": "freerun.events.reader",
+    "Task": "freerun.rollout.episode",
+    "Truncated": "freerun.errors:TruncatedError",
     "evaluate": "freerun.api.evaluate",
     "load_recipe": "freerun.config.load",
     "train": "freerun.api.train",

@@ -49,7 +49,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from freerun.buffer.groups import Ages, Batch, BufferState, Counts, Ledger, has_zero_variance
-from freerun.config.recipe import Policy
+from freerun.config.recipe import StalenessPolicy
 from freerun.errors import CheckpointError
 from freerun.types import Group, GroupOutcome
 
@@ -68,7 +68,7 @@ class TrajectoryBuffer:
     """Holds finished groups, tracks running ones, forms batches."""
 
     def __init__(
-        self, *, groups_per_batch: int, max_staleness: int, policy: Policy, filter_zero_variance: bool
+        self, *, groups_per_batch: int, max_staleness: int, policy: StalenessPolicy, filter_zero_variance: bool
     ) -> None:
         if groups_per_batch < 1 or max_staleness < 0:
             raise ValueError(
@@ -77,7 +77,7 @@ class TrajectoryBuffer:
             )
         self._groups_per_batch = groups_per_batch
         self._max_staleness = max_staleness
-        self._policy: Policy = policy
+        self._policy: StalenessPolicy = policy
         self._filter_zero_variance = filter_zero_variance
         self._version = 0
         self._running: dict[int, int] = {}

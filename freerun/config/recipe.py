@@ -47,7 +47,7 @@ def name_fault(name: str) -> str:
     )
 
 
-Policy = Literal["wait", "drop", "requeue"]
+StalenessPolicy = Literal["wait", "drop", "requeue"]
 """What happens to trajectories that would be too stale."""
 
 
@@ -94,7 +94,7 @@ class SamplingConfig(Section, name="sampling"):
 class BufferConfig(Section, name="buffer"):
     max_staleness: CountOrNone = 4
     """Largest staleness a trajectory may have when it is trained on (the paper's eta); 0 is synchronous."""
-    policy: Policy = "wait"
+    policy: StalenessPolicy = "wait"
     """What to do with trajectories that would become too stale: wait for, drop, or generate them again."""
     whole_batches: bool = False
     """Start rollouts a batch at a time, when none is running; with max_staleness = 1, one batch ahead."""

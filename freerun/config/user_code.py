@@ -9,11 +9,15 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from freerun.errors import ConfigError
+
+NUM_TRACEBACK_LINES = 12
+MAX_FAILURE_CHARACTERS = 2000
 
 
 def is_user_code(name: str) -> bool:
@@ -75,6 +79,17 @@ def check_signature(
         ) from error
     except ValueError:
         pass  # a function of an extension module may have no signature
+
+
+def end_of_traceback() -> str:
+    """Where the user's code has just failed, and with which exception, for another process."""
+    lines = traceback.format_exc().strip().splitlines()
+    return sendable("\n".join(lines[-NUM_TRACEBACK_LINES:]))
+
+
+def sendable(reason: str) -> str:
+    """The end of a user's message: it may have any length, and text that cannot be encoded."""
+    return reason[-MAX_FAILURE_CHARACTERS:].encode(errors="replace").decode()
 
 
 def _remedy(module_name: str, error: BaseException) -> str:

@@ -12,21 +12,19 @@ A grader that raises, or returns anything else, is a failure with the end of its
 import numbers
 import os
 import reprlib
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from freerun.config.reward import RewardConfig
+from freerun.config.user_code import end_of_traceback
 from freerun.config.values import MAX_REWARD
 from freerun.reward.messages import Job
 from freerun.types import Grade, GradeFailed, Reward
 
 GraderFunction = Callable[[str, str, str], Any]
 """(prompt text, completion text, answer) -> verdict; `to_reward` checks that it is one."""
-NUM_TRACEBACK_LINES = 12
-MAX_FAILURE_CHARACTERS = 2000
 CREDIT_TOLERANCE = 1e-6
 """Shares are sums and quotients of floats: within this of 1 is 1."""
 
@@ -44,20 +42,10 @@ def judge(grader: GraderFunction, job: Job, config: RewardConfig) -> Grade:
     try:
         return to_reward(grader(job.prompt, job.completion, job.answer), job.grader, config)
     except BaseException:  # noqa: BLE001 - the edge of user code: a failure is data
-        return GradeFailed(f"{job.grader} failed:\n{sendable(_end_of_traceback())}")
+        return GradeFailed(f"{job.grader} failed:\n{end_of_traceback()}")
     finally:
         if os.getpid() != pid:
             os._exit(0)
-
-
-def _end_of_traceback() -> str:
-    lines = traceback.format_exc().strip().splitlines()
-    return "\n".join(lines[-NUM_TRACEBACK_LINES:])
-
-
-def sendable(reason: str) -> str:
-    """The end of a user's message: it may have any length, and text that cannot be encoded."""
-    return reason[-MAX_FAILURE_CHARACTERS:].encode(errors="replace").decode()
 
 
 def to_reward(verdict: Any, grader: str, config: RewardConfig) -> Reward:

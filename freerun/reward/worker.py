@@ -10,12 +10,13 @@ import importlib
 import sys
 import traceback
 
+from freerun.config.user_code import sendable
 from freerun.errors import ConfigError
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.reward.graders import make_graders
 from freerun.reward.messages import Begin, ConfigRefused, Graded, Jobs, Ready, ToWorker
-from freerun.reward.verdict import judge, sendable
+from freerun.reward.verdict import judge
 
 
 def serve(parent: Parent[ToWorker]) -> None:

@@ -28,7 +28,7 @@ MAX_OUTPUT_BYTES = 65_536
 """Of the end of stdout, whose last line is graded."""
 MAX_ERROR_BYTES = 1_000
 """Of the end of stderr, which a failure quotes."""
-CHUNK_BYTES = 65_536
+READ_BYTES = 65_536
 PIPE_SECONDS = 1.0
 """To read what a program left in its pipes when it ended."""
 
@@ -84,14 +84,14 @@ def _as_json(task: Task) -> bytes:
     return msgspec.json.encode(fields | {"seed": task.random.getrandbits(32)}, enc_hook=str)
 
 
-class _Ended(NamedTuple):
+class _ProgramEnd(NamedTuple):
     status: int
     output: str
     """Its end, and that of `errors`."""
     errors: str
 
 
-async def _run(arguments: Sequence[str], environ: Mapping[str, str], given: bytes) -> _Ended:
+async def _run(arguments: Sequence[str], environ: Mapping[str, str], given: bytes) -> _ProgramEnd:
     """Run a program to its end; its process group does not outlive this, even if it is interrupted."""
     with tempfile.TemporaryFile() as stdin:  # a pipe would have to be written while the program may not read
         stdin.write(given)
@@ -111,7 +111,7 @@ async def _run(arguments: Sequence[str], environ: Mapping[str, str], given: byte
             process.wait()
         # A program that left the group may hold the pipes open, so their ends are not waited for in earnest.
         await asyncio.wait([output.ended, errors.ended], timeout=PIPE_SECONDS)
-        return _Ended(process.returncode, output.text, errors.text)
+        return _ProgramEnd(process.returncode, output.text, errors.text)
 
 
 async def _exit(pid: int) -> None:
@@ -154,7 +154,7 @@ class _Pipe:
         self._pipe.close()
 
     def _read(self) -> None:
-        chunk = os.read(self._pipe.fileno(), CHUNK_BYTES)
+        chunk = os.read(self._pipe.fileno(), READ_BYTES)
         self._kept = (self._kept + chunk)[-self._max_bytes :]
         if not chunk:
             self._loop.remove_reader(self._pipe.fileno())

@@ -23,7 +23,7 @@ from freerun.rollout.episode import Episode, Policy, Task
 from freerun.rollout.returned import NotARewardError
 from freerun.types import Reward
 
-SETTING = "rollout.episode"
+EPISODE_SETTING = "rollout.episode"
 _ARGUMENTS = {"reset": "task", "step": "action"}
 
 
@@ -84,12 +84,14 @@ def _check(name: str, environment: type[Any]) -> None:
         function = getattr(environment, method, None)
         if not callable(function):
             raise ConfigError(
-                f'config: {SETTING}: the class "{name}" has no method {method}; an environment has reset(task) '
-                "and step(action)"
+                f'config: {EPISODE_SETTING}: the class "{name}" has no method {method}; an environment has '
+                "reset(task) and step(action)"
             )
         shape = f"{method}(self, {argument})"
-        check_signature(function, None, None, name=f"{name}.{method}", setting=SETTING, shape=shape)
-    check_signature(environment, name=name, setting=SETTING, shape="__init__(self); reset gets task.settings")
+        check_signature(function, None, None, name=f"{name}.{method}", setting=EPISODE_SETTING, shape=shape)
+    check_signature(
+        environment, name=name, setting=EPISODE_SETTING, shape="__init__(self); reset gets task.settings"
+    )
 
 
 def _text(name: str, method: str, observation: Any) -> str:

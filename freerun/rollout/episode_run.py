@@ -13,21 +13,19 @@ continues all the same, it is cancelled, and if it ignores that too, it is left 
 
 import asyncio
 import os
-import traceback
 import types
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from freerun.chat.sequences import SessionSequence
+from freerun.config.user_code import end_of_traceback, sendable
 from freerun.errors import FreerunError, RolloutError, TruncatedError
 from freerun.rollout.clock import SessionClock
 from freerun.rollout.episode import Episode, Policy, Task, leave_fork
 from freerun.rollout.returned import to_reward
 from freerun.types import Reward
 
-NUM_TRACEBACK_LINES = 12
-MAX_REASON_CHARACTERS = 2000
 GRACE_SHARE = 0.05
 """Of the session's time: for an episode that is out of time to return, and then to end when it is cancelled."""
 
@@ -157,14 +155,14 @@ async def _settle(episode: Episode, task: Task, policy: Policy, clock: SessionCl
     except TruncatedError:
         return _TRUNCATED
     except RolloutError as error:  # a grader, a tool server or a return value: never the doing of a limit
-        return EpisodeFailed(_sendable(f"{task.key}: {error}"))
+        return EpisodeFailed(sendable(f"{task.key}: {error}"))
     except BaseException as error:  # the edge of user code: a failure is data
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             raise
         if policy.session.is_truncated or clock.is_over:
             return _TRUNCATED  # clients over HTTP and programs have their own errors for it
-        words = str(error) if isinstance(error, FreerunError) else _end_of_traceback()
-        return EpisodeFailed(_sendable(f"{task.key}: {words}"))
+        words = str(error) if isinstance(error, FreerunError) else f"the episode failed:\n{end_of_traceback()}"
+        return EpisodeFailed(sendable(f"{task.key}: {words}"))
     finally:
         leave_fork(pid)
 
@@ -172,13 +170,3 @@ async def _settle(episode: Episode, task: Task, policy: Policy, clock: SessionCl
 def _is_cancelled() -> bool:
     current = asyncio.current_task()
     return current is not None and current.cancelling() > 0
-
-
-def _end_of_traceback() -> str:
-    lines = traceback.format_exc().strip().splitlines()
-    return "the episode failed:\n" + "\n".join(lines[-NUM_TRACEBACK_LINES:])
-
-
-def _sendable(reason: str) -> str:
-    """The end of a user's message: it may have any length, and text that cannot be encoded."""
-    return reason[-MAX_REASON_CHARACTERS:].encode(errors="replace").decode()

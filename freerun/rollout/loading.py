@@ -21,8 +21,7 @@ from freerun.config.rollout import RolloutConfig
 from freerun.config.user_code import check_signature, import_named
 from freerun.errors import ConfigError
 from freerun.rollout.command import command_episode
-from freerun.rollout.environment import SETTING as EPISODE_SETTING
-from freerun.rollout.environment import environment_episode
+from freerun.rollout.environment import EPISODE_SETTING, environment_episode
 from freerun.rollout.episode import Episode
 from freerun.rollout.mcp_tools import PREFIX as MCP_PREFIX
 from freerun.rollout.mcp_tools import open_server

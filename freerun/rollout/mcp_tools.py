@@ -30,7 +30,7 @@ from freerun.rollout.tool_schema import ArgumentsError
 from freerun.rollout.tools import ToolServerError, as_text
 
 PREFIX = "mcp:"
-CONNECT_SECONDS = 60.0
+LISTING_SECONDS = 60.0
 """For a server to start and list its tools."""
 _CONNECTION_CLOSED = -32000
 """The code of MCP for it."""
@@ -149,7 +149,7 @@ class _Connection:
     async def _hold(self) -> None:
         try:
             async with contextlib.AsyncExitStack() as stack:
-                async with asyncio.timeout(CONNECT_SECONDS):
+                async with asyncio.timeout(LISTING_SECONDS):
                     client = await stack.enter_async_context(self._new_client())
                 self._client.set_result(client)
                 await self._is_closing.wait()

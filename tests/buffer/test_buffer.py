@@ -6,7 +6,7 @@ from msgspec import structs
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.groups import Batch, Ledger
-from freerun.config.recipe import Policy
+from freerun.config.recipe import StalenessPolicy
 from freerun.errors import CheckpointError
 from freerun.types import Reward, encode
 
@@ -100,7 +100,7 @@ def test_a_group_of_equal_rewards_is_trained_on_by_default() -> None:
 
 
 @pytest.mark.parametrize("policy", ["drop", "requeue"])
-def test_ready_groups_that_a_batch_makes_too_old_are_discarded_with_it(policy: Policy) -> None:
+def test_ready_groups_that_a_batch_makes_too_old_are_discarded_with_it(policy: StalenessPolicy) -> None:
     buffer = a_buffer(groups=1, max_staleness=1, policy=policy)
     for ordinal in (0, 1):
         buffer.start(ordinal, 0)

@@ -14,19 +14,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
-from freerun.config.recipe import Policy
+from freerun.config.recipe import StalenessPolicy
 
 
 class Run:
     """The controller's part, without its waits; checks what must hold after every step."""
 
     def __init__(
-        self, *, groups: int, group_size: int, max_staleness: int, policy: Policy, filtering: bool
+        self, *, groups: int, group_size: int, max_staleness: int, policy: StalenessPolicy, filtering: bool
     ) -> None:
         self.groups = groups
         self.group_size = group_size
         self.max_staleness = max_staleness
-        self.policy: Policy = policy
+        self.policy: StalenessPolicy = policy
         self.filtering = filtering
         self.gate = StalenessGate(batch_size=groups * group_size, max_staleness=max_staleness)
         self.buffer = self._new_buffer()
@@ -148,7 +148,9 @@ class RunMachine(RuleBasedStateMachine):
         policy=st.sampled_from(POLICIES),
         filtering=st.booleans(),
     )
-    def begin(self, groups: int, group_size: int, max_staleness: int, policy: Policy, filtering: bool) -> None:
+    def begin(
+        self, groups: int, group_size: int, max_staleness: int, policy: StalenessPolicy, filtering: bool
+    ) -> None:
         self.run = Run(
             groups=groups,
             group_size=group_size,
@@ -333,7 +335,7 @@ at_length = settings(max_examples=40, derandomize=True)
 @simulated_runs
 @at_length
 def test_every_prompt_meets_its_fate_whatever_the_lengths_lags_and_crashes(
-    policy: Policy,
+    policy: StalenessPolicy,
     crash_rate: float,
     groups: int,
     group_size: int,
@@ -376,7 +378,7 @@ def test_the_long_tail_is_dropped_by_drop_and_trained_by_wait() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_without_staleness_each_batch_is_what_started_at_its_version(policy: Policy) -> None:
+def test_without_staleness_each_batch_is_what_started_at_its_version(policy: StalenessPolicy) -> None:
     run = Run(groups=3, group_size=2, max_staleness=0, policy=policy, filtering=False)
     for version in range(4):
         while run.may_start:

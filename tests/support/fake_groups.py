@@ -7,10 +7,10 @@ from msgspec import structs
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.groups import BufferState
-from freerun.config.recipe import Policy
+from freerun.config.recipe import StalenessPolicy
 from freerun.types import Completion, Group, Prompt, Reward, Span, Trajectory, decoder_for, encode
 
-POLICIES: tuple[Policy, ...] = ("wait", "drop", "requeue")
+POLICIES: tuple[StalenessPolicy, ...] = ("wait", "drop", "requeue")
 
 
 def a_group(
@@ -59,7 +59,7 @@ def a_group_of_sessions(ordinal: int, start_version: int, rewards: Sequence[floa
 
 
 def a_buffer(
-    *, groups: int = 1, max_staleness: int = 0, policy: Policy = "wait", filtering: bool = False
+    *, groups: int = 1, max_staleness: int = 0, policy: StalenessPolicy = "wait", filtering: bool = False
 ) -> TrajectoryBuffer:
     return TrajectoryBuffer(
         groups_per_batch=groups, max_staleness=max_staleness, policy=policy, filter_zero_variance=filtering
