@@ -13,10 +13,10 @@ import msgspec
 from freerun.errors import ConfigError
 from freerun.evaluation.job import EvalJob, read_job
 from freerun.events.accuracy import percent
-from freerun.events.events import PromptResult
+from freerun.events.events import EvalRow, PromptResult
 from freerun.events.pass_at_k import Estimate, estimate_pass_at_k
 from freerun.events.reader import RunReader
-from freerun.events.schema import EvalCompletionRow, EvalRow
+from freerun.events.schema import EvalCompletionRow
 from freerun.terminal.wording import count, printable, printable_block
 
 Shown = Literal["nothing", "wrong", "right", "all"]

@@ -115,7 +115,9 @@ class PromptResult(msgspec.Struct, frozen=True, kw_only=True):
     """Why it could not be sampled or graded."""
 
 
-class EvalFinished(Event, frozen=True, kw_only=True, tag="eval_finished"):
+class EvalRow(Event, frozen=True, kw_only=True, eq=True):
+    """The numbers of an evaluation."""
+
     version: int
     """The version that sampled all its tokens."""
     accuracy: float
@@ -127,6 +129,9 @@ class EvalFinished(Event, frozen=True, kw_only=True, tag="eval_finished"):
     num_samples: int
     num_failed: int
     mean_length: float
+
+
+class EvalFinished(EvalRow, frozen=True, kw_only=True, tag="eval_finished", eq=False):
     prompts: tuple[PromptResult, ...] = ()
     """One per prompt; the store keeps them in a table."""
     groups: tuple[tuple[Trajectory, ...], ...] = ()

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from freerun.events.events import AnyEvent, PromptResult, RunOutcome, SftStep
+from freerun.events.events import AnyEvent, EvalRow, PromptResult, RunOutcome, SftStep
 from freerun.events.schema import (
     DAMAGE,
     EVAL_COMPLETIONS,
@@ -28,7 +28,6 @@ from freerun.events.schema import (
     TABLES,
     TRAJECTORIES,
     EvalCompletionRow,
-    EvalRow,
     Rewound,
     StepRow,
     StoreError,

@@ -24,6 +24,7 @@ from freerun.errors import FreerunError
 from freerun.events.events import (
     AnyEvent,
     EvalFinished,
+    EvalRow,
     Event,
     PromptResult,
     RunFinished,
@@ -48,21 +49,6 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: float
     staleness_counts: dict[int, int]
     metrics: dict[str, float]
-
-
-class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded evaluation."""
-
-    version: int
-    """The version that sampled all of it."""
-    seconds: float
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    num_prompts: int
-    num_samples: int
-    num_failed: int
-    mean_length: float
 
 
 class EvalCompletionRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -264,7 +250,7 @@ def _insert_eval(db: sqlite3.Connection, event: EvalFinished) -> None:
     version = event.version
     for table in (EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS):
         db.execute(f"DELETE FROM {table.name} WHERE version = ?", (version,))
-    EVALS.insert(db, [EvalRow(**{name: getattr(event, name) for name in EvalRow.__struct_fields__})])
+    EVALS.insert(db, [event])
     EVAL_PROMPTS.insert(db, event.prompts, version=version)
     EVAL_COMPLETIONS.insert(db, (_trajectory_row(version, t) for group in event.groups for t in group))
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from freerun.errors import FreerunError
-from freerun.events.events import AnyEvent, RunFinished, RunStarted, WeightsLoaded
+from freerun.events.events import AnyEvent, EvalRow, RunFinished, RunStarted, WeightsLoaded
 from freerun.events.reader import RunReader, RunSummary
-from freerun.events.schema import EvalRow, Rewound, StepRow
+from freerun.events.schema import Rewound, StepRow
 from freerun.reports.intervals import mean
 from freerun.session.run_directory import CONFIG_FILE
 

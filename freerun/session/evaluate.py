@@ -27,7 +27,7 @@ from freerun.session.build import (
     make_rollout_pool,
 )
 from freerun.session.preflight import check_setup, read_prompts
-from freerun.terminal.progress_lines import ProgressLines
+from freerun.terminal.lines import ProgressLines
 from freerun.types import Completion, Prompt, Request
 
 

@@ -1,8 +1,11 @@
-"""A run in plain text: a line for each event worth logging, and the summary at its end."""
+"""A run in plain text: a line for each event worth logging, the summary at its end; progress of an evaluation."""
 
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from freerun.events.accuracy import percent_within
 from freerun.events.events import (
@@ -21,9 +24,9 @@ from freerun.events.events import (
 from freerun.events.metrics import RunState, failure_kind
 from freerun.model.adapter_directory import is_adapter
 from freerun.terminal.facts import Fact, facts, position
-from freerun.terminal.wording import brief, count, printable_block
+from freerun.terminal.wording import brief, count, duration, printable_block
 
-SFT_LINE_SECONDS = 5.0
+LINE_SECONDS = 5.0
 
 
 def describe_event(state: RunState, event: AnyEvent) -> str:
@@ -110,10 +113,33 @@ def _failure(state: RunState, event: GroupFinished) -> str:
 def _is_shown(steps: Sequence[SftStep]) -> bool:
     """A line for every measurement, every tenth of SFT, and every few seconds."""
     last = steps[-1]
-    is_late = len(steps) > 1 and last.seconds // SFT_LINE_SECONDS > steps[-2].seconds // SFT_LINE_SECONDS
+    is_late = len(steps) > 1 and last.seconds // LINE_SECONDS > steps[-2].seconds // LINE_SECONDS
     return is_late or last.held_out_loss is not None or last.step % max(1, last.num_steps // 10) == 0
 
 
 def _join(*words: str) -> str:
     """What is not known is left out."""
     return "  ".join(filter(None, words))
+
+
+class ProgressLines:
+    """Long work without a terminal for a bar: call it whenever more is done; silent on a terminal."""
+
+    def __init__(
+        self, console: Console, total: int, *, done: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console
+        self._total = total
+        self._done_before = done
+        self._clock = clock
+        self._began = self._last_line = clock()
+
+    def __call__(self, done: int, what: str) -> None:
+        """`done` of the total is done; `what` it is, in words."""
+        now = self._clock()
+        if self._console.is_terminal or now - self._last_line < LINE_SECONDS or done >= self._total:
+            return
+        self._last_line = now
+        left = (now - self._began) / max(1, done - self._done_before) * (self._total - done)
+        line = f"{time.strftime('%H:%M:%S')}  {done}/{self._total} {what}  {duration(left)} left"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)

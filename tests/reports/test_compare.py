@@ -19,10 +19,9 @@ from tiny_runs import Run, make_run
 from freerun.cli.main import main
 from freerun.cli.report_table import as_table, print_table
 from freerun.errors import FreerunError
-from freerun.events.events import AnyEvent, RunStarted, WeightsLoaded
+from freerun.events.events import AnyEvent, EvalRow, RunStarted, WeightsLoaded
 from freerun.events.pass_at_k import Estimate
 from freerun.events.reader import RunSummary
-from freerun.events.schema import EvalRow
 from freerun.reports.compare import read_groups, write_comparison
 from freerun.reports.curves import bin_size_for, mean_curve
 from freerun.reports.drawing import draw_comparison

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from watched_run import a_run, an_end
 
-from freerun.terminal.progress_lines import ProgressLines
+from freerun.terminal.lines import ProgressLines
 from freerun.terminal.view import RunView
 
 
