@@ -1,6 +1,7 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
 #   make test-all                     the slow tests too, those with real Ray and vLLM, and those with real clients
+#   make demo-agents                  a guessing game of many turns, then a calculator as a tool
 #   make backends                     .venv-backends: freerun with Ray and vLLM
 #   make clients                      .venv-clients: OpenAI's and other clients, without freerun
 #   make lock                         write the versions of .venv to requirements-dev.lock
@@ -16,7 +17,7 @@ TORCH := torch==2.13.0
 # The tested versions of .venv. .venv-backends is not held to them.
 LOCK := requirements-dev.lock
 
-.PHONY: demo test test-slow test-all check lock backends test-backends clients test-clients bench clean
+.PHONY: demo demo-agents test test-slow test-all check lock backends test-backends clients test-clients bench clean
 
 $(VENV)/.installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +32,13 @@ models/smollm2/model.safetensors: | $(VENV)/.installed
 
 demo: $(VENV)/.installed models/smollm2/model.safetensors
 	$(BIN)/freerun train recipes/times-tables.toml --run.name demo-$$(date +%Y%m%d-%H%M%S) $(ARGS)
+
+models/guessing/model.safetensors: | $(VENV)/.installed
+	$(BIN)/freerun model tiny models/guessing --task freerun.environments.guessing:prompts
+
+demo-agents: $(VENV)/.installed models/smollm2/model.safetensors models/guessing/model.safetensors
+	$(BIN)/freerun train recipes/guessing.toml --run.name guessing-$$(date +%Y%m%d-%H%M%S) $(ARGS)
+	$(BIN)/freerun train recipes/calculator.toml --run.name calculator-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 test: $(VENV)/.installed
 	$(BIN)/pytest -m "not slow"

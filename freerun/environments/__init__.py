@@ -1,0 +1,1 @@
+"""Environments that come with the package: one module each with its prompts and its episode."""
