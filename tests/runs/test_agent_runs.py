@@ -55,6 +55,7 @@ def test_an_episode_of_several_turns_is_trained_within_the_bound(tmp_path: Path)
         assert [e.version for e in reader.evals()][-1] == 20
 
 
+@pytest.mark.slow
 def test_a_session_may_ask_the_runs_graders(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path), *playing("graded_episode"), "--train.num_steps", "3")
     assert run.wait() == 0, run.output
@@ -74,22 +75,18 @@ def test_a_session_of_two_conversations_is_two_parts_of_one_sample(tmp_path: Pat
             assert {t.part for t in trajectories} == {0, 1}
             rewards = {(t.ordinal, t.sample): t.reward for t in trajectories}
             assert all(t.reward == rewards[t.ordinal, t.sample] for t in trajectories)
-        assert (
-            max(s.metrics["engine_trainer_kl"] for s in reader.steps() if "engine_trainer_kl" in s.metrics) < 1e-6
-        )
+        divergences = [s.metrics.get("engine_trainer_kl", 0.0) for s in reader.steps()]
+        assert 0 < max(divergences) < 1e-6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("victim", "name"),
-    [("agent_worker", "agent-0"), ("rollout_worker", "rollout-0"), ("reward.worker", "grader-0")],
-)
+@pytest.mark.parametrize(("victim", "name"), [("agent_worker", "agent-0"), ("rollout_worker", "rollout-0")])
 def test_a_worker_that_is_killed_in_mid_session_loses_no_session(tmp_path: Path, victim: str, name: str) -> None:
     run = Run(make_run(tmp_path), *playing("slow_episode"), "--train.num_steps", "20")
     run.until_step(3)
     run.workers(victim)[-1].kill()
     assert run.wait() == 0, run.output
-    assert f"{name}" in run.output
+    assert name in run.output
     assert "SIGKILL" in run.output
     assert_exactly_once(run, num_steps=20)
     assert max(staleness(run.reader(), 20)) <= 4
@@ -154,6 +151,7 @@ def test_episodes_that_exit_fork_raise_return_nonsense_and_block_lose_no_group(t
         assert max(t.reward for t in trajectories) < 10, "a fork gave the reward"
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_never_there_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path), *playing("broken_episode"))
     assert run.wait() == 1
