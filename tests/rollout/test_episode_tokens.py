@@ -1,5 +1,6 @@
 """Episodes with real sessions: what the policy sampled in them is what is trained on, token by token."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from freerun.chat.rendering import Renderer
 from freerun.chat.session import ChatSession, SessionLimits
 from freerun.data.tokenizer import Tokenizer
 from freerun.rollout.clock import SessionClock
+from freerun.rollout.environment import environment_episode
 from freerun.rollout.episode import Episode, Policy
 from freerun.rollout.episode_run import EpisodeDone, run_episode
-from freerun.rollout.tools import ToolRunner
+from freerun.rollout.tools import ToolRunner, function_tool
 from freerun.types import Reward
 
 LIMITS = SessionLimits(max_turns=16, max_session_tokens=3000, max_completion_tokens=200)
@@ -44,38 +46,26 @@ async def play(
     return outcome
 
 
-GUESS = '''
-async def episode(task, policy):
-    """Find a number from 0 to 99; fewer guesses are better."""
-    secret, told = task.random.randrange(100), "Guess my number from 0 to 99. Answer with the number alone."
-    chat = policy.chat()
-    for turn in range(12):
-        reply = await chat.say(told)
-        if reply.text.strip() == str(secret):
-            return 1.0 - turn / 12
-        guess = int(reply.text) if reply.text.strip().isdigit() else None
-        told = "a number, please" if guess is None else "higher" if guess < secret else "lower"
-    return 0.0
-'''
-
-
-def guess() -> Episode:
-    module: dict[str, Any] = {}
-    exec(GUESS, module)
-    episode: Episode = module["episode"]
-    return episode
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Any]:
+    """What the Python examples of docs/agents.md define, as they are written there."""
+    page = Path(__file__).parents[2] / "docs" / "agents.md"
+    names: dict[str, Any] = {}
+    for example in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        exec(example, names)
+    return names
 
 
 @pytest.mark.parametrize("use_chat_template", [True, False])
 @in_event_loop
 async def test_a_game_is_one_sequence_with_the_game_between_the_guesses(
-    tokenizer: Tokenizer, use_chat_template: bool
+    tokenizer: Tokenizer, documented: dict[str, Any], use_chat_template: bool
 ) -> None:
     secret = make_task(ordinal=3).random.randrange(100)
     texts = [str(secret + 1), "hm", str(secret - 1), str(secret)]
     sampler = ScriptedPolicy(tokenizer, texts)
     renderer = Renderer(tokenizer, use_chat_template=use_chat_template)
-    outcome = await play(guess(), sampler, renderer, ordinal=3)
+    outcome = await play(documented["episode"], sampler, renderer, ordinal=3)
     assert outcome.reward == Reward(1.0 - 3 / 12, True)
     [sequence] = outcome.sequences
     completion = sequence.completion
@@ -87,6 +77,18 @@ async def test_a_game_is_one_sequence_with_the_game_between_the_guesses(
     places = [given.find(told) for told in ("lower", "a number, please", "higher")]
     assert places == sorted(places)
     assert min(places) >= 0
+
+
+@in_event_loop
+async def test_the_documented_environment_and_tool_work(tokenizer: Tokenizer, documented: dict[str, Any]) -> None:
+    episode = environment_episode("docs:Countdown", documented["Countdown"])
+    sampler = ScriptedPolicy(tokenizer, ["2", "1"])
+    renderer = Renderer(tokenizer, use_chat_template=False)
+    outcome = await play(episode, sampler, renderer, settings={"start": 2})
+    assert outcome.reward == Reward(2.0, True, turns=(1.0, 1.0))
+    weather = function_tool(documented["weather"]).tool
+    assert weather.description == "Look up the weather."
+    assert weather.parameters["properties"]["city"]["description"] == "where to look"
 
 
 def calc(expression: str) -> str:
