@@ -49,6 +49,17 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """JSON schema of an object; empty for a function without parameters."""
 
 
+class CallSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client wants its replies sampled; None leaves a setting to the recipe."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+AS_IN_RECIPE = CallSampling()
+
+
 class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asks of the policy: the next message of this conversation."""
 
@@ -61,6 +72,8 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     """The reply's text ends before the first of these; its tokens include it."""
     num_replies: int = 1
+    sampling: CallSampling = AS_IN_RECIPE
+    """Never set where replies are trained on: the recipe decides there."""
     wants_logprobs: bool = False
     is_retry: bool = False
     """The client repeats a call whose answer it missed: an equal call in flight is joined, an answer repeated."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from freerun.chat.messages import ChatCall, Reply, TokenLogprob
+from freerun.chat.messages import AS_IN_RECIPE, CallSampling, ChatCall, Reply, TokenLogprob
 from freerun.chat.rendering import Renderer
 from freerun.chat.sequences import SessionSequence
 from freerun.chat.tree import ChatPrompt, SessionTree
@@ -32,6 +32,7 @@ class SampleRequest:
     stop: tuple[str, ...]
     num_samples: int
     call: int
+    sampling: CallSampling = AS_IN_RECIPE
 
 
 Sample = Callable[[SampleRequest], Awaitable[tuple[Completion, ...]]]
@@ -125,6 +126,7 @@ class ChatSession:
                 stop=call.stop,
                 num_samples=call.num_replies,
                 call=number,
+                sampling=call.sampling,
             )
         )
         if len(completions) != call.num_replies:

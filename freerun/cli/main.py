@@ -20,6 +20,7 @@ VERBS = {
     "train": "train a model by a recipe, or resume a run",
     "sft": "fine-tune a model on demonstrations: prompts with completions, or chats",
     "eval": "measure a model or a run's checkpoint on held-out prompts, with intervals",
+    "serve": "serve a model or a run's checkpoint to clients of OpenAI and Anthropic",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
     "recipes": "list the recipes that come with freerun, or print one",
     "data": "fetch the public data sets that recipes name, or list them",

@@ -30,7 +30,7 @@ from freerun.gateway.models import no_such_model, shown_model, shown_models
 from freerun.gateway.refusals import RefusedError, anthropic_error, openai_error, refusal_of
 from freerun.gateway.responses import ID_PREFIX as RESPONSE_PREFIX
 from freerun.gateway.responses import RESPONSES
-from freerun.gateway.sampling_notice import SamplingNotice
+from freerun.gateway.sampling_rule import SamplingRule
 from freerun.gateway.sessions import Session, SessionDirectory
 
 _PING = b": waiting for the policy\n\n"
@@ -50,14 +50,14 @@ class GatewayApp:
         sessions: SessionDirectory,
         *,
         admission: Admission,
-        notice: SamplingNotice,
+        sampling: SamplingRule,
         limits: GatewayLimits,
         feedback: GiveFeedback | None,
     ) -> None:
         self.calls = CallsInFlight(call_seconds=limits.call_seconds)
         self._sessions = sessions
         self._admission = admission
-        self._notice = notice
+        self._sampling = sampling
         self._limits = limits
         self._feedback = feedback
         self._earlier = EarlierResponses()
@@ -102,8 +102,8 @@ class GatewayApp:
         asked = dialect.read(body, partial(self._earlier.recall, key))
         if asked.model != self._sessions.model_name:
             raise no_such_model(asked.model, self._sessions.model_name)
-        session, asked = self._find(key, asked, is_retry=_is_retry(request))
-        headers = self._notice.of(asked.settings)
+        sampling, headers = self._sampling.settle(asked.settings)
+        session, asked = self._find(key, asked.sampled(sampling), is_retry=_is_retry(request))
         call = self.calls.start(self._replies(key, session, asked))
         if asked.is_streamed:
             return await self._streamed(dialect, asked, call, headers)

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from freerun.chat.messages import ChatCall, Message, Reply
+from freerun.chat.messages import CallSampling, ChatCall, Message, Reply
 from freerun.gateway.refusals import RefusedError
 
 T = TypeVar("T")
@@ -34,13 +34,17 @@ class Asked:
     """Whether a stream of chat completions ends with the usage."""
     shows_thinking: bool = True
     settings: dict[str, float] = field(default_factory=dict)
-    """Sampling settings that the client asked for and does not get: those of the recipe win."""
+    """Sampling settings that the client asked for; `SamplingRule` decides whether it gets them."""
     num_passing: int = 0
     """Messages at the front that a later `previous_response_id` does not bring back: instructions."""
     is_remembered: bool = False
     """Whether a later request may refer to the answer by its id."""
     echo: dict[str, Any] = field(default_factory=dict)
     """What the answer repeats of the body."""
+
+    def sampled(self, sampling: CallSampling) -> Self:
+        """The same, with the settings that the client gets."""
+        return replace(self, call=msgspec.structs.replace(self.call, sampling=sampling))
 
     def again(self) -> Self:
         """The same, asked once more by a client that missed the answer."""

@@ -22,7 +22,7 @@ from freerun.gateway.admission import DEFAULT_LIMITS, Admission, GatewayLimits
 from freerun.gateway.app import GatewayApp
 from freerun.gateway.connections import PunctualProtocol
 from freerun.gateway.feedback import GiveFeedback
-from freerun.gateway.sampling_notice import SamplingNotice
+from freerun.gateway.sampling_rule import SamplingRule
 from freerun.gateway.sessions import SessionDirectory
 from freerun.types import Sampling
 
@@ -52,20 +52,21 @@ class Gateway:
         key: str = "",
         limits: GatewayLimits = DEFAULT_LIMITS,
         feedback: GiveFeedback | None = None,
+        clients_choose_sampling: bool = False,
     ) -> None:
         self._address = parse_address(address)
         is_loopback = self._address.is_loopback
         if not is_loopback and not key:
             raise ConfigError(
-                f"gateway: {address} can be reached from other machines and needs a key; set gateway.key, "
-                "or listen on 127.0.0.1"
+                f"gateway: {address} can be reached from other machines and needs a key; give one "
+                "(freerun serve: --key KEY), or listen on 127.0.0.1"
             )
         if not re.fullmatch(r"[!-~]*", key):
             raise ConfigError("gateway: the key must be of printable ASCII characters without spaces")
         self._app = GatewayApp(
             sessions,
             admission=Admission(sessions, is_loopback=is_loopback, key=key),
-            notice=SamplingNotice(sampling),
+            sampling=SamplingRule(sampling, clients_choose=clients_choose_sampling),
             limits=limits,
             feedback=feedback,
         )

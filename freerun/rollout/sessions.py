@@ -23,7 +23,8 @@ from freerun.chat.sequences import SessionSequence
 from freerun.chat.session import Sample, SampleRequest
 from freerun.errors import RolloutError
 from freerun.protocols import Generator, Grader
-from freerun.types import Completion, Grade, Prompt, Request, Reward, Sampling, Trajectory
+from freerun.rollout.calls import sample_call
+from freerun.types import Completion, Grade, Prompt, Reward, Sampling, Trajectory
 
 GradeText = Callable[[str], Awaitable[Grade]]
 
@@ -115,9 +116,15 @@ class Sessions:
 
     async def _play(self, job: SessionJob, prompt: Prompt, generator: Generator, grader: Grader) -> PlayedSession:
         async def sample(request: SampleRequest) -> tuple[Completion, ...]:
-            requests = self._requests(job, request)
-            replies = await asyncio.gather(*map(generator.generate, requests))
-            return tuple(_of_call(reply, asked.call) for asked, [reply] in zip(requests, replies, strict=True))
+            return await sample_call(
+                generator,
+                request,
+                self._sampling,
+                ordinal=job.ordinal,
+                sample=job.sample,
+                session=job.number,
+                request_ids=self._request_ids,
+            )
 
         async def grade(text: str) -> Grade:
             return await grader.grade(prompt, _as_completion(text))
@@ -129,32 +136,6 @@ class Sessions:
                 return await self._runner.run(job, sample=sample, grade=grade)
         finally:
             generator.end_session(job.number)
-
-    def _requests(self, job: SessionJob, request: SampleRequest) -> list[Request]:
-        """One for each reply: each has its own number among the calls, and so its own random numbers."""
-        sampling = msgspec.structs.replace(
-            self._sampling,
-            max_completion_tokens=request.max_tokens,
-            stop_strings=tuple(dict.fromkeys((*self._sampling.stop_strings, *request.stop))),
-        )
-        return [
-            Request(
-                request_id=next(self._request_ids),
-                ordinal=job.ordinal,
-                prompt_token_ids=request.token_ids,
-                num_samples=1,
-                sampling=sampling,
-                sample=job.sample,
-                call=call,
-                session=job.number,
-            )
-            for call in range(request.call, request.call + request.num_samples)
-        ]
-
-
-def _of_call(completion: Completion, call: int) -> Completion:
-    spans = tuple(msgspec.structs.replace(span, call=call) for span in completion.spans)
-    return msgspec.structs.replace(completion, spans=spans)
 
 
 def _as_completion(text: str) -> Completion:

@@ -28,7 +28,7 @@ def ask(gateway: RunningGateway, *, key: str = "k") -> str | None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:80", "example.com:80"])
 def test_a_public_address_needs_a_key(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"can be reached from other machines and needs a key; set gateway.key"):
+    with pytest.raises(ConfigError, match=r"can be reached from other machines and needs a key; give one"):
         Gateway(SessionKeys(MODEL), sampling=SAMPLING, address=address)
 
 
