@@ -25,6 +25,7 @@ CLAIMS = (
     "interrupts",
     "turns",
     "controller",
+    "gateway",
     "trl",
     "euclid",
     "smollm2",

@@ -54,6 +54,7 @@ AREAL_IMPORTS = (
     "pillow",
 )
 TRANSFORMERS = "transformers==5.22.2"
+LITELLM = "litellm[proxy]==1.106.2"
 TRL = ("trl==1.16.0", TRANSFORMERS, "accelerate==1.15.0", "datasets==5.2.0")
 
 
@@ -69,6 +70,11 @@ def vllm() -> Path:
 def trl() -> Path:
     """A Python with TRL, and with the transformers whose `generate` is measured."""
     return _environment(".venv-trl", [TORCH], [TORCH, *TRL])
+
+
+def litellm() -> Path:
+    """A Python with LiteLLM's proxy."""
+    return _environment(".venv-litellm", [LITELLM])
 
 
 def areal() -> Path:

@@ -1,20 +1,23 @@
-"""Connections whose clients are late: uvicorn waits without end for the first line and headers of a request.
+"""Connections with a limit on the head of a request, its first line and headers: uvicorn has none.
 
-Bodies have a limit of their own (`admission.py`), and so have idle connections (uvicorn's keep-alive).
+Bodies have limits of their own (`admission.py`), and so have idle connections (uvicorn's keep-alive). The parser
+is httptools: h11, which is written in Python, takes several times as long.
 """
 
 import asyncio
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 60.0
 """From the first byte of a request, or the start of a connection, to the end of the headers."""
+MAX_HEAD_BYTES = 64 << 10
 
 
-class PunctualProtocol(H11Protocol):
-    """HTTP/1.1 that closes a connection if a request does not get to its body in time."""
+class PunctualProtocol(HttpToolsProtocol):
+    """HTTP/1.1 that closes a connection if the head of a request is late or too long."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _num_head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -24,6 +27,10 @@ class PunctualProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._disarm()
+            return
+        self._num_head_bytes += len(data)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            self.transport.abort()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
@@ -32,6 +39,7 @@ class PunctualProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _disarm(self) -> None:
+        self._num_head_bytes = 0
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -1,5 +1,7 @@
 """Where the gateway listens: loopback and its names, public addresses, what is no address."""
 
+import socket
+
 import pytest
 
 from freerun.errors import ConfigError
@@ -61,6 +63,13 @@ def test_a_busy_port_is_an_error_that_says_what_to_set() -> None:
             ConfigError, match=rf"cannot listen on 127.0.0.1:{port} .*; set another gateway.address"
         ):
             listen(Address("127.0.0.1", port))
+
+
+def test_connections_send_at_once() -> None:
+    with listen(Address("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        connection, _ = server.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_host_that_does_not_exist_is_an_error_too() -> None:

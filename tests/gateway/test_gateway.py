@@ -200,6 +200,14 @@ def test_headers_that_do_not_arrive_end_the_connection(first: str, monkeypatch: 
             assert connection.recv(1 << 16) == b""
 
 
+def test_headers_that_do_not_end_end_the_connection() -> None:
+    with running_gateway(OneSession(ScriptedSession())) as gateway, connected(gateway) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: " + b"x" * 1_000_000)
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(1 << 16) == b""
+
+
 def connected(gateway: RunningGateway) -> socket.socket:
     port = int(gateway.base_url.split(":")[2].removesuffix("/v1"))
     return socket.create_connection(("127.0.0.1", port), timeout=60)
