@@ -10,27 +10,29 @@ from collections.abc import Iterator
 
 
 class SessionClock:
-    """Counts down from `seconds`, from its start and but for the times when it is stopped."""
+    """Counts down from `seconds` while something waits for its end, but for the times when it is stopped."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._left_seconds = seconds
+        self.is_over = False
         self._num_stops = 1  # until it starts
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0
-        self._is_over = asyncio.Event()
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over.is_set()
+        self._has_rung = asyncio.Event()
 
     async def wait(self) -> None:
-        """Start, and return when the time is over."""
+        """Run, and return when the time is over."""
         self._run()
         try:
-            await self._is_over.wait()
+            await self._has_rung.wait()
         finally:
             self._stop()
+
+    def extend(self, seconds: float) -> None:
+        """Give a session that is out of time some more, to come to its end; `is_over` stays true."""
+        self._left_seconds = seconds
+        self._has_rung.clear()
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
@@ -53,4 +55,8 @@ class SessionClock:
         if not self._num_stops:
             loop = asyncio.get_running_loop()
             self._since = loop.time()
-            self._timer = loop.call_later(max(0.0, self._left_seconds), self._is_over.set)
+            self._timer = loop.call_later(max(0.0, self._left_seconds), self._ring)
+
+    def _ring(self) -> None:
+        self.is_over = True
+        self._has_rung.set()

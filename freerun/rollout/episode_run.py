@@ -90,15 +90,21 @@ class _Running:
 
     async def run(self) -> None:
         """Return when the episode has ended, or has had its time and some more to say what it is worth."""
+        await self._wait()
+        if not self._running.done():
+            self._policy.session.end()  # no more calls; what was sampled stays
+            self._is_interrupting = True
+            self._running.cancel()
+            self._clock.extend(self._grace_seconds)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Return when the episode has ended, or its time is over."""
         clock = asyncio.create_task(self._clock.wait())
         try:
             await asyncio.wait({self._running, clock}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             clock.cancel()
-        if not self._running.done():
-            self._is_interrupting = True
-            self._running.cancel()
-            await asyncio.wait({self._running}, timeout=self._grace_seconds)
 
     async def end(self) -> None:
         """Cancel the episode if it still runs; leave it behind if it ignores that."""

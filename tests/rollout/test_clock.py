@@ -37,6 +37,20 @@ def test_it_stands_still_while_it_is_stopped_even_if_stops_overlap() -> None:
     run_in_virtual_time(run())
 
 
+def test_a_session_that_is_out_of_time_may_get_some_more() -> None:
+    async def run() -> None:
+        clock = SessionClock(10.0)
+        await clock.wait()
+        clock.extend(2.0)
+        assert clock.is_over
+        with clock.stopped():
+            await asyncio.sleep(100)
+        await clock.wait()
+        assert now() == 112.0
+
+    run_in_virtual_time(run())
+
+
 def test_it_does_not_run_before_it_is_started() -> None:
     async def run() -> None:
         clock = SessionClock(10.0)

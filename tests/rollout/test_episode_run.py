@@ -1,6 +1,7 @@
 """Whatever an episode does, its session ends with a reward or a reason; a limit is scored, a failure is not."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from fractions import Fraction
@@ -17,7 +18,7 @@ from freerun.rollout import episode_run
 from freerun.rollout.clock import SessionClock
 from freerun.rollout.episode import Episode, Policy, Task
 from freerun.rollout.episode_run import EpisodeDone, EpisodeFailed, run_episode
-from freerun.types import Reward
+from freerun.types import Grade, Reward
 
 
 def returning(value: Any, num_calls: int = 1) -> Episode:
@@ -270,6 +271,44 @@ def test_time_in_which_the_clock_stands_still_does_not_count() -> None:
     outcome = run_in_virtual_time(run())
     assert isinstance(outcome, EpisodeDone)
     assert not outcome.is_truncated
+
+
+def test_a_grade_at_the_end_of_a_session_takes_the_time_that_it_takes() -> None:
+    async def run() -> EpisodeDone | EpisodeFailed:
+        clock = SessionClock(10.0)
+
+        async def slow_grader(text: str) -> Grade:
+            with clock.stopped():
+                await asyncio.sleep(100)
+            return Reward(0.75, True)
+
+        async def careful(task: Task, policy: Policy) -> float:
+            reply = await policy.chat().say(task.text)
+            with contextlib.suppress(TruncatedError):
+                await wait_forever()
+            return await task.grade(reply.text)
+
+        policy = make_policy(ScriptedSession(lines("a")))
+        return await run_episode(careful, make_task(grader=slow_grader), policy, clock)
+
+    assert reward_of(run_in_virtual_time(run())) == Reward(0.75, True)
+
+
+def test_an_episode_that_is_out_of_time_gets_no_more_replies() -> None:
+    async def talkative(task: Task, policy: Policy) -> float:
+        chat = policy.chat()
+        while True:
+            with contextlib.suppress(TruncatedError):
+                await chat.say(task.text)
+                await asyncio.sleep(4)
+
+    async def run() -> None:
+        outcome = await play(talkative, seconds=10.0)
+        assert isinstance(outcome, EpisodeDone)
+        assert (outcome.reward, outcome.is_truncated, len(outcome.sequences)) == (Reward(0.0, False), True, 3)
+        assert asyncio.get_running_loop().time() == 10.0
+
+    run_in_virtual_time(run())
 
 
 def test_cancelling_a_session_ends_its_episode_and_is_passed_on() -> None:
