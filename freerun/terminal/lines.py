@@ -125,12 +125,9 @@ def _join(*words: str) -> str:
 class ProgressLines:
     """Long work without a terminal for a bar: call it whenever more is done; silent on a terminal."""
 
-    def __init__(
-        self, console: Console, total: int, *, done: int = 0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, console: Console, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._total = total
-        self._done_before = done
         self._clock = clock
         self._began = self._last_line = clock()
 
@@ -140,6 +137,6 @@ class ProgressLines:
         if self._console.is_terminal or now - self._last_line < LINE_SECONDS or done >= self._total:
             return
         self._last_line = now
-        left = (now - self._began) / max(1, done - self._done_before) * (self._total - done)
+        left = (now - self._began) / max(1, done) * (self._total - done)
         line = f"{time.strftime('%H:%M:%S')}  {done}/{self._total} {what}  {duration(left)} left"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
