@@ -11,18 +11,16 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal
 
 from freerun.chat.messages import Message, Tool
 from freerun.chat.probing import probe
 from freerun.chat.template_input import TemplateTraits, template_messages, template_tools
 from freerun.chat.tool_formats import format_for
 from freerun.chat.turns import Said
+from freerun.config.rollout import History
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import TemplateRefusedError
 from freerun.types import Ints
-
-History = Literal["template", "append"]
 
 
 class Renderer:

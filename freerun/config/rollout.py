@@ -13,6 +13,8 @@ from freerun.config.arguments import read_arguments
 from freerun.config.section import Section, require
 from freerun.config.values import Count, GroupCount, NumProcesses, Seconds
 
+History = Literal["template", "append"]
+
 
 @dataclass(frozen=True)
 class RolloutConfig(Section, name="rollout"):
@@ -38,7 +40,7 @@ class RolloutConfig(Section, name="rollout"):
     """A session that asks the policy more often is cut off and scored."""
     max_session_tokens: Count = 2048
     """The longest conversation in tokens, prompt and all turns; a longer session is cut off and scored."""
-    history: Literal["template", "append"] = "template"
+    history: History = "template"
     """Earlier turns of the policy: template shows them as the chat template prints them, which may leave out
     thinking; append keeps them as they were sampled."""
 

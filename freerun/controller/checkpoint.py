@@ -81,7 +81,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """The newest valid checkpoint, and why each newer one was skipped, newest first."""
 
     checkpoint: Checkpoint | None
@@ -174,18 +174,18 @@ def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
     return set_aside
 
 
-def find_checkpoint(directory: Path) -> Found:
+def find_checkpoint(directory: Path) -> FoundCheckpoint:
     """The newest valid checkpoint below `directory`; an error if there are some but none is valid."""
     damage: list[CheckpointError] = []
     for _, path in reversed(_by_version(directory)):
         try:
-            return Found(read_checkpoint(path), tuple(damage))
+            return FoundCheckpoint(read_checkpoint(path), tuple(damage))
         except CheckpointError as error:
             damage.append(error)
     if damage:
         reasons = "; ".join(map(str, damage))
         raise CheckpointError(f"no checkpoint below {directory} is whole: {reasons}")
-    return Found(None)
+    return FoundCheckpoint(None)
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from freerun.data.template_process import BUDGET_SECONDS, IDLE_STATUS, Answer, Render, Start, frame_of, receive
+from freerun.data.template_process import BUDGET_SECONDS, IDLE_STATUS, Answer, RenderChat, Start, frame_of, receive
 from freerun.errors import ModelError, TemplateRefusedError
 from freerun.processes.interpreter import python_command
 from freerun.processes.worker_process import SECRETS
@@ -49,7 +49,7 @@ class ChatTemplate:
         Not for several threads at once.
         """
         schemas = [dict(tool) for tool in tools] or None
-        request = Render([dict(message) for message in messages], add_generation_prompt, schemas, now)
+        request = RenderChat([dict(message) for message in messages], add_generation_prompt, schemas, now)
         answer = Answer(failure=self._defect) if self._defect else self._ask(request)
         if not answer.failure:
             return answer.text
@@ -60,7 +60,7 @@ class ChatTemplate:
             raise TemplateRefusedError(told, reason=f"the chat template {answer.failure}")
         raise ModelError(told)
 
-    def _ask(self, request: Render) -> Answer:
+    def _ask(self, request: RenderChat) -> Answer:
         try:
             frame = frame_of(request)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """The process that renders a chat template: jinja in its sandbox, with limits that the kernel enforces.
 
     ChatTemplate ──Start──► compile ──► Answer         frames of msgpack over a socket that is the child's stdin
-                 ──Render─► render  ──► Answer         once for each conversation
+                 ──RenderChat─► render ──► Answer      once for each conversation
 
 A template comes with a model from the internet. Jinja's sandbox protects the interpreter, but not processor and
 memory: `'x' * 10**10` is evaluated while the template compiles, and a filter may run for hours inside one C call.
@@ -56,7 +56,7 @@ class Start(msgspec.Struct, frozen=True):
     special_tokens: dict[str, str]
 
 
-class Render(msgspec.Struct, frozen=True):
+class RenderChat(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]]
     add_generation_prompt: bool
     tools: list[dict[str, Any]] | None = None
@@ -74,7 +74,7 @@ class Answer(msgspec.Struct, frozen=True):
     """Other messages may be rendered: it is these that the template failed for."""
 
 
-def frame_of(message: Start | Render | Answer) -> bytes:
+def frame_of(message: Start | RenderChat | Answer) -> bytes:
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_HEADER_BYTES, "big") + body
 
@@ -182,7 +182,7 @@ class _Renderer:
         except Exception as error:  # noqa: BLE001 - an untrusted template can raise anything
             self.compiled = Answer(failure=_failure(error, "does not compile"))
 
-    def render(self, request: Render) -> Answer:
+    def render(self, request: RenderChat) -> Answer:
         try:
             text = self._template.render(
                 messages=request.messages,
@@ -249,7 +249,7 @@ def main() -> None:
             return
         renderer = _Renderer(start)
         sock.sendall(frame_of(renderer.compiled))
-        while (request := receive(sock, Render)) is not None:
+        while (request := receive(sock, RenderChat)) is not None:
             sock.sendall(frame_of(renderer.render(request)))
             _top_up()
     except TimeoutError:

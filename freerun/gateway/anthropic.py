@@ -20,7 +20,7 @@ from freerun.gateway.content import Format, not_text
 from freerun.gateway.dialect import Asked, Dialect, Recall, data_event, decode
 from freerun.gateway.refusals import RefusedError, anthropic_error
 
-ID_PREFIX = "msg_"
+MESSAGE_PREFIX = "msg_"
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -206,7 +206,7 @@ def _answer(asked: Asked, replies: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _head(asked: Asked, reply: Reply) -> dict[str, Any]:
-    return {"id": ID_PREFIX + reply.id, "type": "message", "role": "assistant", "model": asked.model}
+    return {"id": MESSAGE_PREFIX + reply.id, "type": "message", "role": "assistant", "model": asked.model}
 
 
 def _blocks(asked: Asked, reply: Reply) -> list[dict[str, Any]]:

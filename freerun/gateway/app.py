@@ -28,8 +28,7 @@ from freerun.gateway.earlier import EarlierResponses
 from freerun.gateway.feedback import GiveFeedback, read_feedback
 from freerun.gateway.models import no_such_model, shown_model, shown_models
 from freerun.gateway.refusals import RefusedError, anthropic_error, openai_error, refusal_of
-from freerun.gateway.responses import ID_PREFIX as RESPONSE_PREFIX
-from freerun.gateway.responses import RESPONSES
+from freerun.gateway.responses import RESPONSE_PREFIX, RESPONSES
 from freerun.gateway.sampling_rule import SamplingRule
 from freerun.gateway.sessions import Session, SessionDirectory
 

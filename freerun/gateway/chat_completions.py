@@ -16,7 +16,7 @@ from freerun.gateway.content import Content, Format, as_text
 from freerun.gateway.dialect import Asked, Dialect, Recall, data_event, decode
 from freerun.gateway.refusals import RefusedError, openai_error
 
-ID_PREFIX = "chatcmpl-"
+COMPLETION_PREFIX = "chatcmpl-"
 _DONE = b"data: [DONE]\n\n"
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -212,7 +212,12 @@ def _events(asked: Asked, replies: Sequence[Reply]) -> Iterator[bytes]:
 
 
 def _head(asked: Asked, replies: Sequence[Reply], kind: str) -> dict[str, Any]:
-    return {"id": ID_PREFIX + replies[0].id, "object": kind, "created": int(time.time()), "model": asked.model}
+    return {
+        "id": COMPLETION_PREFIX + replies[0].id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": asked.model,
+    }
 
 
 def _said(reply: Reply) -> dict[str, Any]:

@@ -20,7 +20,7 @@ MAX_DEPTH = 64
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text", "reasoning_text", "summary_text"})
 
 
-class Part(msgspec.Struct, frozen=True):
+class ContentPart(msgspec.Struct, frozen=True):
     """A part of a content, in any dialect."""
 
     type: str
@@ -28,7 +28,7 @@ class Part(msgspec.Struct, frozen=True):
     refusal: str | None = None
 
 
-Content = str | list[Part] | None
+Content = str | list[ContentPart] | None
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def as_text(content: Content, *, where: str) -> str:
     return "\n".join(_part_text(part, where=where) for part in content or ())
 
 
-def _part_text(part: Part, *, where: str) -> str:
+def _part_text(part: ContentPart, *, where: str) -> str:
     if part.type in _TEXT_TYPES:
         return part.text or ""
     if part.type == "refusal":

@@ -9,7 +9,7 @@ from freerun.gateway import anthropic, chat_completions, responses
 from freerun.gateway.dialect import decode
 from freerun.gateway.refusals import RefusedError
 
-_PREFIXES = (chat_completions.ID_PREFIX, responses.ID_PREFIX, anthropic.ID_PREFIX)
+_PREFIXES = (chat_completions.COMPLETION_PREFIX, responses.RESPONSE_PREFIX, anthropic.MESSAGE_PREFIX)
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):

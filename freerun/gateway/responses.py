@@ -21,7 +21,7 @@ from freerun.gateway.content import Content, Format, as_text
 from freerun.gateway.dialect import Asked, Dialect, Recall, data_event, decode
 from freerun.gateway.refusals import RefusedError, openai_error
 
-ID_PREFIX = "resp_"
+RESPONSE_PREFIX = "resp_"
 _LOGPROBS = "message.output_text.logprobs"
 _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user"}
 
@@ -205,7 +205,7 @@ def _answer(asked: Asked, replies: Sequence[Reply]) -> dict[str, Any]:
 
 def _response(asked: Asked, reply: Reply, *, status: str, output: list[Any], usage: Any) -> dict[str, Any]:
     return {
-        "id": ID_PREFIX + reply.id,
+        "id": RESPONSE_PREFIX + reply.id,
         "object": "response",
         "created_at": int(time.time()),
         "status": status,

@@ -88,12 +88,12 @@ def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None =
 
             async def run_to_end() -> RunFinished:
                 life = Lifetime(recipe, run.path, listeners, checkpoint=checkpoint, stop=attached.stop)
-                return await life.run(Session(life, recipe, run, checkpoint, inputs, attached).run())
+                return await life.run(TrainingSession(life, recipe, run, checkpoint, inputs, attached).run())
 
             return asyncio.run(run_to_end())
 
 
-class Session:
+class TrainingSession:
     """The stages of a training run and the processes under them, for as long as it lives."""
 
     def __init__(

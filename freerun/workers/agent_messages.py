@@ -2,7 +2,7 @@
 
     controller ── StartAgents ──► worker ── AgentsReady | AgentsRefused ──► controller       once
     controller ── RunSession ───► worker ── SessionDone | SessionFailed ──► controller       for each session
-    controller ◄── Call, GradeText ── worker ◄── Called, Graded ── controller                while it runs
+    controller ◄── Call, AskGrade ── worker ◄── Called, GradeGiven ── controller             while it runs
 
 A call that the engines cannot answer fails its session in the controller, which then sends `AbortSession`: a
 worker gets an answer to each of its calls, or is told to stop.
@@ -58,8 +58,8 @@ class Called(_Message, frozen=True, kw_only=True):
     completions: tuple[Completion, ...]
 
 
-class Graded(_Message, frozen=True, kw_only=True):
-    """The answer to a `GradeText`."""
+class GradeGiven(_Message, frozen=True, kw_only=True):
+    """The answer to an `AskGrade`."""
 
     number: int
     grading: int
@@ -90,7 +90,7 @@ class CancelCall(_Message, frozen=True, kw_only=True):
     call: int
 
 
-class GradeText(_Message, frozen=True, kw_only=True):
+class AskGrade(_Message, frozen=True, kw_only=True):
     """A session asks the run's graders."""
 
     number: int
@@ -125,7 +125,7 @@ class WornOut(_Message, frozen=True, kw_only=True):
     """Too much user code hangs in this worker: replace it when its sessions have ended."""
 
 
-ToAgent = StartAgents | RunSession | AbortSession | Called | Graded
+ToAgent = StartAgents | RunSession | AbortSession | Called | GradeGiven
 FromAgent = (
-    AgentsReady | AgentsRefused | Call | CancelCall | GradeText | SessionDone | SessionFailed | LoopHeld | WornOut
+    AgentsReady | AgentsRefused | Call | CancelCall | AskGrade | SessionDone | SessionFailed | LoopHeld | WornOut
 )

@@ -14,17 +14,17 @@ from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.processes.patience import awake_clock, within
 from freerun.processes.supervision import OnDeath, bury, end
+from freerun.reward.grader_process import MAX_STARTS_IN_ROW
 from freerun.rollout.sessions import PlayedSession, SessionFailedError
 from freerun.types import Doing
 from freerun.workers import agent_messages as m
 from freerun.workers.agent_session import AgentSession
 
-MAX_STARTS_IN_ROW = 3
 MAX_DEATHS = 3
 LATE_SHARE, LATE_SECONDS = 0.15, 5.0
 """How far beyond `rollout.session_seconds` a session may be before its process counts as hanging. An episode that
 is out of time has a tenth of it to come to its end (`rollout/episode_run.py`)."""
-HELD_SECONDS = 3.0
+RECENT_SECONDS = 3.0
 """How long a `LoopHeld`, sent every second, says who holds the event loop."""
 
 
@@ -136,7 +136,7 @@ class AgentProcess:
 
     def _session_that_holds(self) -> AgentSession | None:
         number, heard = self._holder
-        is_recent = awake_clock().time() - heard < HELD_SECONDS
+        is_recent = awake_clock().time() - heard < RECENT_SECONDS
         return self.sessions.get(number) if is_recent and number is not None else None
 
     def _begin(self, session: AgentSession) -> None:
@@ -162,14 +162,14 @@ class AgentProcess:
     def _take_in_of(
         self,
         session: AgentSession,
-        message: m.Call | m.CancelCall | m.GradeText | m.SessionDone | m.SessionFailed,
+        message: m.Call | m.CancelCall | m.AskGrade | m.SessionDone | m.SessionFailed,
     ) -> None:
         match message:
             case m.Call():
                 session.call(message, self._send)
             case m.CancelCall(call=call):
                 session.cancel_call(call)
-            case m.GradeText():
+            case m.AskGrade():
                 session.grade(message, self._send)
             case m.SessionDone(sequences=sequences, reward=reward, is_truncated=is_truncated):
                 session.finish(PlayedSession(sequences=sequences, reward=reward, is_truncated=is_truncated))

@@ -15,7 +15,7 @@ from freerun.rollout.sessions import GradeText, PlayedSession, SessionFailedErro
 from freerun.types import Completion, Reward
 from freerun.workers import agent_messages as m
 
-Send = Callable[[m.ToAgent], None]
+_Send = Callable[[m.ToAgent], None]
 
 
 class AgentSession:
@@ -44,7 +44,7 @@ class AgentSession:
     def own_seconds(self) -> float:
         return self._own_seconds + (0.0 if self._answers else self._clock.time() - self._since)
 
-    def call(self, message: m.Call, send: Send) -> None:
+    def call(self, message: m.Call, send: _Send) -> None:
         """Ask the policy; the session fails if it cannot answer."""
 
         async def answer() -> None:
@@ -59,14 +59,14 @@ class AgentSession:
         if (answer := self._answers.get((m.Call, call))) is not None:
             answer.cancel()
 
-    def grade(self, message: m.GradeText, send: Send) -> None:
+    def grade(self, message: m.AskGrade, send: _Send) -> None:
         """Ask the graders; a failed grade is an answer too."""
 
         async def answer() -> None:
             grade = await self._grade(message.text)
-            send(m.Graded(number=self.number, grading=message.grading, grade=grade))
+            send(m.GradeGiven(number=self.number, grading=message.grading, grade=grade))
 
-        self._answer((m.GradeText, message.grading), answer())
+        self._answer((m.AskGrade, message.grading), answer())
 
     def _answer(self, name: tuple[type[m.FromAgent], int], work: Coroutine[Any, Any, None]) -> None:
         self._own_seconds = self.own_seconds

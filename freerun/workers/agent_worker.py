@@ -1,6 +1,6 @@
 """An agent worker: a process that plays many sessions at once, in one event loop.
 
-    reader thread ── RunSession, Called, Graded ──► event loop [episodes, tools, trees, gateway] ── send ──► parent
+    reader ── RunSession, Called, GradeGiven ──► event loop [episodes, tools, trees, gateway] ── send ──► parent
 
 It trusts an episode with nothing but its reward. What it raises becomes data (`rollout/episode_run.py`), what it
 prints goes to the log, programs it leaves running end with this process (`guard.py`), and a fork of this process
@@ -91,7 +91,7 @@ class AgentWorker:
             case m.AbortSession(number=number):
                 if number in self._running:
                     self._running[number][0].cancel()
-            case m.Called(number=number) | m.Graded(number=number):
+            case m.Called(number=number) | m.GradeGiven(number=number):
                 if number in self._running:
                     self._running[number][1].take_in(message)
             case m.StartAgents():

@@ -1,6 +1,6 @@
 """A session in an agent worker, as far as it asks the controller: for completions, and for grades.
 
-    episode ── sample, grade ──► Call, GradeText ──► controller ──► Called, Graded ──► the episode continues
+    episode ── sample, grade ──► Call, AskGrade ──► controller ──► Called, GradeGiven ──► the episode continues
 
 The session's clock stands still meanwhile.
 """
@@ -15,13 +15,13 @@ from freerun.rollout.clock import SessionClock
 from freerun.types import Completion, Grade
 from freerun.workers import agent_messages as m
 
-Send = Callable[[m.FromAgent], None]
+_Send = Callable[[m.FromAgent], None]
 
 
 class AskingSession:
     """The questions of one session that wait for their answers."""
 
-    def __init__(self, number: int, clock: SessionClock, send: Send) -> None:
+    def __init__(self, number: int, clock: SessionClock, send: _Send) -> None:
         self.number = number
         self._clock = clock
         self._send = send
@@ -43,16 +43,16 @@ class AskingSession:
         """What the run's graders give this text."""
         grading = next(self._gradings)
         grade: Grade = await self._ask(
-            m.GradeText(number=self.number, grading=grading, text=text), (m.Graded, grading)
+            m.AskGrade(number=self.number, grading=grading, text=text), (m.GradeGiven, grading)
         )
         return grade
 
-    def take_in(self, answer: m.Called | m.Graded) -> None:
+    def take_in(self, answer: m.Called | m.GradeGiven) -> None:
         """An answer has arrived; it may be to a question that was given up."""
         key, result = (
             ((m.Called, answer.call), answer.completions)
             if isinstance(answer, m.Called)
-            else ((m.Graded, answer.grading), answer.grade)
+            else ((m.GradeGiven, answer.grading), answer.grade)
         )
         asked = self._asked.get(key)
         if asked is not None and not asked.done():
