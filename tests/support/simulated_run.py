@@ -197,6 +197,9 @@ class World:
     def emit(self, event: AnyEvent) -> None:
         self.events.append(event)
 
+    def make_engines(self) -> SimulatedEngines:
+        return SimulatedEngines(self.rng, tail=self.tail)
+
     async def workflow(self, prompt: Prompt, generator: Any, grader: Any) -> tuple[Trajectory, ...]:
         completions = await generator.generate(
             Request(
@@ -247,7 +250,7 @@ class World:
             resting=self.saved.resting if self.saved else {},
         )
         trainer = SimulatedTrainer(self.rng, buffer.version, recipe.buffer.max_staleness, self.trained)
-        self.engines = engines = SimulatedEngines(self.rng, tail=self.tail)
+        self.engines = engines = self.make_engines()
         stages = Stages(
             source=source,  # type: ignore[arg-type]
             workflow=self.workflow,
