@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from freerun import __version__
-from freerun.cli.streams import ReaderGoneError, standard_streams
+from freerun.cli.streams import ReaderGoneError, harmless, standard_streams
 from freerun.errors import FreerunError
 from freerun.processes.interpreter import search_current_directory_last
 from freerun.processes.shortage import describe_shortage
@@ -21,6 +21,7 @@ VERBS = {
     "sft": "fine-tune a model on demonstrations: prompts with completions, or chats",
     "eval": "measure a model or a run's checkpoint on held-out prompts, with intervals",
     "serve": "serve a model or a run's checkpoint to clients of OpenAI and Anthropic",
+    "chat": "talk to a model or a run's checkpoint in the terminal",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
     "recipes": "list the recipes that come with freerun, or print one",
     "data": "fetch the public data sets that recipes name, or list them",
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ReaderGoneError:
             return 0
         except FreerunError as error:
-            print(f"freerun: {_harmless(str(error))}", file=sys.stderr)
+            print(f"freerun: {harmless(str(error))}", file=sys.stderr)
             return 2
         except (OSError, RuntimeError) as error:
             shortage = describe_shortage(error)
@@ -72,11 +73,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("freerun: interrupted", file=sys.stderr)
             return 130
-
-
-def _harmless(text: str) -> str:
-    """Escape control characters: an error may quote a file name or a row of data."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -16,6 +16,11 @@ from freerun.errors import FreerunError
 NUM_STANDARD = 3
 
 
+def harmless(text: str) -> str:
+    """Escape control characters: of an error that quotes a row of data, of what a policy says."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 class ReaderGoneError(Exception):
     """The reader has seen enough. Not an OSError: rich would end the process on a BrokenPipeError."""
 

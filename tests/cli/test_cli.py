@@ -115,8 +115,8 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
         (
             ["dance"],
-            'unknown verb "dance"; the verbs are train, sft, eval, serve, model, recipes, data, runs, compare, '
-            "study",
+            'unknown verb "dance"; the verbs are train, sft, eval, serve, chat, model, recipes, data, runs, '
+            "compare, study",
         ),
         (
             ["train"],

@@ -1,12 +1,16 @@
-"""`freerun serve` of a real model in real processes, from the command line to HTTP."""
+"""`freerun serve` and `freerun chat` with a real model in real processes."""
 
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from served_models import Server
-from tiny_runs import make_run
+from tiny_runs import ROOT, are_gone, make_run
 
 from freerun.cli.main import main
 
@@ -57,3 +61,32 @@ def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, capsys: py
             error = capsys.readouterr().err.splitlines()[-1]
             assert error.startswith("freerun: ")
             assert reason in error
+
+
+@pytest.mark.slow
+def test_a_chat_takes_one_message_per_line_and_ends_with_its_input(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    said = "^12,18>\n\n/reset\n^12,18>\n/quit\n^1,2>"
+    chat = [sys.executable, "-m", "freerun.cli.main", "chat", str(tmp_path / "model"), *PLAIN]
+    short = ["--temperature", "0", "--sampling.max_completion_tokens", "5"]
+    done = subprocess.run([*chat, *short], input=said, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    first, again = done.stdout.splitlines()
+    assert first == again, "a conversation that begins again has forgotten the first one"
+    assert "(the conversation begins again)" in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_chat_that_waits_for_a_line(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    command = [sys.executable, "-m", "freerun.cli.main", "chat", str(tmp_path / "model"), *PLAIN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as chat:
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        chat.stdin.write(b"^12,18>\n")
+        chat.stdin.flush()
+        chat.stdout.readline()
+        processes = psutil.Process(chat.pid).children(recursive=True)
+        chat.send_signal(signal.SIGINT)
+        assert chat.wait(60) == 0
+        assert are_gone(processes)
