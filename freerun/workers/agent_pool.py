@@ -80,8 +80,8 @@ class AgentPool:
         """Play the session when there is a seat for it."""
         session = AgentSession(next(self._numbers), job, sample=self._in_lockstep(job.number, sample), grade=grade)
         self._waiting[job.is_evaluation].append(session)
-        self._seat_waiting()
         try:
+            self._seat_waiting()
             return await session.ended
         finally:
             self._leave(session)

@@ -2,11 +2,13 @@
 
 import asyncio
 import ctypes
+import json
 import os
 import re
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,16 @@ async def overlap(task: Task, policy: Policy) -> float:
     return float(len({reply.call for reply in replies}))
 
 
+async def ask_over_http(task: Task, policy: Policy) -> float:
+    """What an agent does that knows nothing of freerun."""
+    body = {"model": policy.name, "messages": [{"role": "user", "content": "a?"}]}
+    headers = {"Authorization": f"Bearer {policy.api_key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{policy.base_url}/chat/completions", json.dumps(body).encode(), headers)
+    with await asyncio.to_thread(urllib.request.urlopen, request) as answer:
+        said = json.load(answer)["choices"][0]["message"]["content"]
+    return float("y" in said)
+
+
 def die_once() -> float:
     marker = Path("died")
     if not marker.exists():
@@ -174,6 +186,7 @@ ACTIONS: dict[str, Action] = {
     "exit in a task": exit_in_a_task,
     "leave threads": leave_threads,
     "overlap": overlap,
+    "ask over http": ask_over_http,
     "none": after_a_call(lambda: None),
     "text": after_a_call(lambda: "1"),
     "no call": without_a_call(lambda: 1.0),

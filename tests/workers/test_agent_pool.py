@@ -157,6 +157,18 @@ def test_an_episode_that_raises_or_returns_nonsense_fails_and_keeps_its_process(
     assert with_pool(act) == []
 
 
+def test_an_agent_asks_over_http_and_is_recorded_in_its_session() -> None:
+    async def act(pool: AgentPool, policy: ScriptedPolicy) -> None:
+        played = await asyncio.gather(*(play(pool, policy, "ask over http", number=n) for n in range(3)))
+        assert [one.reward.value for one in played] == [1.0] * 3
+        for one in played:
+            [sequence] = one.sequences
+            assert policy.tokenizer.decode(sequence.prompt_token_ids) == "^a?"
+            assert policy.tokenizer.decode(sequence.completion.token_ids) == "yes$"
+
+    assert with_pool(act) == []
+
+
 def test_in_a_synchronous_run_all_sessions_take_their_turns_together() -> None:
     async def act(pool: AgentPool, policy: ScriptedPolicy) -> None:
         turns: list[list[tuple[int, int]]] = [[]]
