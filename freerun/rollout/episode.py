@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from freerun.chat.messages import ChatCall, Message, Reply
 from freerun.chat.sequences import SessionSequence
 from freerun.errors import RolloutError
-from freerun.rollout.tools import PolicyTool, ToolRunner, as_tools
+from freerun.rollout.tools import PolicyTool, ToolRunner, as_tools, in_words
 from freerun.types import Grade, GradeFailed, Reward
 
 Episode = Callable[["Task", "Policy"], Awaitable[Any]]
@@ -115,6 +115,7 @@ class Policy:
         endpoint: Callable[[], Endpoint],
         system: str,
         tools: ToolRunner,
+        shows_tools: bool = True,
     ) -> None:
         self.name = name
         """The model's name in calls over HTTP."""
@@ -122,6 +123,7 @@ class Policy:
         self.tools = tools
         self._endpoint = endpoint
         self._system = system
+        self._shows_tools = shows_tools
         self._pid = os.getpid()
 
     @property
@@ -135,8 +137,15 @@ class Policy:
         return self._endpoint().api_key
 
     def chat(self, *, tools: Iterable[Callable[..., Any] | PolicyTool] = (), system: str | None = None) -> Chat:
-        """A new conversation; `system` is `data.system_prompt` unless given."""
-        return Chat(self, tools=as_tools(tools), system=self._system if system is None else system)
+        """A new conversation; `system` is `data.system_prompt` unless given.
+
+        If the chat template does not tell the policy of its tools, the system prompt does.
+        """
+        system = self._system if system is None else system
+        offered = as_tools(tools)
+        if offered and not self._shows_tools:
+            system = "\n\n".join(filter(None, [system, in_words(tool.tool for tool in offered.values())]))
+        return Chat(self, tools=offered, system=system)
 
     async def reply(self, call: ChatCall) -> Reply:
         """One message of the policy."""

@@ -81,6 +81,16 @@ def as_tools(tools: Iterable[Callable[..., Any] | PolicyTool]) -> dict[str, Poli
     return named
 
 
+def in_words(tools: Iterable[Tool]) -> str:
+    """The tools for a system prompt, in the format that is read where a template has none of its own (hermes)."""
+    listed = "\n".join(msgspec.json.encode(tool).decode() for tool in tools)
+    return (
+        f"You may call these functions:\n<tools>\n{listed}\n</tools>\n"
+        'To call one, write <tool_call>{"name": "...", "arguments": {...}}</tool_call>. '
+        "Its result comes in the next message."
+    )
+
+
 class ToolRunner:
     """Calls tools, each for at most `seconds`; one per process."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from freerun.chat.rendering import Renderer
 from freerun.chat.session import ChatSession, SessionLimits
 from freerun.data.tokenizer import Tokenizer
-from freerun.errors import ConfigError, FreerunError
+from freerun.errors import FreerunError
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.rollout.abandoned import MAX_ABANDONED
@@ -56,6 +56,7 @@ class AgentWorker:
         self._endpoint = AgentEndpoint(start)
         self._running: dict[int, tuple[asyncio.Task[None], AskingSession]] = {}
         self._is_worn_out = False
+        self._shows_tools = True
 
     async def serve(self) -> None:
         """Play sessions until the parent ends this process."""
@@ -68,17 +69,11 @@ class AgentWorker:
             await loop.create_future()
 
     async def _check(self) -> None:
-        """Refuse what sessions would only find out later."""
-        rollout = self._start.rollout
-        if rollout.command:
+        """Find out, and refuse, what sessions would only find out later."""
+        if self._start.rollout.command:
             self._endpoint.open()
         if not self._renderer.is_plain:
-            traits = await self._renderer.traits()
-            if rollout.tools and not traits.shows_tools:
-                raise ConfigError(
-                    f"config: rollout.tools: the chat template in {self._start.model_directory} does not tell the "
-                    "policy of its tools; take a model whose template does, or an episode that tells it"
-                )
+            self._shows_tools = (await self._renderer.traits()).shows_tools
 
     def _take_in(self, message: m.ToAgent, episode: Episode) -> None:
         match message:
@@ -107,6 +102,7 @@ class AgentWorker:
                     endpoint=endpoint,
                     system=self._start.system_prompt,
                     tools=self._tools,
+                    shows_tools=self._shows_tools,
                 )
                 outcome = await run_episode(episode, self._task(job, asking), policy, clock)
         finally:

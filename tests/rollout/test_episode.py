@@ -130,6 +130,28 @@ def test_a_chat_may_have_its_own_system_prompt_or_none() -> None:
     assert [said(call.messages) for call in session.calls] == [["system: be long", "user: a"], ["user: a"]]
 
 
+def test_a_policy_whose_template_shows_no_tools_is_told_of_them_in_the_system_prompt() -> None:
+    async def talk() -> None:
+        tools = make_policy(session).tools
+        policy = Policy(
+            session=session,
+            name="tiny",
+            endpoint=lambda: ENDPOINT,
+            system="be brief",
+            tools=tools,
+            shows_tools=False,
+        )
+        await policy.chat(tools=[calc]).say("a")
+        await policy.chat().say("a")
+
+    session = ScriptedSession(lines("1"))
+    asyncio.run(talk())
+    told, untold = (call.messages[0].content for call in session.calls)
+    assert told.startswith("be brief\n\nYou may call these functions:")
+    assert '"description":"Work out an arithmetic expression, such as 12*7."' in told
+    assert untold == "be brief"
+
+
 def test_chats_of_a_session_may_overlap() -> None:
     async def talk(policy: Policy) -> list[str]:
         replies = await asyncio.gather(*(policy.chat().say(word) for word in "abc"))
