@@ -3,6 +3,7 @@
 #   make test-all                     the slow tests too, those with real Ray and vLLM, and those with real clients
 #   make demo-agents                  a guessing game of many turns, then a calculator as a tool
 #   make backends                     .venv-backends: freerun with Ray and vLLM
+#   make test-environments            tests with the environments of verifiers and OpenEnv; a gigabyte to install
 #   make clients                      .venv-clients: OpenAI's and other clients, without freerun
 #   make lock                         write the versions of .venv to requirements-dev.lock
 #   make bench ARGS="euclid peak"      measure these claims; all of them without ARGS
@@ -13,11 +14,14 @@ BIN := $(VENV)/bin
 BACKENDS := .venv-backends
 # Agents of others, that reach the policy over HTTP as a user's would.
 CLIENTS := .venv-clients
+# Environments of others: their pins exclude each other.
+VERIFIERS := .venv-verifiers
+OPENENV := .venv-openenv
 TORCH := torch==2.13.0
 # The tested versions of .venv. .venv-backends is not held to them.
 LOCK := requirements-dev.lock
 
-.PHONY: demo demo-agents test test-slow test-all check lock backends test-backends clients test-clients bench clean
+.PHONY: demo demo-agents test test-slow test-all check lock backends test-backends clients test-clients environments test-environments bench clean
 
 $(VENV)/.installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -72,6 +76,21 @@ clients: $(CLIENTS)/.installed
 test-clients: $(VENV)/.installed $(CLIENTS)/.installed
 	$(BIN)/pytest tests/clients
 
+$(VERIFIERS)/.installed:
+	$(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/pip install --quiet verifiers==0.4.0 uv
+	touch $@
+
+$(OPENENV)/.installed:
+	$(PYTHON) -m venv $(OPENENV)
+	$(OPENENV)/bin/pip install --quiet openenv==0.10.0
+	touch $@
+
+environments: $(VERIFIERS)/.installed $(OPENENV)/.installed
+
+test-environments: $(VENV)/.installed environments
+	$(BIN)/pytest tests/clients/test_verifiers.py tests/clients/test_openenv.py
+
 bench: $(VENV)/.installed models/smollm2/model.safetensors
 	$(BIN)/python -m bench $(ARGS)
 
@@ -88,4 +107,4 @@ lock: $(VENV)/.installed
 	touch $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(BACKENDS) $(CLIENTS) build dist *.egg-info
+	rm -rf $(VENV) $(BACKENDS) $(CLIENTS) $(VERIFIERS) $(OPENENV) build dist *.egg-info

@@ -29,7 +29,10 @@ from freerun.rollout.tool_loop import tool_episode
 from freerun.rollout.tools import PolicyTool, as_tools, function_tool
 
 TOOLS_SETTING = "rollout.tools"
-ADAPTERS = {"openenv": "freerun.rollout.openenv_episode"}
+ADAPTERS = {
+    "openenv": "freerun.rollout.openenv_episode",
+    "verifiers": "freerun.rollout.verifiers_episode",
+}
 """The module behind each prefix of `rollout.episode`. Its `open_episode(name, config)` is an async context of an
 episode; `name` is what follows the prefix."""
 

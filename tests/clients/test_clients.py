@@ -4,7 +4,6 @@ Each program in `programs` runs in `.venv-clients`, where freerun is not install
 are those of a run. What the policy says is scripted (`loaded_dice.py`), as a small model would call no tools.
 """
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -14,28 +13,18 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from chat_templates import template_texts
-from exact_sessions import assert_logprobs_of_a_full_forward, assert_trained_as_sampled
-from loaded_dice import TEMPERATURE, EnginePolicy, LoadedDice
+from engine_rig import EngineRig
+from loaded_dice import EnginePolicy
 from running_gateways import RunningGateway, running_gateway
-from tiny_models import TINY, random_model
-from tokenizer_kinds import byte_level, load
 
-import freerun.engine.engine
 from freerun.chat.messages import ChatCall, Reply
-from freerun.chat.rendering import Renderer
-from freerun.chat.session import ChatSession, SessionLimits
-from freerun.config.engine import EngineConfig
-from freerun.data.tokenizer import Tokenizer
-from freerun.engine.engine import Engine
+from freerun.chat.session import ChatSession
 from freerun.gateway.sessions import SessionKeys
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parent.parent / ".venv-clients" / "bin" / "python"
 MAX_SECONDS = 240
 """For a client that hangs; most of a client's time is its imports."""
-MAX_TOKENS = 16_000
-"""smolagents has a long system prompt, and the tokens of the small tokenizer are short."""
 
 CALLS = [
     '<tool_call>\n{"name": "add", "arguments": {"a": 2,  "b":2}}\n</tool_call>',
@@ -85,34 +74,20 @@ class Played:
 class Rig:
     """A gateway that runs, sessions of an engine behind it, and clients that are started before it."""
 
-    def __init__(self, tokenizer: Tokenizer, dice: LoadedDice, keys: SessionKeys, gateway: RunningGateway) -> None:
-        self.tokenizer = tokenizer
-        self.model = random_model(
-            0, dataclasses.replace(TINY, vocab_size=tokenizer.vocab_size, max_positions=MAX_TOKENS)
-        )
-        config = EngineConfig(num_slots=2, cache_tokens=2 * MAX_TOKENS, parked_tokens=MAX_TOKENS)
-        self.engine = Engine(self.model, config, text=tokenizer, max_sequence_tokens=MAX_TOKENS, seed=0)
-        self.engine.load(0, {name: parameter.data for name, parameter in self.model.named_parameters()})
-        self._renderer = Renderer(tokenizer, use_chat_template=True)
-        self._dice = dice
+    def __init__(self, engine: EngineRig, keys: SessionKeys, gateway: RunningGateway) -> None:
+        self.engine = engine
         self._keys = keys
         self._gateway = gateway
-        self._num_sessions = 0
 
     @cache  # noqa: B019 - one rig
     def play(self, program: str, *, last_line: str = ANSWER) -> Played:
-        self._num_sessions += 1
-        num_adopted_tokens = self.engine.stats().num_adopted_tokens
-        policy = EnginePolicy(
-            self.engine, self._dice, self.tokenizer, lines=[*CALLS, last_line], session=self._num_sessions
-        )
-        limits = SessionLimits(max_turns=6, max_session_tokens=MAX_TOKENS, max_completion_tokens=300)
-        session = ChatSession(self._renderer, policy, limits)
+        num_adopted_tokens = self.engine.num_adopted_tokens
+        session, policy = self.engine.session(*CALLS, last_line)
         recorded = RecordedSession(session)
         key = self._keys.add(recorded)
         said = run_program(program, key=key, base_url=self._gateway.base_url, origin=self._gateway.origin)
         self._keys.remove(key)
-        num_adopted_tokens = self.engine.stats().num_adopted_tokens - num_adopted_tokens
+        num_adopted_tokens = self.engine.num_adopted_tokens - num_adopted_tokens
         return Played(said, session, recorded.calls, policy, num_adopted_tokens)
 
 
@@ -138,28 +113,10 @@ def run_program(program: str, *, key: str, base_url: str, origin: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """With the template of Qwen2.5, which tells the policy of its tools."""
-    directory = tmp_path_factory.mktemp("tokenizer")
-    load(directory, byte_level())
-    (directory / "chat_template.jinja").write_text(template_texts()["hf_qwen2_5"])
-    return Tokenizer.load(directory)
-
-
-@pytest.fixture(scope="module")
-def rig(tokenizer: Tokenizer) -> Iterator[Rig]:
-    dice, keys = LoadedDice(), SessionKeys("policy")
-    with pytest.MonkeyPatch.context() as patch, running_gateway(keys) as gateway:
-        patch.setattr(freerun.engine.engine, "sample", dice)
-        yield Rig(tokenizer, dice, keys, gateway)
-
-
-def assert_exact(played: Played, rig: Rig) -> None:
-    sequences = played.session.sequences()
-    assert_trained_as_sampled(sequences, played.policy)
-    assert_logprobs_of_a_full_forward(sequences, rig.model, temperature=TEMPERATURE)
-    for completion in played.policy.completions:
-        assert rig.tokenizer.encode(completion.text).tolist() != completion.token_ids[:-1].tolist()
+def rig(engine_rig: EngineRig) -> Iterator[Rig]:
+    keys = SessionKeys("policy")
+    with running_gateway(keys) as gateway:
+        yield Rig(engine_rig, keys, gateway)
 
 
 def tool_results(call: ChatCall) -> list[str]:
@@ -173,7 +130,7 @@ def test_a_client_that_appends_plays_one_sequence_of_exact_tokens(program: str, 
     assert [tool_results(call) for call in played.calls] == [[], ["4"], ["4", "7"]]
     [sequence] = played.session.sequences()
     assert [span.call for span in sequence.completion.spans if span.version is not None] == [0, 1, 2]
-    assert_exact(played, rig)
+    rig.engine.assert_exact(played.session, played.policy)
     # Each turn continues in the cache of the one before.
     assert played.num_adopted_tokens > 2 * len(played.policy.asked[0].token_ids)
 
@@ -194,4 +151,4 @@ def test_turns_that_smolagents_shows_as_prose_are_sequences_of_their_own(rig: Ri
     assert played.said == ANSWER
     assert any("Calling tools:" in message.content for message in played.calls[-1].messages)
     assert len(played.session.sequences()) == len(played.calls) == 3
-    assert_exact(played, rig)
+    rig.engine.assert_exact(played.session, played.policy)
