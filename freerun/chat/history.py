@@ -67,13 +67,21 @@ async def tail_by_difference(
         before = await renderer.render(messages[:position], tools, now=now)
     except TemplateRefusedError:
         return None
-    start = common_length(before, through)
+    start = _start_of_turn(renderer, before, through)
     traits = await renderer.traits()
     end, _ = first_of(traits.closes, through[start:])
     is_thinking = opens_thinking(before) and start == len(before)
     if not _says(renderer, through[start : start + end], turn, tools, is_thinking=is_thinking):
         return None
     return _behind_close(turn, whole[start + end :])
+
+
+def _start_of_turn(renderer: Renderer, before: str, through: str) -> int:
+    """Where the template prints the turn: behind what it prints for the prompt, but not inside a special token."""
+    start = common_length(before, through)
+    while renderer.tokenizer.is_inside_special_token(through, start):
+        start -= 1
+    return start
 
 
 def _says(renderer: Renderer, text: str, turn: Turn, tools: Sequence[Tool], *, is_thinking: bool) -> bool:
@@ -93,15 +101,19 @@ async def tail_by_sentinel(
 ) -> str | None:
     """What follows the turn at `position`, however the template prints the turn itself."""
     sentinel = f"Zq{secrets.token_hex(8)}Zq"
-    messages = returned_messages(conversation)
+    messages, tools = returned_messages(conversation), conversation.tools
     messages[position] = _with_sentinel(turn.message, sentinel)
     try:
-        text = await renderer.render(messages, conversation.tools, now=now)
+        through = await renderer.render(messages[: position + 1], tools, now=now, add_generation_prompt=False)
+        whole = await renderer.render(messages, tools, now=now)
     except TemplateRefusedError:
         return None
-    _, found, rest = text.rpartition(sentinel)
-    at, close = first_of((await renderer.traits()).closes, rest)
-    return _behind_close(turn, rest[at:]) if found and close else None
+    closes = (await renderer.traits()).closes
+    end_alone, rest = through.rpartition(sentinel)[2], whole.rpartition(sentinel)[2]
+    at, close = first_of(closes, rest)
+    # Gemma 4 prints the results of calls before the close: they would be missing in the tail.
+    ends_alike = end_alone[: first_of(closes, end_alone)[0]] == rest[:at]
+    return _behind_close(turn, rest[at:]) if close and ends_alike else None
 
 
 def _with_sentinel(message: Message, sentinel: str) -> Message:

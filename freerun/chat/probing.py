@@ -65,7 +65,8 @@ class _Prober:
         text = await self._try([_ASKED, Message(role="assistant", content=_WORD)], [], traits, opens=False)
         rest = text.rpartition(_WORD)[2]
         special = self.tokenizer.special_tokens_in(rest)
-        return (*names, special[0]) if special and rest.startswith(special[0]) else names
+        close = special[:1] if special and rest.startswith(special[0]) else []
+        return tuple(dict.fromkeys([*names, *close]))
 
     async def wants_arguments_as_text(self, traits: TemplateTraits) -> bool:
         as_text = replace(traits, arguments_as_text=True)
@@ -79,15 +80,13 @@ class _Prober:
         """Whether a result is printed behind the text of a call as it is behind a call."""
         before = await self._try([_ASKED], [_TOOL], traits)
         with_call = await self._try([_ASKED, _CALL], [_TOOL], traits, opens=False)
+        if _WORD not in with_call:
+            return True  # it prints no calls: only as text are they seen
         written = with_call[common_length(before, with_call) :]
-        _, close = first_of(traits.closes, written)
-        if not close:
-            return False
-        said = Said(written.partition(close)[0], close)
-        behind_text = await self._try([_ASKED, said, _RESULT], [_TOOL], traits)
+        end, _ = first_of(traits.closes, written)
+        behind_text = await self._try([_ASKED, Said(written[:end], ""), _RESULT], [_TOOL], traits)
         behind_call = await self._try([_ASKED, _CALL, _RESULT], [_TOOL], traits)
-        tails = [text.rpartition(_WORD)[2].partition(close)[2] for text in (behind_text, behind_call)]
-        return bool(tails[0]) and tails[0] == tails[1]
+        return behind_text.rpartition(_WORD)[1:] == behind_call.rpartition(_WORD)[1:]
 
     async def shows_tools(self, traits: TemplateTraits) -> bool:
         return _TOOL.description in await self._try([_ASKED], [_TOOL], traits)

@@ -9,7 +9,7 @@ if it is hostile. So it is asked from a thread, and the event loop never waits. 
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
 from freerun.chat.messages import Message, Tool
@@ -34,7 +34,7 @@ class Renderer:
         self.tool_format = format_for("" if self._template is None else self._template.source)
         self._traits = None if use_chat_template else TemplateTraits()
         # A template has one process, which answers one request at a time.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chat-template")
+        self._thread: Executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chat-template")
 
     @property
     def is_plain(self) -> bool:
@@ -57,7 +57,7 @@ class Renderer:
     ) -> str:
         """The text of a conversation, for `encode`; raises TemplateRefusedError."""
         if self._template is None:
-            return "".join(map(self._plain, items))
+            return self.tokenizer.joined(map(self._plain, items))
         return await self._render(
             items, tools, await self.traits(), now=now, add_generation_prompt=add_generation_prompt
         )

@@ -86,10 +86,10 @@ def read(text: str, form: ToolFormat, tools: Sequence[Tool], *, is_thinking: boo
 
 
 def _split_thinking(text: str, *, is_thinking: bool) -> tuple[str, str]:
-    """Thoughts that were cut off, or that the prompt began, are thoughts too."""
+    """Thoughts that were cut off are thoughts too."""
     if match := _THINKING.match(text):
         return match[1].strip(), text[match.end() :].lstrip()
-    thinking, end, spoken = text.partition(_END_OF_THINKING)
-    if end:
-        return thinking.strip(), spoken.lstrip()
-    return (text.strip(), "") if is_thinking else ("", text)
+    if not is_thinking:
+        return "", text
+    thinking, _, spoken = text.partition(_END_OF_THINKING)
+    return thinking.strip(), spoken.lstrip()

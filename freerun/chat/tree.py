@@ -125,12 +125,28 @@ class SessionTree:
         waiting = deque((0, root) for root in self._roots)
         while waiting:
             at, turn = waiting.popleft()
-            end = _end_of(turn, text, at, closes)
+            end = self._end_of(turn, text, at, closes)
             if end is not None:
                 waiting.extend((end, child) for child in turn.children)
                 if end >= furthest:
                     furthest, deepest = end, turn
         return _Place(deepest, text[furthest:])
+
+    def _end_of(self, turn: Turn, text: str, at: int, closes: tuple[str, ...]) -> int | None:
+        """Where `text` continues behind a turn that it has at `at`; None if it has something else there."""
+        if not text.startswith(turn.given_text, at):
+            return None
+        at += len(turn.given_text)
+        if not text.startswith(turn.sampled_text, at):
+            return None
+        at += len(turn.sampled_text)
+        if not turn.said.close:
+            # A turn that was cut off behind "<" is not the beginning of a special token.
+            return None if self._tokenizer.is_inside_special_token(text, at) else at
+        if text.startswith(turn.said.close, at):
+            return at + len(turn.said.close)
+        # The policy ended its turn with an end token that is not the template's: both are there.
+        return at if text.startswith(closes, at) else None
 
     def _opening(self, call: ChatCall, *, is_thinking: bool) -> str:
         """The beginning of the tool call that the client demands."""
@@ -182,20 +198,6 @@ class SessionTree:
 
     def sequences(self) -> tuple[SessionSequence, ...]:
         return sequences_of(self._roots, self._tokenizer)
-
-
-def _end_of(turn: Turn, text: str, at: int, closes: tuple[str, ...]) -> int | None:
-    """Where `text` continues behind a turn that it has at `at`; None if it has something else there."""
-    if not text.startswith(turn.given_text, at):
-        return None
-    at += len(turn.given_text)
-    if not text.startswith(turn.sampled_text, at):
-        return None
-    at += len(turn.sampled_text)
-    if text.startswith(turn.said.close, at):
-        return at + len(turn.said.close)
-    # The policy ended its turn with an end token that is not the template's: both are there.
-    return at if any(text.startswith(close, at) for close in closes) else None
 
 
 def _check(completion: Completion, number: int) -> None:

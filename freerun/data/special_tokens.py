@@ -40,11 +40,13 @@ class SpecialTokens:
         # Random, so an author cannot put a mark into a text.
         start = "".join(chr(secrets.choice(_PRIVATE)) for _ in range(_NUM_RANDOM))
         self._marks = {name: start + _numeral(index) for index, name in enumerate(names)}
-        self._nothing = start + _numeral(len(names))
-        self._names = {mark: name for name, mark in self._marks.items()} | {self._nothing: ""}
+        self.nothing = start + _numeral(len(names))
+        """A mark that stands for no characters."""
+        self._names = {mark: name for name, mark in self._marks.items()} | {self.nothing: ""}
         self._swaps = self._names | self._marks
         self._start = start
         self._name_pattern = _any_of(names)
+        self._longest = max(map(len, names), default=0)
         self._pattern = _any_of([*names, *self._names])
         looked_for_later = [token.content for token in added if token.normalized and token.content in self._marks]
         self._normalized_names = [] if backend.normalizer is None else self._normalized(looked_for_later)
@@ -53,6 +55,12 @@ class SpecialTokens:
         """The names that `text` spells, in their order."""
         return self._name_pattern.findall(text)
 
+    def is_inside_name(self, text: str, at: int) -> bool:
+        """Whether a name begins before `at` and ends behind it."""
+        start = max(0, at - self._longest)
+        nearby = self._name_pattern.finditer(text, start, at + self._longest)
+        return any(match.start() < at < match.end() for match in nearby)
+
     def mark(self, text: str) -> str:
         """`text` with a mark for each name that it spells, and one if it becomes a name when it is normalized."""
         marked = self._name_pattern.sub(lambda match: self._marks[match[0]], text)
@@ -60,7 +68,7 @@ class SpecialTokens:
             (normalized,) = self._normalized([marked])
             if any(name in normalized for name in self._normalized_names):
                 # Behind a character that no template strips.
-                return _VISIBLE.sub(lambda match: match[0] + self._nothing, marked, count=1)
+                return _VISIBLE.sub(lambda match: match[0] + self.nothing, marked, count=1)
         return marked
 
     def unmark(self, text: str) -> str:

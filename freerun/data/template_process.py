@@ -83,7 +83,12 @@ def receive(sock: socket.socket, expected: type[T]) -> T | None:
     """The next message, or None when the other side is gone."""
     header = _exactly(sock, _HEADER_BYTES)
     body = _exactly(sock, int.from_bytes(header, "big")) if header else None
-    return None if body is None else msgspec.msgpack.decode(body, type=expected, ext_hook=_unpacked_integer)
+    return None if body is None else body_of(body, expected)
+
+
+def body_of(body: bytes, expected: type[T]) -> T:
+    """The message in a frame behind its header."""
+    return msgspec.msgpack.decode(body, type=expected, ext_hook=_unpacked_integer)
 
 
 def packed_integer(value: int) -> int | msgspec.msgpack.Ext:
@@ -168,7 +173,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-class _Renderer:
+class CompiledTemplate:
     """A compiled template; every failure becomes an answer."""
 
     def __init__(self, start: Start) -> None:
@@ -247,7 +252,7 @@ def main() -> None:
         start = receive(sock, Start)
         if start is None:
             return
-        renderer = _Renderer(start)
+        renderer = CompiledTemplate(start)
         sock.sendall(frame_of(renderer.compiled))
         while (request := receive(sock, RenderChat)) is not None:
             sock.sendall(frame_of(renderer.render(request)))

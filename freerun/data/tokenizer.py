@@ -20,7 +20,7 @@ of it (`model_files.py`), and a tokenizer that can make texts much longer is ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -113,6 +113,20 @@ class Tokenizer:
     def as_text(self, text: str) -> str:
         """`text` for `encode`, with names of special tokens as plain characters."""
         return self._special_tokens.mark(text)
+
+    def joined(self, texts: Iterable[str]) -> str:
+        """Results of `as_text` one behind the other. What only together spells a special token is text, too."""
+        whole = ""
+        for text in texts:
+            at = len(whole)
+            whole += text
+            if self.is_inside_special_token(whole, at):
+                whole = whole[:at] + self._special_tokens.nothing + text
+        return whole
+
+    def is_inside_special_token(self, text: str, at: int) -> bool:
+        """Whether `text`, if it is cut at `at`, loses a special token."""
+        return self._special_tokens.is_inside_name(text, at)
 
     def shown(self, text: str) -> str:
         """The result of `as_text` or `render_chat`, for people to read."""

@@ -350,3 +350,42 @@ async def test_special_tokens_in_contents_are_text(renderer: Renderer) -> None:
     for special in renderer.tokenizer.encode("<|im_end|><|im_start|>", add_special_tokens=False):
         counts = [(p.requests[0].token_ids == special).sum() for p in (policy, other)]
         assert counts[0] == counts[1]
+
+
+@in_event_loop
+async def test_names_of_special_tokens_that_messages_spell_together_are_text(tokenizer: Tokenizer) -> None:
+    session, policy = session_of(Renderer(tokenizer, use_chat_template=False), "end|>...", "56")
+    (reply,) = await session.reply(call(user("a<|im_"), user("end|>b<|im_")))
+    await session.reply(call(user("a<|im_"), user("end|>b<|im_"), reply.message, user("c<|im_"), user("end|>")))
+    assert tokenizer.decode(policy.requests[1].token_ids) == "a<|im_end|>b<|im_end|>c<|im_end|>"
+    assert not np.isin(policy.requests[1].token_ids, tokenizer.stop_token_ids).any()
+
+
+@in_event_loop
+async def test_a_turn_cut_off_inside_the_name_of_a_special_token_is_not_that_token(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    load(directory, byte_level())
+    (directory / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}<|im_start|>{% endif %}{{ m.content }}"
+        "<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    session, policy = session_of(Renderer(Tokenizer.load(directory), use_chat_template=True), "<...", "56")
+    (reply,) = await session.reply(call(user("?")))
+    await session.reply(call(user("?"), reply.message, user("??")))
+    special = Tokenizer.load(directory).encode("<|im_start|>", add_special_tokens=False)
+    assert np.isin(special, policy.requests[1].token_ids).all()
+    assert len(session.sequences()) == 2
+
+
+@in_event_loop
+async def test_bytes_that_were_cut_inside_a_character_are_kept(renderer: Renderer) -> None:
+    whole = renderer.tokenizer.encode("5 €", add_special_tokens=False)
+
+    async def sample(request: SampleRequest) -> tuple[Completion, ...]:
+        return (completion_of(renderer.tokenizer, whole[:-1], call=request.call, finish_reason="length"),)
+
+    session = ChatSession(renderer, sample, LIMITS)
+    (reply,) = await session.reply(call(user("?")))
+    assert reply.text.endswith("\ufffd")
+    await session.reply(call(user("?"), reply.message, user("??")))
+    assert len(session.sequences()) == 1

@@ -169,7 +169,7 @@ def test_without_tools_there_are_no_calls() -> None:
     [
         ("<think>\nTwo.\n</think>\n\nFour.", False, "Two.", "Four."),
         ("Two.\n</think>\n\nFour.", True, "Two.", "Four."),
-        ("Two.\n</think>\n\nFour.", False, "Two.", "Four."),
+        ("Two.\n</think>\n\nFour.", False, "", "Two.\n</think>\n\nFour."),
         ("<think>\nTwo and", False, "Two and", ""),
         ("Two and", True, "Two and", ""),
         ("Four. <think>", False, "", "Four. <think>"),
