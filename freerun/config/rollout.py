@@ -82,6 +82,8 @@ class GatewayConfig(Section, name="gateway"):
     address: str = "127.0.0.1:0"
     """Where agents reach the policy over HTTP, host:port; port 0 takes a free one. Every session has its own
     key."""
+    key: str = ""
+    """Keys of sessions begin with this; needed for an address that other machines can reach."""
 
     def check(self) -> None:
         require(

@@ -35,8 +35,9 @@ class AgentEndpoint:
                     f"rollout.command and policy.base_url need a web server ({error}); "
                     "pip install 'freerun[agents]'"
                 ) from error
-            keys = SessionKeys(self._start.model_name)
-            gateway = Gateway(keys, sampling=self._start.sampling, address=self._start.gateway.address)
+            config = self._start.gateway
+            keys = SessionKeys(self._start.model_name, key=config.key)
+            gateway = Gateway(keys, sampling=self._start.sampling, address=config.address, key=config.key)
             self._opened = gateway.open(), keys
         return self._opened
 

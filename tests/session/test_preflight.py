@@ -13,6 +13,9 @@ from freerun.session.train import train_to_end
 
 BAD_LISTENER = {"run.listeners": ["no-such"]}
 OWN = "tests.support.own_objective"
+EPISODES = "tests.support.lively_episode"
+SHORT_SESSIONS = {"rollout.max_session_tokens": 120}
+LONG_SESSIONS = {"rollout.max_session_tokens": 10_000, "engine.cache_tokens": 100_000}
 TOO_LONG = {"sampling.max_completion_tokens": 10_000, "engine.cache_tokens": 100_000}
 
 
@@ -23,6 +26,13 @@ TOO_LONG = {"sampling.max_completion_tokens": 10_000, "engine.cache_tokens": 100
         ({"run.listeners": ["store"]}, 'every run has the listener "store"; leave it out'),
         (TOO_LONG, "positions of the model"),
         ({"reward.grader": "nubmer"}, "nubmer"),
+        ({"rollout.episode": f"{EPISODES}:digits", **SHORT_SESSIONS}, "is not async"),
+        ({"rollout.episode": f"{EPISODES}:episode", **LONG_SESSIONS}, "positions of the model"),
+        ({"rollout.command": "no-such-program", **SHORT_SESSIONS}, "there is no program"),
+        (
+            {"rollout.tools": [f"{EPISODES}:digits"], "data.use_chat_template": True, **SHORT_SESSIONS},
+            "chat template",
+        ),
         ({"objective.clip": f"{OWN}:soft_clip"}, 'objective.clip: .* has no function "soft_clip"; it has '),
         ({"objective.correction": f"{OWN}:clip"}, "objective.correction: .* cannot be called with its arguments"),
     ],
@@ -62,3 +72,9 @@ def test_rows_of_a_program_are_checked_before_there_is_a_run(tmp_path: Path) -> 
         freerun.train(recipe, data=[{"other": 1}, {"other": 2}])
     assert "freerun-rows" not in str(caught.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_names_the_agent_workers(tmp_path: Path) -> None:
+    episode = {"rollout.episode": f"{EPISODES}:episode", **SHORT_SESSIONS}
+    plan = describe_plan(freerun.load_recipe(make_run(tmp_path), episode))
+    assert f"agents: 1 worker with up to 256 sessions each ({EPISODES}:episode)" in plan

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ from agent_pools import ScriptedPolicy, agent_pids, enter_users_directory, make_
 from child_processes import assert_ends
 
 from freerun.chat.session import SampleRequest
+from freerun.config.rollout import GatewayConfig, RolloutConfig
 from freerun.errors import ConfigError, RolloutError
 from freerun.rollout.sessions import PlayedSession, SessionFailedError
-from freerun.types import Completion, Reward
+from freerun.types import Completion, Reward, Sampling
+from freerun.workers.agent_endpoint import AgentEndpoint
+from freerun.workers.agent_messages import StartAgents
 from freerun.workers.agent_pool import AgentPool
 
 
@@ -213,3 +217,23 @@ def test_what_cannot_be_used_is_refused_before_the_first_session(
             assert_ends(pid)
 
     asyncio.run(main())
+
+
+def test_an_address_for_other_machines_needs_a_key_and_a_gateway_its_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = StartAgents(
+        rollout=RolloutConfig(command="true"),
+        gateway=GatewayConfig(address="0.0.0.0:0"),
+        sampling=Sampling(max_completion_tokens=20),
+        model_directory="model",
+        model_name="tiny",
+        uses_chat_template=False,
+        system_prompt="",
+        seed=3,
+    )
+    with pytest.raises(ConfigError, match="needs a key"):
+        AgentEndpoint(start).open()
+    monkeypatch.setitem(sys.modules, "freerun.gateway.server", None)
+    with pytest.raises(ConfigError, match=r"need a web server .*; pip install 'freerun\[agents\]'"):
+        AgentEndpoint(start).open()
