@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from documented_commands import PAGES, ROOT, Command, blocks, commands_of, name_of
 
-from freerun.cli import compare, eval, runs, sft, study, train
+from freerun.cli import chat, compare, eval, runs, serve, sft, study, train
 from freerun.cli.arguments import Parser, split_overrides
 from freerun.cli.main import VERBS, main
 from freerun.config.load import load_recipe
@@ -47,7 +47,7 @@ def recipe_of(command: Command) -> Recipe:
     return load_recipe(Path("recipes/times-tables.toml" if path.startswith("runs/") else path), overrides)
 
 
-PARSERS = {"eval": eval, "runs": runs, "compare": compare}
+PARSERS = {"eval": eval, "runs": runs, "compare": compare, "serve": serve, "chat": chat}
 
 
 def check_freerun(command: Command) -> None:
