@@ -78,6 +78,15 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
     is_retry: bool = False
     """The client repeats a call whose answer it missed: an equal call in flight is joined, an answer repeated."""
 
+    @property
+    def num_characters(self) -> int:
+        """Of what was said, and of the tools."""
+        said = sum(
+            len(message.content) + sum(len(made.arguments) for made in message.tool_calls)
+            for message in self.messages
+        )
+        return said + len(msgspec.json.encode(self.tools))
+
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
     """A sampled token and its behaviour logprob."""

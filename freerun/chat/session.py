@@ -117,6 +117,7 @@ class ChatSession:
         return flight
 
     async def _answer(self, call: ChatCall, number: int) -> tuple[Reply, ...]:
+        self._require_chance_to_fit(call)
         prompt = await self._tree.prompt(call)
         wanted, room = self._num_tokens(call, len(prompt.token_ids))
         completions = await self._sample(
@@ -140,6 +141,16 @@ class ChatSession:
             self._tree.commit(prompt, completion, number=number + n) for n, completion in enumerate(completions)
         ]
         return tuple(self._reply(prompt, turn, number + n) for n, turn in enumerate(turns))
+
+    def _require_chance_to_fit(self, call: ChatCall) -> None:
+        """Refuse what is far too long before it is rendered and encoded: that would hold up all other sessions."""
+        num_characters = call.num_characters
+        if num_characters > self._limits.max_session_tokens * self._renderer.tokenizer.longest_token:
+            self.is_truncated = True
+            raise ContextLengthError(
+                f"the conversation has {num_characters:,} characters, and a session has room for "
+                f"{self._limits.max_session_tokens} tokens; shorten it or raise rollout.max_session_tokens"
+            )
 
     def _num_tokens(self, call: ChatCall, num_prompt_tokens: int) -> tuple[int, int]:
         """How many tokens are wanted, and how many the session has room for."""

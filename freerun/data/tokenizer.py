@@ -92,6 +92,11 @@ class Tokenizer:
         """One more than the largest id; a model may have more rows than this, never fewer."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters that one id can stand for, at most."""
+        return max(map(len, self._backend.get_vocab(with_added_tokens=True)))
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Ints:
         """Ids of a prompt; a rendered chat or a completion takes `add_special_tokens=False`."""
         encode = self._special_tokens.encode if self._special_tokens.is_marked(text) else self._encode

@@ -243,6 +243,15 @@ async def test_completions_shrink_to_what_fits(renderer: Renderer) -> None:
 
 
 @in_event_loop
+async def test_a_conversation_that_is_far_too_long_is_refused_before_it_is_rendered(renderer: Renderer) -> None:
+    session, policy = session_of(renderer)
+    with pytest.raises(ContextLengthError, match=r"conversation has 15,000,002 characters.*max_session_tokens"):
+        await session.reply(call(*[user("word " * 300)] * 10_000))
+    assert session.is_truncated
+    assert not policy.requests
+
+
+@in_event_loop
 async def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
     directory = tmp_path / "model"
     load(directory, byte_level())
