@@ -30,7 +30,7 @@ from freerun.rollout import verifiers_runner
 from freerun.rollout.episode import Episode, Policy, Task
 from freerun.types import Reward
 
-START_SECONDS = 180.0
+RUNNER_START_SECONDS = 180.0
 """To import verifiers, load the tasks and start tool servers that sessions share."""
 CLOSE_SECONDS = 10.0
 MAX_LINE_BYTES = 2**20
@@ -122,7 +122,7 @@ class _Runner:
             )
             assert self._process.stdout is not None
             try:
-                async with asyncio.timeout(START_SECONDS):
+                async with asyncio.timeout(RUNNER_START_SECONDS):
                     first = await self._process.stdout.readline()
             except TimeoutError:
                 first = b""
