@@ -69,6 +69,10 @@ def check_freerun(command: Command) -> None:
 
 
 def check_python(command: Command) -> None:
+    if "-m" not in command.words:
+        script = next(word for word in command.words[1:] if not word.startswith("-"))
+        assert Path(script).is_file(), command
+        return
     module = command.words[command.words.index("-m") + 1]
     if module == "bench" and len(command.words) > 3 and not command.words[3].startswith("-"):
         module = f"bench.{command.words[3]}"
