@@ -89,6 +89,7 @@ def test_a_run_with_a_users_advantage_and_clip_is_the_run_with_the_built_in_ones
     assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
 
 
+@pytest.mark.slow
 def test_a_users_function_that_fails_ends_the_run_with_its_key_and_traceback(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path), *SETTINGS, "--objective.clip", "tests.support.own_objective:failing_clip")
     assert run.wait() == 1
