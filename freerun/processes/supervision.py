@@ -1,20 +1,21 @@
 """Supervision: wait for work or fail when a worker is lost, clean up a dead worker, close everything.
 
 A `Supervisor` runs tasks beside its owner. The first failure is final: every later wait raises
-it. The rollout pool, the trainer client, the grader pool and the controller each have one.
+it. The rollout pool, the trainer client, the grader pool, the agent pool and the controller each have one.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from freerun.errors import WorkerError
+from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import Link, Mortal
 
 R = TypeVar("R")
 OnDeath = Callable[[str, str, bool], None]
 """Called for each worker that died: its name, how it ended, whether it is restarted."""
 
+MAX_STARTS_IN_ROW = 3
 CHECK_SECONDS = 1.0
 EXIT_SECONDS = 5.0
 """For a worker to end by itself once its connection is closed, and for a killed one to be gone."""
@@ -97,6 +98,29 @@ async def _repeat(check: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(CHECK_SECONDS)
         check()
+
+
+async def start_all(starts: Iterable[Awaitable[None]], close: Callable[[], Awaitable[None]]) -> None:
+    """Start processes at the same time; if one fails, `close` them all and raise the first failure."""
+    try:
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+    except BaseException:
+        await close()
+        raise
+
+
+async def start_again(name: str, start: Callable[[], Awaitable[None]]) -> None:
+    """Start the successor of a process that is gone; raises `WorkerError` after three failures."""
+    for starts_left in reversed(range(MAX_STARTS_IN_ROW)):
+        try:
+            return await start()
+        except (ConfigError, WorkerError, OSError) as error:  # OSError: no room for another process
+            # What is refused was accepted when the run began: the user's module has changed since.
+            if starts_left == 0 or isinstance(error, ConfigError):
+                raise WorkerError(f"{name} could not be replaced: {error}") from error
 
 
 async def end(worker: Mortal, *, is_closed: bool = True) -> str:

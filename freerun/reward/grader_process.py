@@ -18,11 +18,10 @@ from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.processes.patience import within
-from freerun.processes.supervision import OnDeath, bury, end
+from freerun.processes.supervision import OnDeath, bury, end, start_again
 from freerun.reward import messages as m
 from freerun.types import Doing, Grade, GradeFailed
 
-MAX_STARTS_IN_ROW = 3
 AT_ONCE_SECONDS = 0.1
 """How long a job may be expected to wait behind others of its process while another process is free."""
 MAX_AT_ONCE = 8
@@ -76,19 +75,15 @@ class GraderProcess:
 
     async def ensure_alive(self) -> None:
         """Replace the process if it is gone; raises `WorkerError` if that fails."""
-        for starts_left in reversed(range(MAX_STARTS_IN_ROW)):
-            if self.link is not None and self.link.is_alive and not self._is_lost:
-                return
-            self.doing = Doing("restarting")
-            if self.link is not None:
-                await bury(self.link, self._on_death)
-                self.link = None
-            try:
-                await self.start()
-            except (ConfigError, WorkerError, OSError) as error:  # OSError: no room for another process
-                # A grader that is refused was accepted when the run began: the user's module has changed since.
-                if starts_left == 0 or isinstance(error, ConfigError):
-                    raise WorkerError(f"{self.name} could not be replaced: {error}") from error
+        if self.link is None or not self.link.is_alive or self._is_lost:
+            await start_again(self.name, self._start_successor)
+
+    async def _start_successor(self) -> None:
+        self.doing = Doing("restarting")
+        if self.link is not None:
+            await bury(self.link, self._on_death)
+            self.link = None
+        await self.start()
 
     async def grade(self, jobs: Sequence[m.Job]) -> AsyncIterator[Grade]:
         """The grades of the jobs, in order. Ends early when the process is lost: send the rest again."""

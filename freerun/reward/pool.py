@@ -24,7 +24,7 @@ from freerun.config.reward import RewardConfig
 from freerun.config.user_code import is_user_code
 from freerun.errors import WorkerError
 from freerun.processes.link import Launcher
-from freerun.processes.supervision import OnDeath, Supervisor
+from freerun.processes.supervision import OnDeath, Supervisor, start_all
 from freerun.reward.grader_process import GraderProcess
 from freerun.reward.graders import check_graders
 from freerun.reward.messages import Job, job_of
@@ -70,14 +70,7 @@ class GraderPool:
 
     async def start(self) -> None:
         """Start all processes; raises `ConfigError` or `WorkerError`, and then leaves none behind."""
-        try:
-            results = await asyncio.gather(*(p.start() for p in self._processes), return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-        except BaseException:
-            await self.close()
-            raise
+        await start_all((process.start() for process in self._processes), self.close)
         self._refusal = ""
         for process in self._processes:
             self._supervisor.start(self._serve(process))

@@ -13,14 +13,13 @@
 The pool does not know what episodes do, nor what becomes of a failed session: `rollout/sessions.py` does.
 """
 
-import asyncio
 import itertools
 from collections import deque
 
 from freerun.chat.session import Sample, SampleRequest
 from freerun.config.recipe import RuntimeConfig
 from freerun.processes.link import Launcher
-from freerun.processes.supervision import OnDeath, Supervisor
+from freerun.processes.supervision import OnDeath, Supervisor, start_all
 from freerun.rollout.sessions import GradeText, PlayedSession, SessionJob
 from freerun.types import Completion, Doing
 from freerun.workers.agent_messages import StartAgents
@@ -60,14 +59,7 @@ class AgentPool:
 
     async def start(self) -> None:
         """Start all processes; raises `ConfigError` or `WorkerError`, and then leaves none behind."""
-        try:
-            results = await asyncio.gather(*(p.start() for p in self._processes), return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-        except BaseException:
-            await self.close()
-            raise
+        await start_all((process.start() for process in self._processes), self.close)
         for process in self._processes:
             self._supervisor.start(process.serve())
         self._supervisor.check_often(self._check)

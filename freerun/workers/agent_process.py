@@ -13,8 +13,7 @@ from freerun.config.recipe import RuntimeConfig
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.processes.patience import awake_clock, within
-from freerun.processes.supervision import OnDeath, bury, end
-from freerun.reward.grader_process import MAX_STARTS_IN_ROW
+from freerun.processes.supervision import OnDeath, bury, end, start_again
 from freerun.rollout.sessions import PlayedSession, SessionFailedError
 from freerun.types import Doing
 from freerun.workers import agent_messages as m
@@ -197,11 +196,4 @@ class AgentProcess:
                 session.fail(SessionFailedError(f"{session.job.key}: its agent worker died {MAX_DEATHS} times"))
         why = f"{self._why_killed}; " if self._why_killed else ""
         await bury(link, lambda name, how, is_restarted: self._on_death(name, f"{why}{how}", is_restarted))
-        for starts_left in reversed(range(MAX_STARTS_IN_ROW)):
-            try:
-                await self.start()
-                return
-            except (ConfigError, WorkerError, OSError) as error:  # OSError: no room for another process
-                # What is refused was accepted when the run began: the user's module has changed since.
-                if starts_left == 0 or isinstance(error, ConfigError):
-                    raise WorkerError(f"{self.name} could not be replaced: {error}") from error
+        await start_again(self.name, self.start)
