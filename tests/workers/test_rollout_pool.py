@@ -1,141 +1,21 @@
 """The rollout pool on a cluster: some workers have a place and some wait for one; links stand in for processes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 import pytest
+from pool_clusters import Cluster, settle, version, with_cluster
 from tiny_models import make_request
-from virtual_time import run_in_virtual_time, stand_still
+from virtual_time import stand_still
 
-from freerun.config.engine import EngineConfig
-from freerun.config.lora import LoraConfig
-from freerun.config.recipe import RuntimeConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
-from freerun.processes.frames import to_frame
 from freerun.session.core_lending import CoreLending
-from freerun.types import EngineStats, Publication, Request
+from freerun.types import EngineStats
 from freerun.workers.messages import (
-    EndSession,
     EngineReady,
-    Finished,
-    FromRollout,
-    Generate,
-    Load,
     Loaded,
     Report,
-    StartEngine,
 )
-from freerun.workers.rollout_pool import RolloutPool
-
-
-class FakeLink:
-    """A worker that starts when it is placed, and answers everything at once unless it is held up."""
-
-    def __init__(self, name: str, *, is_placed: bool) -> None:
-        self.name = name
-        self.is_placed = is_placed
-        self.is_alive = True
-        self.was_taken_away = False
-        self.seconds_silent = 0.0
-        self.answers_loads = True
-        self.answers_requests = True
-        self.sent: list[Any] = []
-        self.inbox: asyncio.Queue[FromRollout | None] = asyncio.Queue()
-        if is_placed:
-            self.inbox.put_nowait(EngineReady())
-
-    def place(self) -> None:
-        self.is_placed = True
-        self.inbox.put_nowait(EngineReady())
-
-    def send(self, message: Any) -> None:
-        to_frame(message)
-        self.sent.append(message)
-        if isinstance(message, Load) and self.answers_loads:
-            self.inbox.put_nowait(Loaded(published=message.published))
-        if isinstance(message, Generate) and self.answers_requests:
-            for request in message.requests:
-                self.inbox.put_nowait(Finished(request_id=request.request_id, completions=()))
-
-    async def receive(self) -> FromRollout | None:
-        return await self.inbox.get()
-
-    def kill(self) -> None:
-        if self.is_alive:
-            self.is_alive = False
-            self.inbox.put_nowait(None)
-
-    async def wait(self, timeout_seconds: float) -> object:
-        return None
-
-    def describe_end(self) -> str:
-        return f"{self.name} waits for room in the cluster: 1 CPU wanted, free: 0 CPU"
-
-    @property
-    def kinds(self) -> list[str]:
-        return [type(message).__name__ for message in self.sent]
-
-    @property
-    def generated(self) -> list[int]:
-        return [r.request_id for message in self.sent if isinstance(message, Generate) for r in message.requests]
-
-    @property
-    def ended(self) -> list[int]:
-        return [message.session for message in self.sent if isinstance(message, EndSession)]
-
-    @property
-    def loads(self) -> list[int]:
-        return [message.published.version for message in self.sent if isinstance(message, Load)]
-
-
-class Cluster:
-    """A pool whose workers are placed as the test says; `has_room` is for successors."""
-
-    def __init__(self, *placed: bool, on_report: Callable[[str, EngineStats], object]) -> None:
-        self.links: list[FakeLink] = []
-        self.deaths: list[bool] = []
-        self.busy: list[tuple[str, bool]] = []
-        self.has_room = False
-        self._placed = placed
-        self.pool = RolloutPool(
-            spawn=self._spawn,
-            start_message=StartEngine(
-                model_directory="",
-                engine=EngineConfig(),
-                max_sequence_tokens=8,
-                seed=0,
-                lora=LoraConfig(),
-                base_directory="",
-            ),
-            num_workers=len(placed),
-            config=RuntimeConfig(start_seconds=100, stall_seconds=200),
-            on_report=on_report,  # type: ignore[arg-type]
-            on_death=lambda worker, reason, is_restarted: self.deaths.append(is_restarted),
-            on_busy=lambda worker, is_busy: self.busy.append((worker, is_busy)),
-        )
-
-    async def _spawn(self, index: int) -> FakeLink:
-        is_first = len(self.links) < len(self._placed)
-        link = FakeLink(f"rollout-{index}", is_placed=self._placed[index] if is_first else self.has_room)
-        self.links.append(link)
-        return link
-
-
-def with_cluster(
-    act: Callable[[Cluster], Awaitable[None]],
-    *placed: bool,
-    on_report: Callable[[str, EngineStats], object] = lambda worker, stats: None,
-) -> None:
-    async def main() -> None:
-        cluster = Cluster(*placed, on_report=on_report)
-        try:
-            await act(cluster)
-        finally:
-            await cluster.pool.close()
-
-    run_in_virtual_time(main())
 
 
 def offered(cluster: Cluster) -> tuple[int, ...]:
@@ -147,14 +27,6 @@ def offered(cluster: Cluster) -> tuple[int, ...]:
     for worker, is_busy in cluster.busy:
         lending.note(worker, is_busy=is_busy)
     return offers[-1]
-
-
-def version(number: int) -> Publication:
-    return Publication(version=number, checksum=str(number))
-
-
-async def settle() -> None:
-    await asyncio.sleep(0.1)
 
 
 def test_the_run_begins_with_the_workers_that_have_a_place() -> None:
@@ -431,73 +303,3 @@ def test_a_worker_lost_with_its_machine_before_it_was_ready_is_replaced(was_take
         assert len(cluster.links) == (3 if was_taken_away else 2)
 
     with_cluster(act, True, False)
-
-
-def turn_of(session: int, request_id: int, *, num_samples: int = 1) -> Request:
-    return msgspec.structs.replace(make_request(request_id, num_samples=num_samples), session=session)
-
-
-def test_later_turns_go_where_the_session_was_served_before() -> None:
-    async def act(cluster: Cluster) -> None:
-        await cluster.pool.start()
-        await cluster.pool.load(version(0))
-        await asyncio.gather(*(cluster.pool.generate(turn_of(session, session)) for session in range(4)))
-        assert [link.generated for link in cluster.links] == [[0, 2], [1, 3]]
-        for session in (3, 1, 0, 1):
-            await cluster.pool.generate(turn_of(session, 10 + session))
-        assert [link.generated[2:] for link in cluster.links] == [[10], [13, 11, 11]]
-
-    with_cluster(act, True, True)
-
-
-def test_a_turn_does_not_wait_behind_a_whole_batch_for_its_cache() -> None:
-    async def act(cluster: Cluster) -> None:
-        await cluster.pool.start()
-        await cluster.pool.load(version(0))
-        await cluster.pool.generate(turn_of(7, 0))
-        assert cluster.links[0].generated == [0]
-        num_slots = EngineConfig().num_slots
-        cluster.links[0].answers_requests = cluster.links[1].answers_requests = False
-        crowd = [
-            asyncio.create_task(cluster.pool.generate(turn_of(7, 1, num_samples=num_slots))),
-            asyncio.create_task(cluster.pool.generate(turn_of(7, 2))),
-            asyncio.create_task(cluster.pool.generate(turn_of(7, 3))),
-        ]
-        await settle()
-        # One batch more than elsewhere is worth the cache, one sample more than that is not.
-        assert [link.generated for link in cluster.links] == [[0, 1, 2], [3]]
-        for request in crowd:
-            request.cancel()
-
-    with_cluster(act, True, True)
-
-
-def test_a_replaced_worker_has_nothing_parked() -> None:
-    async def act(cluster: Cluster) -> None:
-        await cluster.pool.start()
-        await cluster.pool.load(version(0))
-        await cluster.pool.generate(turn_of(7, 0))
-        cluster.has_room = True
-        cluster.links[0].kill()
-        await settle()
-        cluster.pool.end_session(7)
-        await cluster.pool.generate(turn_of(8, 1))
-        assert cluster.links[2].kinds == ["StartEngine", "Load", "Generate"]
-
-    with_cluster(act, True, True)
-
-
-def test_the_workers_that_served_a_session_hear_of_its_end() -> None:
-    async def act(cluster: Cluster) -> None:
-        await cluster.pool.start()
-        await cluster.pool.load(version(0))
-        await asyncio.gather(*(cluster.pool.generate(turn_of(session, session)) for session in range(3)))
-        pinned = cluster.pool.pin(0)
-        await pinned.generate(turn_of(9, 9))
-        for session in (1, 0, 99):
-            cluster.pool.end_session(session)
-        cluster.pool.end_session(0)  # it is forgotten by now
-        pinned.end_session(9)
-        assert [link.ended for link in cluster.links] == [[0, 9], [1]]
-
-    with_cluster(act, True, True)
