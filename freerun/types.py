@@ -264,6 +264,17 @@ class WeightRoute(msgspec.Struct, frozen=True, kw_only=True):
     """Where the transport finds the trainer, if it runs elsewhere."""
 
 
+class TrainedTrajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a step made of one trajectory of its batch."""
+
+    log_weights: Floats
+    """Proximal minus behaviour logprob of each sampled token, as float16; empty where it was not computed."""
+    advantage: float
+    """Mean over its sampled tokens."""
+    num_clipped: int
+    """Tokens that the trust region held back."""
+
+
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one training step: the version it produced and its metrics."""
 
@@ -271,6 +282,10 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
     staleness_counts: dict[int, int]
     """Samples of the batch by staleness."""
+    phases: tuple[tuple[str, float], ...] = ()
+    """What the trainer did since the step before, with seconds: those of `events/intervals.py`."""
+    trajectories: tuple[TrainedTrajectory, ...] = ()
+    """One for each trajectory of the batch, in the order of the groups; empty if the trainer does not say."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,6 +318,16 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens that were not computed because their session had them parked; vLLM: that were in its cache."""
     num_parked_tokens: int = 0
     """Tokens in the caches that sessions have parked for their next turns."""
+    decode_seconds: float = 0.0
+    """Of `busy_seconds`: sampling rollouts, with their prompts."""
+    recompute_seconds: float = 0.0
+    """Of `busy_seconds`: caches of rollouts that a load or a preemption threw away."""
+    evaluate_seconds: float = 0.0
+    """Of `busy_seconds`: evaluations."""
+    idle_seconds: float = 0.0
+    """Waiting without anything to compute."""
+    up_seconds: float = 0.0
+    """Since the engine was ready, on its own clock: the above, `load_seconds`, and handling messages."""
 
 
 def _repeat(counted: Sequence[tuple[int, int]], dtype: type[np.generic] = np.int32) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from freerun.types import Doing, EngineStats, Group, GroupOutcome, StepResult, Trajectory
+from freerun.types import Doing, EngineStats, Group, GroupOutcome, Prompt, StepResult, Trajectory
 
 RunOutcome = Literal["finished", "interrupted", "failed"]
 """How a run ended."""
@@ -20,6 +20,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", eq=Fal
     seconds: float
 
 
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session of a run was made with: what must be the same for the same bits."""
+
+    freerun: str = ""
+    python: str = ""
+    torch: str = ""
+    cpu: str = ""
+    """Model of the processor."""
+    num_cores: int = 0
+    """Of this machine, as far as this process may use them."""
+    num_trainer_threads: int = 0
+    grader_sha256: str = ""
+    """Of the files that hold the user's reward functions; empty if there are none."""
+    task_sha256: str = ""
+    """Of the file of the user's task, or of the data file; empty for a task of ours."""
+
+
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     name: str
     directory: str
@@ -29,6 +46,11 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     max_staleness: int
     sft_step: int = 0
     """Supervised steps done before, if the run is resumed in the middle of SFT."""
+    group_size: int = 0
+    prompts_per_step: int = 0
+    grade_limit_seconds: float = 0.0
+    """A grade that takes longer fails."""
+    provenance: Provenance | None = None
 
 
 class Activity(Event, frozen=True, kw_only=True, tag="activity"):
@@ -63,6 +85,41 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     mean_reward: float = 0.0
     reason: str = ""
     """Why it failed, in one line."""
+    started: float | None = None
+    """When the gate admitted it, on the run's clock; None if it never was."""
+    sampled: float | None = None
+    """When its last token was sampled."""
+    graded: float | None = None
+    """When its last grade was there."""
+    worker: str = ""
+    """The rollout worker that sampled it; of a session, its last call."""
+    num_interrupts: int = 0
+    """Loads that interrupted one of its completions."""
+    prompt: Prompt | None = None
+    """Of a group that is lost; the store keeps the newest in a table, not with the event."""
+    lost: tuple[Trajectory, ...] = ()
+    """What was sampled of a group that is lost; kept like its prompt."""
+
+
+class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits between rollouts and training."""
+
+    num_running: int
+    """Groups that are being sampled or graded."""
+    num_ready: int
+    """Finished groups in the buffer."""
+    gate_capacity: int
+    """Samples that may still start at this version; below a group's size the gate is closed."""
+    oldest_version: int | None
+    """The oldest version that a running or ready group may have tokens of."""
+    gate_closed_seconds: float
+    """How long the gate has been closed since the session began."""
+
+
+class Queues(Event, frozen=True, kw_only=True, tag="queues"):
+    """What waits, at most twice a second, and only when it has changed."""
+
+    counts: QueueCounts
 
 
 class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
@@ -72,6 +129,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
     step_seconds: float
     wait_seconds: float
     """Time the trainer was idle before this step."""
+    queues: QueueCounts | None = None
+    """After the step."""
 
 
 class SftStep(Event, frozen=True, kw_only=True, tag="sft_step"):
@@ -91,6 +150,47 @@ class SftStep(Event, frozen=True, kw_only=True, tag="sft_step"):
 class EngineReport(Event, frozen=True, kw_only=True, tag="engine_report"):
     worker: str
     stats: EngineStats
+
+
+class EngineLoaded(Event, frozen=True, kw_only=True, tag="engine_loaded"):
+    """One engine uses a new version from now on."""
+
+    worker: str
+    version: int
+    load_seconds: float
+    """How long its decoding stood still: it began that long before `seconds`."""
+    num_interrupts: int
+    """Sequences that continue under the new version."""
+
+
+class GraderReport(Event, frozen=True, kw_only=True, tag="grader_report"):
+    """A grader's counters since its start, now and then."""
+
+    worker: str
+    num_graded: int
+    """Jobs answered, failures included."""
+    num_failed: int
+    busy_seconds: float
+    slowest_seconds: float
+    """The longest job since the report before."""
+    up_seconds: float
+    """Since it was started."""
+
+
+class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operating system says about a process of this machine."""
+
+    worker: str
+    cpu_seconds: float
+    """Since its start, user and system."""
+    memory_bytes: int
+    """Resident."""
+
+
+class ProcessReport(Event, frozen=True, kw_only=True, tag="process_report"):
+    """What all processes of the run take, every few seconds."""
+
+    processes: tuple[ProcessUse, ...]
 
 
 class WeightsLoaded(Event, frozen=True, kw_only=True, tag="weights_loaded"):
@@ -135,7 +235,7 @@ class EvalFinished(EvalRow, frozen=True, kw_only=True, tag="eval_finished", eq=F
     prompts: tuple[PromptResult, ...] = ()
     """One per prompt; the store keeps them in a table."""
     groups: tuple[tuple[Trajectory, ...], ...] = ()
-    """The completions, if they are kept: `freerun eval`."""
+    """The completions that are kept: all of `freerun eval`, some of a run's."""
 
 
 class EvalSkipped(Event, frozen=True, kw_only=True, tag="eval_skipped"):
@@ -171,9 +271,13 @@ AnyEvent = (
     | Notice
     | CoresMoved
     | GroupFinished
+    | Queues
     | StepFinished
     | SftStep
     | EngineReport
+    | EngineLoaded
+    | GraderReport
+    | ProcessReport
     | WeightsLoaded
     | EvalFinished
     | EvalSkipped

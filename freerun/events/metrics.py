@@ -7,18 +7,25 @@ the recent completions, which the store keeps elsewhere.
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
+from freerun.events.engine_track import EngineTrack
 from freerun.events.events import (
     Activity,
     AnyEvent,
     CheckpointSaved,
     CoresMoved,
+    EngineLoaded,
     EngineReport,
     EvalFinished,
     EvalSkipped,
+    GraderReport,
     GroupFinished,
+    ProcessReport,
+    ProcessUse,
+    Queues,
     RunFinished,
     RunStarted,
     SftStep,
@@ -26,57 +33,22 @@ from freerun.events.events import (
     WeightsLoaded,
     WorkerDied,
 )
+from freerun.events.intervals import Occupation
 from freerun.events.schema import Rewound
-from freerun.types import Doing, EngineStats, StepResult
+from freerun.types import Doing, StepResult, Trajectory
 
-WINDOW_SECONDS = 15.0
 WINDOW_STEPS = 8
+NUM_FIRST_STEPS = 5
+NUM_LAST_STEPS = 20
+KEEP_SECONDS = 600.0
+"""How far back it is known what each process did."""
 NUM_RECENT = 6
 MAX_TEXT = 400
 """Characters of a prompt's end and a completion's start that are kept for showing."""
 
 
-@dataclass
-class EngineTrack:
-    """One engine's counters, which keep growing when its process is replaced."""
-
-    latest: EngineStats = field(default_factory=EngineStats)
-    earlier: Counter[str] = field(default_factory=Counter)
-    """Counts of the processes that died."""
-    window: deque[tuple[float, float, float]] = field(default_factory=deque)
-    """(seconds, tokens, busy seconds) of the last reports."""
-    first: tuple[float, float, float] | None = None
-
-    def report(self, seconds: float, stats: EngineStats) -> None:
-        if stats.num_steps < self.latest.num_steps:
-            for name in ("num_tokens", "busy_seconds", "num_interrupts", "num_loads", "load_seconds",
-                         "num_recomputed_tokens"):  # fmt: skip
-                self.earlier[name] += getattr(self.latest, name)
-            self.window.clear()
-        self.latest = stats
-        point = (seconds, self.total("num_tokens"), self.total("busy_seconds"))
-        if stats.version is not None:  # before its first weights an engine has nothing to generate with
-            self.first = self.first or point
-        self.window.append(point)
-        while len(self.window) > 2 and self.window[0][0] < seconds - WINDOW_SECONDS:
-            self.window.popleft()
-
-    def total(self, name: str) -> float:
-        """A counter of `EngineStats` over the whole run."""
-        return float(getattr(self.latest, name) + self.earlier[name])
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        return _slope([(seconds, tokens) for seconds, tokens, _ in self.window])
-
-    @property
-    def recent_busy_share(self) -> float | None:
-        return _busy_share(self.window)
-
-    @property
-    def busy_share(self) -> float | None:
-        """Share of the time since it had weights that the engine was computing."""
-        return None if self.first is None else _busy_share((self.first, self.window[-1]))
+PROGRESS = (GroupFinished, StepFinished, SftStep, EvalFinished, EngineLoaded, WeightsLoaded, CheckpointSaved)
+"""Events that mean that the run moves."""
 
 
 @dataclass
@@ -109,6 +81,33 @@ class Step:
 
 
 @dataclass
+class EvalMark:
+    """The newest step's metrics when an evaluation was over."""
+
+    version: int
+    accuracy: float
+    metrics: dict[str, float]
+
+
+@dataclass
+class GraderTrack:
+    """One grader's counters; those of the processes that died are added."""
+
+    latest: GraderReport
+    num_graded: int = 0
+    num_failed: int = 0
+    slowest_seconds: float = 0.0
+    """The longest job of the last reports; an old one counts half with each report after it."""
+
+    def report(self, report: GraderReport) -> None:
+        is_new = report.up_seconds < self.latest.up_seconds
+        self.num_graded += report.num_graded - (0 if is_new else self.latest.num_graded)
+        self.num_failed += report.num_failed - (0 if is_new else self.latest.num_failed)
+        self.slowest_seconds = max(report.slowest_seconds, self.slowest_seconds / 2)
+        self.latest = report
+
+
+@dataclass
 class RecentCompletion:
     """The end of a prompt, the start of what was sampled for it, and its reward; text still hostile."""
 
@@ -135,7 +134,11 @@ class RunState:
     """One per step that had a reward."""
     evals: list[EvalFinished] = field(default_factory=list)
     skipped_evals: list[EvalSkipped] = field(default_factory=list)
+    eval_marks: list[EvalMark] = field(default_factory=list)
+    """One per evaluation."""
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    first_steps: list[Step] = field(default_factory=list)
+    last_steps: deque[Step] = field(default_factory=lambda: deque(maxlen=NUM_LAST_STEPS))
     first_step: Step | None = None
     train_seconds: float = 0.0
     cores: CoresMoved | None = None
@@ -155,7 +158,18 @@ class RunState:
     failures: Counter[str] = field(default_factory=Counter)
     """Failed groups by where they failed: see `failure_kind`."""
     engines: dict[str, EngineTrack] = field(default_factory=dict)
+    graders: dict[str, GraderTrack] = field(default_factory=dict)
+    processes: dict[str, ProcessUse] = field(default_factory=dict)
+    """What each process took, by the last report."""
+    queues: Queues | None = None
     loaded_version: int = 0
+    group_size: int = 0
+    prompts_per_step: int = 0
+    grade_limit_seconds: float = 0.0
+    progressed: float = 0.0
+    """When something last came of the work of any process."""
+    occupation: Occupation = field(default_factory=lambda: Occupation(keep_seconds=KEEP_SECONDS))
+    """What each process did in the last minutes."""
     activities: dict[str, Activity] = field(default_factory=dict)
     deaths: list[WorkerDied] = field(default_factory=list)
     recent: deque[RecentCompletion] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))
@@ -165,24 +179,31 @@ class RunState:
 
     def __call__(self, event: AnyEvent | Rewound) -> None:
         self.seconds = max(self.seconds, event.seconds)
+        self.occupation(event)
+        if isinstance(event, PROGRESS):
+            self.progressed = event.seconds
         match event:
             case Activity():
                 self.activities[event.worker] = event
             case EngineReport():
-                self.engines.setdefault(event.worker, EngineTrack()).report(event.seconds, event.stats)
+                self._note_engine(event)
             case CoresMoved():
                 self._move(event)
             case GroupFinished():
-                self.groups[event.outcome] += 1
-                if event.outcome == "failed":
-                    self.last_failure = event.reason
-                    self.failures[failure_kind(event.reason)] += 1
+                self._finish_group(event)
+            case Queues():
+                self.queues = event
+            case GraderReport():
+                first = GraderTrack(event, event.num_graded, event.num_failed)
+                self.graders.setdefault(event.worker, first).report(event)
+            case ProcessReport():
+                self.processes = {use.worker: use for use in event.processes}
             case StepFinished():
                 self._finish_step(event)
             case WeightsLoaded():
                 self.loaded_version = event.version
             case EvalFinished():
-                self.evals.append(event)
+                self._finish_eval(event)
             case EvalSkipped():
                 self.skipped_evals.append(event)
             case CheckpointSaved():
@@ -283,6 +304,27 @@ class RunState:
         since_last = min(now - self.steps[-1].seconds, pace)
         return max(0.0, pace * (self.num_steps - self.version) - since_last)
 
+    def _note_engine(self, event: EngineReport) -> None:
+        engine = self.engines.setdefault(event.worker, EngineTrack())
+        before = engine.total("num_tokens")
+        engine.report(event.seconds, event.stats)
+        if engine.total("num_tokens") > before:
+            self.progressed = event.seconds
+
+    def _finish_group(self, event: GroupFinished) -> None:
+        self.groups[event.outcome] += 1
+        if event.outcome == "failed":
+            self.last_failure = event.reason
+            self.failures[failure_kind(event.reason)] += 1
+
+    def _finish_eval(self, event: EvalFinished) -> None:
+        """A resumed run evaluates its first version again."""
+        self.evals = [row for row in self.evals if row.version != event.version]
+        self.evals.append(msgspec.structs.replace(event, prompts=(), groups=()))
+        metrics = self.steps[-1].result.metrics if self.steps else {}
+        self.eval_marks = [mark for mark in self.eval_marks if mark.version != event.version]
+        self.eval_marks.append(EvalMark(event.version, event.accuracy, metrics))
+
     def _move(self, event: CoresMoved) -> None:
         self._end_loan(event.seconds)
         self.cores = event
@@ -299,15 +341,21 @@ class RunState:
         self._end_loan(event.seconds)  # with the processes of the start before
         self.name, self.directory = event.name, event.directory
         self.num_steps, self.max_staleness = event.num_steps, event.max_staleness
+        self.group_size, self.prompts_per_step = event.group_size, event.prompts_per_step
+        self.grade_limit_seconds, self.progressed = event.grade_limit_seconds, event.seconds
+        self.loaded_version = event.version
         self.start_version = self.version = event.version
         self.started, self.finished = event.seconds, None
         self.activities.clear()
 
     def _finish_step(self, event: StepFinished) -> None:
-        result = event.result
+        result = msgspec.structs.replace(event.result, trajectories=())
         step = Step(event.seconds, event.step_seconds, event.wait_seconds, result)
         self.version = result.version
         self.steps.append(step)
+        self.last_steps.append(step)
+        if len(self.first_steps) < NUM_FIRST_STEPS:
+            self.first_steps.append(step)
         self.first_step = self.first_step or step
         self.train_seconds += event.step_seconds
         self.num_steps_seen += 1
@@ -320,15 +368,17 @@ class RunState:
             self.rewards.append(result.metrics["reward"])
         for group in filter(lambda g: g.trajectories, event.groups[-NUM_RECENT:]):
             samples = group.samples
-            shown = samples[result.version % len(samples)].parts[0]
-            self.recent.append(
-                RecentCompletion(
-                    prompt=shown.prompt.text[-MAX_TEXT:],
-                    completion=shown.completion.text[:MAX_TEXT],
-                    reward=shown.reward.value,
-                    is_correct=shown.reward.is_correct,
-                )
+            self._show(samples[result.version % len(samples)].parts[0])
+
+    def _show(self, shown: Trajectory) -> None:
+        self.recent.append(
+            RecentCompletion(
+                prompt=shown.prompt.text[-MAX_TEXT:],
+                completion=shown.completion.text[:MAX_TEXT],
+                reward=shown.reward.value,
+                is_correct=shown.reward.is_correct,
             )
+        )
 
 
 def failure_kind(reason: str) -> str:
@@ -337,18 +387,6 @@ def failure_kind(reason: str) -> str:
     if len(lines) > 2:
         return "\n".join([*lines[1:-1], lines[-1].partition(":")[0]])
     return re.sub(r"\d+", "#", reason.strip())
-
-
-def _busy_share(points: Iterable[tuple[float, float, float]]) -> float | None:
-    share = _slope([(seconds, busy) for seconds, _, busy in points])
-    return None if share is None else min(1.0, share)
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Slope per second between the first and the last point; None if undefined."""
-    if not points or points[-1][0] <= points[0][0]:
-        return None
-    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
 
 
 def _share(part: float, whole: float) -> float | None:

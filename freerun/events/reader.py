@@ -17,17 +17,19 @@ from urllib.parse import quote
 
 import msgspec
 
-from freerun.events.events import AnyEvent, EvalRow, PromptResult, RunOutcome, SftStep
+from freerun.events.events import AnyEvent, EvalRow, PromptResult, Provenance, RunOutcome, SftStep
 from freerun.events.schema import (
     DAMAGE,
     EVAL_COMPLETIONS,
     EVAL_PROMPTS,
     EVALS,
+    LOST_GROUPS,
     STEPS,
     STORE_NAME,
     TABLES,
     TRAJECTORIES,
     EvalCompletionRow,
+    LostRow,
     Rewound,
     StepRow,
     StoreError,
@@ -115,12 +117,23 @@ class RunReader:
         return self._read(EVAL_PROMPTS, "WHERE version = ? ORDER BY abs(ordinal)", version)
 
     def eval_completions(self, version: int) -> list[EvalCompletionRow]:
-        """The completions of the evaluation of `version`; only `freerun eval` keeps them."""
+        """The completions of the evaluation of `version` that were kept."""
         return self._read(EVAL_COMPLETIONS, "WHERE version = ? ORDER BY abs(ordinal), sample, part", version)
 
     def trajectories(self, version: int) -> list[TrajectoryRow]:
         """The batch that the step to `version` consumed, in the order it was given."""
         return self._read(TRAJECTORIES, "WHERE version = ? ORDER BY rowid", version)
+
+    def lost(self) -> list[LostRow]:
+        """What was sampled and not trained on, oldest first: the newest groups of each outcome."""
+        return self._read(LOST_GROUPS, "ORDER BY event, sample, part")
+
+    def provenance(self) -> list[Provenance]:
+        """What each session of the run was made with, in order."""
+        names = [field.name for field in msgspec.structs.fields(Provenance)]
+        rows = list(self._rows(f"SELECT {', '.join(names)} FROM sessions ORDER BY session"))
+        with self._readable():
+            return [msgspec.convert(dict(row), Provenance) for row in rows]
 
     def trained_ordinals(self) -> list[int]:
         """One ordinal per group and step that trained on it, in order: exactly once means no ordinal twice."""
@@ -131,12 +144,24 @@ class RunReader:
 
     def events(self, *kinds: str) -> Iterator[AnyEvent | Rewound]:
         """Recorded events in order, all or those of some kinds; steps come without their batches."""
+        for _, event in self.numbered_events(*kinds):
+            yield event
+
+    def numbered_events(
+        self, *kinds: str, after: int = 0, begin: float = -math.inf, end: float = math.inf
+    ) -> Iterator[tuple[int, AnyEvent | Rewound]]:
+        """Events with their ids, of a window of the run's clock, and only those after an id."""
         marks = ", ".join("?" * len(kinds))
-        where = f"WHERE kind IN ({marks})" if kinds else ""
-        for row in self._rows(f"SELECT * FROM events {where} ORDER BY id", *kinds):
+        where = f"kind IN ({marks}) AND" if kinds else ""
+        query = f"SELECT * FROM events WHERE {where} id > ? AND seconds BETWEEN ? AND ? ORDER BY id"
+        for row in self._rows(query, *kinds, after, begin, end):
             with self._readable():
                 event = _decode_event.decode(row["body"])
-            yield event
+            yield row["id"], event
+
+    def data_version(self) -> int:
+        """Changes whenever another process has committed: cheap to ask."""
+        return self._number_of("PRAGMA data_version")
 
     def verify(self) -> None:
         """Read everything, structure and rows; raises on any damage."""

@@ -1,41 +1,36 @@
-"""The tables of a run's store, and the rows that events become.
+"""The tables of a run's store; `recording.py` has the rows that events become.
 
-    sessions      one row per start of the run: process, state, target       (a resumed run has several)
+    sessions      one row per start of the run: process, state, target, provenance (a resumed run has several)
     events        every event in order, without the batches                   (msgpack body)
     steps         one row per version
     trajectories  what each step consumed: text, tokens, logprobs, spans, reward; one row per sequence
+    lost          what was sampled and not trained on: the newest groups of each outcome
     evals         one row per evaluated version; eval_prompts: one per prompt of it
-    eval_completions   what was sampled in it, where that is kept (`freerun eval`)
+    eval_completions   what was sampled in it: all of `freerun eval`, some of a run's
 
 (ordinal, sample, part) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained
-twice. Rows of `sessions` change, so they carry no checksum.
+twice. Rows of `sessions` change, so they carry no checksum. `docs/metrics.md` has every column.
 """
 
 import sqlite3
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
 
 from freerun.errors import FreerunError
-from freerun.events.events import (
-    AnyEvent,
-    EvalFinished,
-    EvalRow,
-    Event,
-    PromptResult,
-    RunFinished,
-    RunStarted,
-    StepFinished,
-)
-from freerun.events.table import Table, valid_text
-from freerun.types import FinishReason, Floats, Ints, Span, Trajectory, encode
+from freerun.events.events import EvalRow, Event, PromptResult, QueueCounts
+from freerun.events.table import Table
+from freerun.types import FinishReason, Floats, Ints, Span
 
 STORE_NAME = "store.sqlite"
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
+PAGE_BYTES = 8192
+"""Rows of a few hundred tokens waste pages of SQLite's 4096 bytes: a third less disk, and faster."""
+NUM_LOST = 200
+"""Groups of each outcome that are kept."""
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite raises for a damaged file; the second when the message itself quotes damaged bytes."""
 
@@ -49,6 +44,10 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: float
     staleness_counts: dict[int, int]
     metrics: dict[str, float]
+    phases: tuple[tuple[str, float], ...] = ()
+    """What the trainer did since the step before, with seconds."""
+    queues: QueueCounts | None = None
+    """What waited after the step."""
 
 
 class EvalCompletionRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -81,6 +80,37 @@ class TrajectoryRow(EvalCompletionRow, frozen=True, kw_only=True, eq=False):
     """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
     reward_turns: tuple[float, ...]
     """What each call of a session earned; empty where only the whole was judged."""
+    log_weights: Floats
+    """Proximal minus behaviour logprob of each sampled token, as float16; empty where it was not computed."""
+    advantage: float
+    """Mean over its sampled tokens; NaN if unknown."""
+    num_clipped: int
+    """Tokens that the trust region held back."""
+
+
+class LostRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A recorded completion that was not trained on; a group that failed before it had any is one row without."""
+
+    version: int | None
+    """The oldest that sampled it."""
+    event: int
+    """Its `group_finished`: the rows of a group have it in common."""
+    seconds: float
+    outcome: str
+    reason: str
+    ordinal: int
+    sample: int
+    """-1 in the row of a group without completions."""
+    part: int
+    key: str
+    prompt: str
+    answer: str
+    completion: str
+    reward: float
+    """NaN if it was not graded."""
+    is_correct: bool
+    finish_reason: str
+    token_ids: Ints
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +128,11 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
 SESSIONS = """CREATE TABLE sessions (
     session INTEGER PRIMARY KEY, state TEXT NOT NULL, pid INTEGER NOT NULL, pid_created REAL NOT NULL,
     updated REAL NOT NULL, num_steps INTEGER NOT NULL DEFAULT 0, start_version INTEGER NOT NULL DEFAULT 0,
-    reason TEXT NOT NULL DEFAULT '', model_directory TEXT NOT NULL DEFAULT ''
+    reason TEXT NOT NULL DEFAULT '', model_directory TEXT NOT NULL DEFAULT '',
+    freerun TEXT NOT NULL DEFAULT '', python TEXT NOT NULL DEFAULT '', torch TEXT NOT NULL DEFAULT '',
+    cpu TEXT NOT NULL DEFAULT '', num_cores INTEGER NOT NULL DEFAULT 0,
+    num_trainer_threads INTEGER NOT NULL DEFAULT 0, grader_sha256 TEXT NOT NULL DEFAULT '',
+    task_sha256 TEXT NOT NULL DEFAULT ''
 )"""
 EVENTS = Table("events", EventRow, key=("id",))
 STEPS = Table("steps", StepRow, key=("version",))
@@ -106,8 +140,13 @@ TRAJECTORIES = Table("trajectories", TrajectoryRow, key=("ordinal", "sample", "p
 EVALS = Table("evals", EvalRow, key=("version",))
 EVAL_PROMPTS = Table("eval_prompts", PromptResult, key=("version", "ordinal"))
 EVAL_COMPLETIONS = Table("eval_completions", EvalCompletionRow, key=("version", "ordinal", "sample", "part"))
-TABLES = (EVENTS, STEPS, TRAJECTORIES, EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS)
-BY_VERSION = "CREATE INDEX trajectories_by_version ON trajectories (version)"
+LOST_GROUPS = Table("lost", LostRow, key=("event", "sample", "part"))
+TABLES = (EVENTS, STEPS, TRAJECTORIES, EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS, LOST_GROUPS)
+INDEXES = (
+    "CREATE INDEX trajectories_by_version ON trajectories (version)",
+    "CREATE INDEX events_by_kind ON events (kind, seconds)",
+    "CREATE INDEX lost_by_outcome ON lost (outcome, event)",
+)
 
 
 class StoreError(FreerunError):
@@ -164,7 +203,7 @@ def is_empty(db: sqlite3.Connection) -> bool:
 
 def create_tables(db: sqlite3.Connection) -> None:
     # Not `executescript`, which would commit the transaction under way.
-    for statement in (SESSIONS, *(table.create for table in TABLES), BY_VERSION):
+    for statement in (SESSIONS, *(table.create for table in TABLES), *INDEXES):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -182,99 +221,3 @@ def is_alive(pid: int, created: float) -> bool:
     """Whether the process that wrote this id and start time still runs."""
     found = process_created(pid)
     return found is not None and abs(found - created) < 1.0
-
-
-def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> None:
-    """Record an event without the parts that have a separate table: batches, prompts, completions."""
-    kind = str(event.__struct_config__.tag)
-    # A run's start and end also name a version, but they stay true after a rewind.
-    is_rewindable = kind in ("weights_loaded", "eval_skipped", "checkpoint_saved")
-    version = getattr(event, "version", None) if is_rewindable else None
-    if isinstance(event, StepFinished):
-        version, event = event.result.version, msgspec.structs.replace(event, groups=())
-    elif isinstance(event, EvalFinished):
-        version, event = event.version, msgspec.structs.replace(event, prompts=(), groups=())
-    try:
-        body = encode(event)
-    except UnicodeEncodeError:
-        body = encode(_with_valid_text(event))
-    EVENTS.insert(db, [EventRow(seconds=event.seconds, kind=kind, version=version, body=body)])
-
-
-def _with_valid_text(value: Any) -> Any:
-    """The same value, with replacements where a string, however deep, is not Unicode."""
-    if isinstance(value, str):
-        return valid_text(value)
-    if isinstance(value, msgspec.Struct):
-        fields = msgspec.structs.asdict(value).items()
-        return msgspec.structs.replace(value, **{name: _with_valid_text(field) for name, field in fields})
-    return value
-
-
-def insert_facts(db: sqlite3.Connection, event: AnyEvent, session: int) -> None:
-    """Write the rows of the tables that people query."""
-    match event:
-        case StepFinished():
-            _insert_step(db, event)
-        case EvalFinished():
-            _insert_eval(db, event)
-        case RunStarted():
-            db.execute(
-                "UPDATE sessions SET num_steps = ?, start_version = ? WHERE session = ?",
-                (event.num_steps, event.version, session),
-            )
-        case RunFinished():
-            db.execute(
-                "UPDATE sessions SET state = ?, reason = ?, model_directory = ? WHERE session = ?",
-                (event.outcome, valid_text(event.reason), event.model_directory, session),
-            )
-
-
-def _insert_step(db: sqlite3.Connection, event: StepFinished) -> None:
-    result = event.result
-    step = StepRow(
-        version=result.version,
-        seconds=event.seconds,
-        step_seconds=event.step_seconds,
-        wait_seconds=event.wait_seconds,
-        staleness_counts=result.staleness_counts,
-        metrics=result.metrics,
-    )
-    STEPS.insert(db, [step])
-    rows = (_trajectory_row(result.version, t) for group in event.groups for t in group.trajectories)
-    TRAJECTORIES.insert(db, rows)
-
-
-def _insert_eval(db: sqlite3.Connection, event: EvalFinished) -> None:
-    """The evaluation's tables; a resumed run evaluates its first version again and replaces the result."""
-    version = event.version
-    for table in (EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS):
-        db.execute(f"DELETE FROM {table.name} WHERE version = ?", (version,))
-    EVALS.insert(db, [event])
-    EVAL_PROMPTS.insert(db, event.prompts, version=version)
-    EVAL_COMPLETIONS.insert(db, (_trajectory_row(version, t) for group in event.groups for t in group))
-
-
-def _trajectory_row(version: int, trajectory: Trajectory) -> TrajectoryRow:
-    """A row of `trajectories`; `version` is the one its step produced, so it was trained at version - 1."""
-    prompt, completion, reward = trajectory.prompt, trajectory.completion, trajectory.reward
-    return TrajectoryRow(
-        version=version,
-        ordinal=prompt.ordinal,
-        sample=trajectory.sample,
-        part=trajectory.part,
-        key=prompt.key,
-        prompt=prompt.text,
-        answer=prompt.answer,
-        completion=completion.text,
-        reward=reward.value,
-        is_correct=reward.is_correct,
-        finish_reason=completion.finish_reason,
-        token_ids=completion.token_ids,
-        staleness=version - 1 - completion.oldest_version,
-        prompt_token_ids=prompt.token_ids,
-        logprobs=completion.logprobs,
-        spans=completion.spans,
-        reward_parts=reward.parts,
-        reward_turns=reward.turns,
-    )

@@ -19,16 +19,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from freerun.events.events import AnyEvent
+from freerun.events.events import AnyEvent, GroupFinished
+from freerun.events.recording import insert_event, insert_facts, trim_lost
 from freerun.events.schema import (
     DAMAGE,
+    PAGE_BYTES,
     TABLES,
     Rewound,
     StoreError,
     check_schema,
     create_tables,
-    insert_event,
-    insert_facts,
     is_alive,
     is_empty,
     process_created,
@@ -38,6 +38,8 @@ from freerun.events.schema import (
 COMMIT_SECONDS = 0.5
 MAX_EVENTS_PER_COMMIT = 512
 DRAIN_SECONDS = 60.0
+RELEASE_SECONDS = 1.0
+"""How long the end waits for readers to close the file: those that follow the run do so at once."""
 
 
 class _Mark:
@@ -102,6 +104,7 @@ class Store:
             [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
             for table in TABLES:
                 db.execute(f"DELETE FROM {table.name} WHERE version > ?", (version,))
+            db.execute("DELETE FROM lost WHERE seconds > ?", (seconds,))
             # What belongs to no version but came after the checkpoint will happen again too; a session's
             # start and end stay.
             kept = "('run_started', 'run_finished', 'rewound')"
@@ -174,8 +177,10 @@ class Store:
     def _commit(self, events: list[AnyEvent]) -> None:
         with _transaction(self._connection) as db:
             for event in events:
-                insert_event(db, event)
-                insert_facts(db, event, self._session)
+                event_id = insert_event(db, event)
+                insert_facts(db, event, event_id=event_id, session=self._session)
+            if any(isinstance(event, GroupFinished) and event.prompt is not None for event in events):
+                trim_lost(db)
             db.execute("UPDATE sessions SET updated = ? WHERE session = ?", (time.time(), self._session))
 
 
@@ -189,6 +194,8 @@ def _open(file: Path) -> tuple[sqlite3.Connection, int]:
     try:
         if not is_empty(connection):
             check_schema(connection, file)  # Before anything is changed in a file that is not ours.
+        else:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         with _transaction(connection) as db:
@@ -277,7 +284,19 @@ def _release(connection: sqlite3.Connection, session: int) -> None:
             "WHERE session = ? AND state = 'running'",
             (session,),
         )
+    deadline = time.monotonic() + RELEASE_SECONDS
     with suppress(sqlite3.Error):
-        connection.execute("PRAGMA busy_timeout = 0")  # A reader may keep the log: no reason to wait for it.
-        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA busy_timeout = 0")
+    while not _has_left_log(connection) and time.monotonic() < deadline:
+        time.sleep(0.02)
     connection.close()
+
+
+def _has_left_log(connection: sqlite3.Connection) -> bool:
+    """Whether the file needs no log from now on; a reader that has it open may keep the log."""
+    try:
+        return bool(connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete")
+    except sqlite3.OperationalError:  # locked
+        return False
+    except sqlite3.Error:
+        return True  # damaged: waiting changes nothing

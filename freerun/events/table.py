@@ -38,7 +38,11 @@ class Table(Generic[R]):
         """The statement that makes it."""
         columns = {"version": _column(int)} | self._fields
         lines = [f"{name} {column.sql}" for name, column in columns.items()]
-        lines += ["checksum INTEGER NOT NULL", f"PRIMARY KEY ({', '.join(self._key)})"]
+        lines.append("checksum INTEGER NOT NULL")
+        if self._key == ("id",):  # a number is never given twice, not even after a rewind: followers rely on it
+            lines[lines.index("id INTEGER")] = "id INTEGER PRIMARY KEY AUTOINCREMENT"
+        else:
+            lines.append(f"PRIMARY KEY ({', '.join(self._key)})")
         return f"CREATE TABLE {self.name} ({', '.join(lines)})"
 
     def insert(self, db: sqlite3.Connection, rows: Iterable[R], *, version: int | None = None) -> None:

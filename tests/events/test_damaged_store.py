@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from recorded_events import a_start, an_end, an_eval_with_prompts, make_group, make_step, write
+from recorded_events import a_loss, a_start, an_end, an_eval_with_prompts, make_group, make_step, write
 
 from freerun.cli.main import main
 from freerun.events.reader import RunReader, list_runs
@@ -31,6 +31,7 @@ def everything(directory: Path) -> bytes:
             [(encode(reader.trajectories(v)), reader.eval_prompts(v)) for v in versions],
             [encode(reader.eval_completions(e.version)) for e in reader.evals()],
             [msgspec.structs.asdict(step) for step in reader.steps()],
+            encode(reader.lost()),
         ]
         reader.status()
         return encode(parts)
@@ -38,7 +39,7 @@ def everything(directory: Path) -> bytes:
 
 def make_store(directory: Path) -> Path:
     steps = (make_step(version, loss=0.5) for version in range(1, 6))
-    write(directory, a_start(), *steps, an_eval_with_prompts(5), an_end())
+    write(directory, a_start(), *steps, a_loss(), an_eval_with_prompts(5), an_end())
     return directory / "store.sqlite"
 
 

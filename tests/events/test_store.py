@@ -248,7 +248,7 @@ def test_a_store_of_another_schema_is_refused_and_left_alone(tmp_path: Path) -> 
     connection.close()
     before = file.read_bytes()
     for opener in (Store, RunReader):
-        with pytest.raises(StoreError, match="schema version 99, this freerun knows 5"):
+        with pytest.raises(StoreError, match="schema version 99, this freerun knows 6"):
             opener(tmp_path)
     assert file.read_bytes() == before
 

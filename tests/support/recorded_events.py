@@ -10,6 +10,7 @@ import numpy as np
 from freerun.events.events import (
     AnyEvent,
     EvalFinished,
+    GroupFinished,
     PromptResult,
     RunFinished,
     RunStarted,
@@ -60,6 +61,18 @@ def an_eval(version: int, accuracy: float = 0.5) -> EvalFinished:
         num_samples=4,
         num_failed=0,
         mean_length=5.0,
+    )
+
+
+def a_loss(ordinal: int = 9, outcome: Any = "filtered", *, seconds: float = 3.0) -> GroupFinished:
+    """A group that was sampled and not trained on."""
+    group = make_group(ordinal)
+    return GroupFinished(
+        seconds=seconds,
+        ordinal=ordinal,
+        outcome=outcome,
+        prompt=group.trajectories[0].prompt,
+        lost=group.trajectories,
     )
 
 

@@ -1,0 +1,252 @@
+"""Who did what when: each process's time in stretches without gaps, from the events of a run.
+
+    engines    decoding, recomputing, evaluating, loading, waiting, other      from their reports, twice a second
+    trainer    rating, proximal, reference, training, updating, publishing, saving,
+               loading (engines still read the weights it would overwrite), waiting, other        from its steps
+    graders    grading, waiting                                                from their reports
+    all        starting, unknown
+
+A stretch says which share of it went into which activity; the shares add up to 1, so those of any window do.
+`other` is the time that a process spent on messages; `unknown` is time that no event tells about. Between its last
+report and now a process is taken to do what it said it does (`Activity`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from freerun.events.events import (
+    Activity,
+    EngineReport,
+    GraderReport,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    WorkerDied,
+)
+
+if TYPE_CHECKING:
+    from freerun.events.metrics import RunState
+
+TRAINER = "trainer"
+BETWEEN_STEPS = ("publishing", "saving")
+"""Phases that the trainer goes through after a step, while the controller has it waiting for the next."""
+_ENGINE_SECONDS = {
+    "decoding": "decode_seconds",
+    "recomputing": "recompute_seconds",
+    "evaluating": "evaluate_seconds",
+    "loading": "load_seconds",
+    "waiting": "idle_seconds",
+}
+_OF_STATE = {
+    "generating": "decoding",
+    "evaluating": "evaluating",
+    "grading": "grading",
+    "training": "training",
+    "waiting": "waiting",
+    "idle": "waiting",
+    "starting": "starting",
+    "restarting": "starting",
+}
+"""What a process that says it is in this state does; any other is unknown."""
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """A time of one process, and what share of it went into what."""
+
+    begin: float
+    end: float
+    parts: dict[str, float]
+    """Shares by activity, in the order in which a step goes through them; they add up to 1."""
+
+    @property
+    def laid_out(self) -> Iterator[tuple[str, float, float]]:
+        """The activities one after the other: name, begin, end."""
+        begin = self.begin
+        for activity, share in self.parts.items():
+            end = begin + share * (self.end - self.begin)
+            yield activity, begin, end
+            begin = end
+
+
+class _Track:
+    """One process: what it did up to `since`, and what it says it does from then on."""
+
+    def __init__(self, since: float, keep_seconds: float) -> None:
+        self.stretches: deque[Stretch] = deque()
+        self.since = since
+        self.counters: Mapping[str, float] | None = None
+        """Of its last report; None before the first of a process."""
+        self._said: list[tuple[float, str]] = [(since, "starting")]
+        self._keep_seconds = keep_seconds
+
+    def say(self, seconds: float, activity: str) -> None:
+        """From now on it does this, until something better is known."""
+        self._said.append((max(seconds, self.since), activity))
+
+    def cover(self, end: float, seconds: Mapping[str, float], *, rest: str = "other") -> None:
+        """It is known what it did up to `end`: these activities, and `rest` for what they do not account for."""
+        if end <= self.since:
+            return
+        length = end - self.since
+        known = {name: max(0.0, value) for name, value in seconds.items()}
+        total = max(length, sum(known.values()))
+        known[rest] = known.get(rest, 0.0) + total - sum(known.values())
+        self._append(Stretch(begin=self.since, end=end, parts=_shares_of(known)))
+
+    def fill(self, end: float) -> None:
+        """It did what it said up to `end`."""
+        for stretch in list(self.open_stretches(end)):
+            self._append(stretch)
+
+    def open_stretches(self, end: float) -> Iterator[Stretch]:
+        """What it says it has done since."""
+        begin = self.since
+        followed_by = [*(seconds for seconds, _ in self._said[1:]), math.inf]
+        for (_, activity), until in zip(self._said, followed_by, strict=True):
+            if (stop := min(until, end)) > begin:
+                yield Stretch(begin=begin, end=stop, parts={activity: 1.0})
+                begin = stop
+
+    def restart(self, seconds: float, *, rewinds: bool = False) -> None:
+        """Another process takes its place, perhaps at an earlier time."""
+        if not rewinds:
+            self.fill(seconds)
+        while self.stretches and self.stretches[-1].end > seconds:
+            self.stretches.pop()
+        self.since, self.counters, self._said = seconds, None, [(seconds, "starting")]
+
+    def report(self, seconds: float, counters: Mapping[str, float], *, up_seconds: float) -> None:
+        """Counters that have grown since its last report, or since its start."""
+        before = self.counters
+        if before is None or up_seconds < before["up"]:
+            before = dict.fromkeys(counters, 0.0) | {"up": 0.0}
+            self.fill(min(seconds, max(self.since, seconds - up_seconds)))
+        grown = {name: value - before[name] for name, value in counters.items()}
+        up = up_seconds - before["up"]
+        self.counters = {**counters, "up": up_seconds}
+        if up <= 0:  # it does not say: an engine of another freerun
+            self.fill(seconds)
+            return
+        # Its clock and ours meet only roughly: what counts is which share of its time went into what.
+        scale = (seconds - self.since) / max(up, sum(grown.values()))
+        self.cover(seconds, {name: scale * value for name, value in grown.items()})
+
+    def _append(self, stretch: Stretch) -> None:
+        self.stretches.append(stretch)
+        self.since = stretch.end
+        later = [(seconds, activity) for seconds, activity in self._said if seconds > self.since]
+        now = [activity for seconds, activity in self._said if seconds <= self.since][-1]
+        self._said = [(self.since, now), *later]
+        while self.stretches[0].end < self.since - self._keep_seconds:
+            self.stretches.popleft()
+
+
+class Occupation:
+    """A listener that knows what each process did; `keep_seconds` bounds how far back."""
+
+    def __init__(self, *, keep_seconds: float = math.inf) -> None:
+        self.started = 0.0
+        """When the session began, on the run's clock."""
+        self._keep_seconds = keep_seconds
+        self._tracks: dict[str, _Track] = {}
+        self._first = math.inf
+
+    @property
+    def stretches(self) -> dict[str, tuple[Stretch, ...]]:
+        """What is known for good, by process."""
+        return {name: tuple(track.stretches) for name, track in self._tracks.items()}
+
+    def __call__(self, event: Any) -> None:
+        match event:
+            case Activity() if event.worker != "controller":
+                self._track(event.worker).say(event.seconds, _OF_STATE.get(event.doing.state, "unknown"))
+            case EngineReport():
+                stats = event.stats
+                counters = {name: float(getattr(stats, field)) for name, field in _ENGINE_SECONDS.items()}
+                self._track(event.worker).report(event.seconds, counters, up_seconds=stats.up_seconds)
+            case GraderReport():
+                counters = {"grading": event.busy_seconds, "waiting": event.up_seconds - event.busy_seconds}
+                self._track(event.worker).report(event.seconds, counters, up_seconds=event.up_seconds)
+            case StepFinished():
+                _note_step(self._track(TRAINER), event)
+            case WorkerDied():
+                self._track(event.worker).restart(event.seconds)
+            case RunStarted():
+                self.started, self._first = event.seconds, min(self._first, event.seconds)
+                for track in self._tracks.values():
+                    track.restart(event.seconds, rewinds=True)
+            case RunFinished():
+                for track in self._tracks.values():
+                    track.fill(event.seconds)
+                    track.say(event.seconds, "unknown")
+
+    def shares(self, begin: float, end: float) -> dict[str, dict[str, float]]:
+        """What share of the window each process gave to each activity; of the part of it in which there was a run.
+
+        They add up to 1 for each process.
+        """
+        begin = max(begin, self._first)
+        if end <= begin:
+            return {}
+        return {name: _shares_in(track, begin, end) for name, track in sorted(self._tracks.items())}
+
+    def _track(self, worker: str) -> _Track:
+        if worker not in self._tracks:
+            self._tracks[worker] = _Track(self.started, self._keep_seconds)
+        return self._tracks[worker]
+
+
+def occupation(events: Iterable[Any]) -> Occupation:
+    """What all processes did, by these events."""
+    known = Occupation()
+    for event in events:
+        known(event)
+    return known
+
+
+def shares(source: RunState | Iterable[Any], begin: float, end: float) -> dict[str, dict[str, float]]:
+    """By process: what share of the window, on the run's clock, went into which activity; each adds up to 1."""
+    known = getattr(source, "occupation", None)
+    return (known if isinstance(known, Occupation) else occupation(source)).shares(begin, end)  # type: ignore[arg-type]
+
+
+def _note_step(trainer: _Track, event: StepFinished) -> None:
+    """The trainer published and saved, waited for its batch, and trained."""
+    began = event.seconds - event.step_seconds
+    trainer.fill(began - event.wait_seconds)
+    phases: dict[str, float] = {}
+    for name, seconds in event.result.phases:
+        phases[name] = phases.get(name, 0.0) + seconds
+    between = {name: phases.pop(name) for name in BETWEEN_STEPS if name in phases}
+    # A batch that is ready is sent behind the publication: what does not fit into the wait was in the step.
+    room = max(0.0, began - trainer.since)
+    fits = min(1.0, room / sum(between.values())) if between else 0.0
+    trainer.cover(began, {name: fits * seconds for name, seconds in between.items()}, rest="waiting")
+    late = {name: (1 - fits) * seconds for name, seconds in between.items()}
+    rest = "other" if phases else "training"  # a trainer that does not tell its phases
+    trainer.cover(event.seconds, late | phases, rest=rest)
+    trainer.say(event.seconds, "loading")
+
+
+def _shares_of(seconds: Mapping[str, float]) -> dict[str, float]:
+    total = sum(seconds.values())
+    return {name: value / total for name, value in seconds.items() if value > 0}
+
+
+def _shares_in(track: _Track, begin: float, end: float) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for stretch in (*track.stretches, *track.open_stretches(end)):
+        overlap = min(end, stretch.end) - max(begin, stretch.begin)
+        if overlap > 0:
+            for activity, share in stretch.parts.items():
+                seconds[activity] = seconds.get(activity, 0.0) + share * overlap
+    unknown = end - begin - sum(seconds.values())
+    if unknown > 1e-9 * (end - begin):
+        seconds["unknown"] = seconds.get("unknown", 0.0) + unknown
+    return _shares_of(seconds)

@@ -1,0 +1,70 @@
+"""What the rules of health look at, and how they say it."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import mean, median
+from typing import Literal
+
+from freerun.events.metrics import RunState, Step
+
+Severity = Literal["alarm", "warn", "info"]
+Complaint = tuple[Severity, str, str, str]
+"""Severity, text, advice, evidence: the fields of a `Finding`."""
+WINDOW = 10
+"""Steps that a rule about metrics looks at."""
+MIN_STEPS = 5
+"""Steps that it needs, unless the run has ended."""
+
+
+def window(state: RunState) -> list[Step]:
+    """The last steps; none while there are too few to judge."""
+    steps = list(state.last_steps)[-WINDOW:]
+    return steps if len(steps) >= MIN_STEPS or state.finished else []
+
+
+def is_past_start(state: RunState) -> bool:
+    """Whether the window and the first steps are different ones."""
+    return state.num_steps_seen >= WINDOW
+
+
+def values_of(steps: Iterable[Step], name: str) -> list[float]:
+    return [step.result.metrics[name] for step in steps if name in step.result.metrics]
+
+
+def mean_of(steps: Sequence[Step], name: str) -> float | None:
+    values = values_of(steps, name)
+    return mean(values) if values else None
+
+
+def newest(state: RunState, name: str) -> float | None:
+    values = values_of(state.last_steps, name)
+    return values[-1] if values else None
+
+
+def first_of(state: RunState, name: str) -> float | None:
+    values = values_of(state.first_steps, name)
+    return median(values) if values else None
+
+
+def falls(values: Sequence[float]) -> bool:
+    return all(later < earlier for earlier, later in pairwise(values))
+
+
+def step_seconds(state: RunState) -> float:
+    """From one step to the next."""
+    return median([step.step_seconds + step.wait_seconds for step in state.last_steps] or [math.inf]) or 1e-9
+
+
+def name_steps(steps: Sequence[Step]) -> str:
+    first, last = steps[0].result.version, steps[-1].result.version
+    return f"step {last}" if first == last else f"steps {first}-{last}"
+
+
+def percent_of(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def samples_at(step: Step, *, order: str = "reward", where: str = "") -> str:
+    condition = f"&where={where}" if where else ""
+    return f"#/samples?step={step.result.version}&order={order}{condition}"
