@@ -1,10 +1,14 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
 #   make test-all                     the slow tests too, those with real Ray and vLLM, and those with real clients
+#   make test-bulk                    properties of quick tests on thousands of further cases, in minutes
 #   make demo-agents                  a guessing game of many turns, then a calculator as a tool
 #   make backends                     .venv-backends: freerun with Ray and vLLM
 #   make test-environments            tests with the environments of verifiers and OpenEnv; a gigabyte to install
 #   make clients                      .venv-clients: OpenAI's and other clients, without freerun
+#   make test-clients                 tests with them, and with .venv-renderers, an oracle for prompts of later turns
+#   make trackers                     .venv-trackers: real trackers on top of .venv, and Perfetto's viewer
+#   make browser                      .browser: axe-core, for tests in Chromium
 #   make lock                         write the versions of .venv to requirements-dev.lock
 #   make bench ARGS="euclid peak"      measure these claims; all of them without ARGS
 PYTHON ?= python3
@@ -14,14 +18,20 @@ BIN := $(VENV)/bin
 BACKENDS := .venv-backends
 # Agents of others, that reach the policy over HTTP as a user's would.
 CLIENTS := .venv-clients
+# Real trackers: their packages come on top of those of .venv, which stays as it is.
+TRACKERS := .venv-trackers
+# An oracle for the prompts of later turns.
+RENDERERS := .venv-renderers
 # Environments of others: their pins exclude each other.
 VERIFIERS := .venv-verifiers
 OPENENV := .venv-openenv
 TORCH := torch==2.13.0
+# Two test processes; the tests of a file stay together, because they share what its fixtures have made.
+AT_ONCE := --numprocesses 2 --dist loadfile
 # The tested versions of .venv. .venv-backends is not held to them.
 LOCK := requirements-dev.lock
 
-.PHONY: demo demo-agents test test-slow test-all check lock backends test-backends clients test-clients environments test-environments bench clean
+.PHONY: browser demo demo-agents test test-slow test-bulk test-all check lock backends test-backends clients test-clients trackers test-trackers environments test-environments bench clean
 
 $(VENV)/.installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -44,13 +54,23 @@ demo-agents: $(VENV)/.installed models/smollm2/model.safetensors models/guessing
 	$(BIN)/freerun train recipes/guessing.toml --run.name guessing-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 	$(BIN)/freerun train recipes/calculator.toml --run.name calculator-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
+# For tests in a browser only: Chromium, and axe-core, which looks for barriers.
+.browser/node_modules/axe-core/axe.min.js:
+	npm install --silent --no-save --no-audit --no-fund --prefix .browser axe-core@4.14.0
+
+browser: .browser/node_modules/axe-core/axe.min.js
+	command -v chromium >/dev/null || { apt-get update --quiet && apt-get install --yes --quiet chromium; }
+
 test: $(VENV)/.installed
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest $(AT_ONCE) -m "not slow and not bulk"
 
-test-slow: $(VENV)/.installed
-	$(BIN)/pytest -m slow
+test-slow: $(VENV)/.installed browser
+	$(BIN)/pytest $(AT_ONCE) -m slow
 
-test-all: test test-slow test-clients test-backends
+test-bulk: $(VENV)/.installed
+	$(BIN)/pytest $(AT_ONCE) -m bulk
+
+test-all: test test-slow test-clients test-trackers test-backends
 
 $(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
 	$(PYTHON) -m venv $(BACKENDS)
@@ -73,8 +93,24 @@ $(CLIENTS)/.installed: requirements-clients.lock
 
 clients: $(CLIENTS)/.installed
 
-test-clients: $(VENV)/.installed $(CLIENTS)/.installed
+$(RENDERERS)/.installed:
+	$(PYTHON) -m venv $(RENDERERS)
+	$(RENDERERS)/bin/pip install --quiet renderers==0.1.12 tokenizers==0.23.3 httpx 'openai<3'
+	touch $@
+
+test-clients: $(VENV)/.installed $(CLIENTS)/.installed $(RENDERERS)/.installed
 	$(BIN)/pytest tests/clients
+
+$(TRACKERS)/.installed: pyproject.toml $(VENV)/.installed
+	$(PYTHON) -m venv $(TRACKERS)
+	echo "import site; site.addsitedir('$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages)')" > $$(echo $(TRACKERS)/lib/python3*/site-packages)/freerun-environment.pth
+	$(TRACKERS)/bin/pip install --quiet -e '.[tensorboard,wandb,trackio,mlflow,otel]' viztracer
+	touch $@
+
+trackers: $(TRACKERS)/.installed
+
+test-trackers: $(TRACKERS)/.installed browser
+	$(TRACKERS)/bin/python -m pytest tests/tracking
 
 $(VERIFIERS)/.installed:
 	$(PYTHON) -m venv $(VERIFIERS)
@@ -107,4 +143,4 @@ lock: $(VENV)/.installed
 	touch $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(BACKENDS) $(CLIENTS) $(VERIFIERS) $(OPENENV) build dist *.egg-info
+	rm -rf $(VENV) $(BACKENDS) $(CLIENTS) $(TRACKERS) $(RENDERERS) $(VERIFIERS) $(OPENENV) .browser build dist *.egg-info

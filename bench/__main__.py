@@ -24,13 +24,20 @@ CLAIMS = (
     "loads",
     "interrupts",
     "turns",
+    "multi_turn",
     "controller",
+    "page",
     "gateway",
     "trl",
+    "memory",
     "euclid",
     "smollm2",
     "lending",
+    "freshness",
     "scaling",
+    "replay",
+    "simulator",
+    "calibrated",
 )
 """Modules of this package, each with a `measure(repetitions)`."""
 

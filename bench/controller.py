@@ -1,8 +1,8 @@
 """How much the controller can drive, and what it costs.
 
-Two independent figures: trajectories per second of a run whose workers answer immediately, which leaves the
+Independent figures: trajectories per second of a run whose workers answer immediately, which leaves the
 controller's process as the only limit; and the CPU time of that process in real runs, between the first and the
-last step.
+last step: its share of a core, and for sessions its time for each call of the policy.
 """
 
 import re
@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from bench.harness import ROOT, Result, record, show
+from bench.harness import ROOT, Result, at_most, record, show
 from bench.runs import EUCLID, euclid_start
 from bench.sides.simulated import COMPLETION_TOKENS
 from freerun.events.reader import RunReader
@@ -28,51 +29,65 @@ NUM_GRADERS = 4
 """A grader process grades one completion at a time; a single one would mostly wait for messages."""
 REAL_RUNS = {EUCLID: 200, ROOT / "recipes/times-tables.toml": 4}
 """Recipes and steps: enough steps of the short recipe to make the concurrent first evaluation negligible."""
+SESSIONS = ROOT / "recipes/guessing.toml"
+SESSION_STEPS = 30
+SESSION_START = ("--sft.num_steps", "200", "--eval.num_prompts", "1")
+"""So much SFT teaches the format of a guess; its first evaluation is a few sessions."""
 QUIET = ["--eval.every_steps", "100000", "--checkpoint.every_steps", "100000"]
 BATCH = ["--sampling.group_size", "8", "--train.prompts_per_step", "32", "--engine.num_slots", "128"]
 
 
 def measure(repetitions: int) -> None:
     with tempfile.TemporaryDirectory(prefix="freerun-controller-") as scratch:
+
+        def costs_of(recipe: Path, num_steps: int) -> list[Cost]:
+            names = [f"{recipe.stem}-{repetition}" for repetition in range(repetitions)]
+            return [cost_of_run(recipe, Path(scratch), name, num_steps=num_steps) for name in names]
+
         rates = [_rate(Path(scratch), repetition) for repetition in range(repetitions)]
-        costs = {
-            recipe: [
-                _cost(recipe, Path(scratch), f"{recipe.stem}-{repetition}") for repetition in range(repetitions)
-            ]
-            for recipe in REAL_RUNS
-        }
-    settings = {"group_size": 8, "completion_tokens": COMPLETION_TOKENS, "graders": NUM_GRADERS}
-    record(
-        "controller",
-        Result(
-            claim="controller, rollouts driven with simulated workers",
-            peer="",
-            at_least=2000,
-            aim=5000,
-            unit="/s",
-            ours=rates,
-            theirs=[],
-            settings=settings,
-            note="Controller, store, sockets and processes are real; engine, trainer and four graders are not.",
-        ),
-        *(
-            Result(
-                claim=f"controller, CPU share of a real run of {recipe.stem}",
-                peer="",
-                at_least=5,
-                aim=0,
-                unit=" %",
-                ours=[cost.percent for cost in repeated],
-                theirs=[],
-                lower_is_better=True,
-                settings={"recipe": str(recipe.relative_to(ROOT)), "steps": REAL_RUNS[recipe]},
-                note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core. "
-                f"{statistics.median(cost.num_per_second for cost in repeated):.3g} trajectories per second, "
-                f"{statistics.median(cost.milliseconds for cost in repeated):.2g} ms each. The cost of a "
-                "trajectory hardly depends on the model.",
-            )
-            for recipe, repeated in costs.items()
-        ),
+        costs = {recipe: costs_of(recipe, num_steps) for recipe, num_steps in REAL_RUNS.items()}
+        of_sessions = costs_of(SESSIONS, SESSION_STEPS)
+    driven = Result(
+        "controller, rollouts driven with simulated workers",
+        peer="",
+        at_least=2000,
+        aim=5000,
+        unit="/s",
+        ours=rates,
+        theirs=[],
+        settings={"group_size": 8, "completion_tokens": COMPLETION_TOKENS, "graders": NUM_GRADERS},
+        note="Controller, store, sockets and processes are real; engine, trainer and four graders are not.",
+    )
+    shares = [_share(recipe, repeated) for recipe, repeated in costs.items()]
+    record("controller", driven, *shares, _cost_of_calls(of_sessions))
+
+
+def _share(recipe: Path, repeated: list["Cost"]) -> Result:
+    per_second = statistics.median(cost.num_per_second for cost in repeated)
+    milliseconds = statistics.median(cost.milliseconds for cost in repeated)
+    return at_most(
+        f"controller, CPU share of a real run of {recipe.stem}",
+        5,
+        " %",
+        [cost.percent for cost in repeated],
+        {"recipe": str(recipe.relative_to(ROOT)), "steps": REAL_RUNS[recipe]},
+        note="CPU time of the controller's process, all threads, over wall clock; 100 % is one core. "
+        f"{per_second:.3g} trajectories per second, {milliseconds:.2g} ms each. The cost of a trajectory hardly "
+        "depends on the model.",
+    )
+
+
+def _cost_of_calls(repeated: list["Cost"]) -> Result:
+    per_second = statistics.median(cost.calls_per_second for cost in repeated)
+    return at_most(
+        f"controller, CPU time for a call, sessions of {SESSIONS.stem}",
+        0.5,
+        " ms",
+        [cost.milliseconds_per_call for cost in repeated],
+        {"recipe": str(SESSIONS.relative_to(ROOT)), "steps": SESSION_STEPS, "start": SESSION_START},
+        aim=0.25,
+        note="CPU time of the controller's process, all threads, over the calls of the policy that were trained "
+        f"on: {per_second:,.0f} per second. Episodes, rendering and tokenising are the agent worker's.",
     )
 
 
@@ -99,6 +114,14 @@ class Cost:
     """Of one core."""
     num_per_second: float
     """Trajectories trained on."""
+    step_seconds: float
+    """Wall clock from one step to the next."""
+    calls_per_second: float
+    """Calls of the policy that were trained on: one for a completion, several for a session."""
+
+    @property
+    def milliseconds_per_call(self) -> float:
+        return 10 * self.percent / self.calls_per_second
 
     @property
     def milliseconds(self) -> float:
@@ -106,16 +129,30 @@ class Cost:
         return 10 * self.percent / self.num_per_second
 
 
-def _cost(recipe: Path, scratch: Path, name: str) -> Cost:
-    """CPU time of the controller's own process between the first and the last step, over the time between them."""
-    start = euclid_start() if recipe == EUCLID else []
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe), *start, *QUIET]
-    command += ["--run.directory", str(scratch), "--run.name", name, "--train.num_steps", str(REAL_RUNS[recipe])]
+def cost_of_run(
+    recipe: Path, scratch: Path, name: str, *, num_steps: int, on_line: Callable[[str], None] = lambda line: None
+) -> Cost:
+    """CPU time of the controller's own process between the first and the last step, over the time between them.
+
+    `on_line` is called with each line that the run prints.
+    """
+    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe), *start_of(recipe), *QUIET]
+    command += [
+        "--page.port",
+        "0",
+        "--run.directory",
+        str(scratch),
+        "--run.name",
+        name,
+        "--train.num_steps",
+        str(num_steps),
+    ]
     clocks = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         process = psutil.Process(run.pid)
         assert run.stdout is not None
         for line in run.stdout:
+            on_line(line)
             if re.search(r"  step \d+/", line):
                 times = process.cpu_times()
                 clocks.append((time.monotonic(), times.user + times.system))
@@ -123,8 +160,37 @@ def _cost(recipe: Path, scratch: Path, name: str) -> Cost:
         raise SystemExit(f"{' '.join(command)} ended with status {run.returncode}")
     (begin, cpu_before), (end, cpu_after) = clocks[0], clocks[-1]
     with RunReader(scratch / name) as reader:
-        num_trained = sum(sum(step.staleness_counts.values()) for step in reader.steps()[1:])
+        steps = reader.steps()[1:]
+    counts = [sum(step.staleness_counts.values()) for step in steps]
+    num_calls = sum(count * step.metrics.get("num_calls", 1.0) for count, step in zip(counts, steps, strict=True))
     seconds = end - begin
-    cost = Cost(percent=100 * (cpu_after - cpu_before) / seconds, num_per_second=num_trained / seconds)
-    show(f"  {recipe.stem}: {cost.percent:.2f} % of {seconds:.1f} s, {cost.milliseconds:.2f} ms a trajectory")
+    cost = Cost(
+        percent=100 * (cpu_after - cpu_before) / seconds,
+        num_per_second=sum(counts) / seconds,
+        step_seconds=seconds / (len(clocks) - 1),
+        calls_per_second=num_calls / seconds,
+    )
+    show(
+        f"  {recipe.stem}: {cost.percent:.2f} % of {seconds:.1f} s, {cost.milliseconds:.2f} ms a trajectory, "
+        f"{cost.milliseconds_per_call:.3f} ms a call"
+    )
     return cost
+
+
+def start_of(recipe: Path) -> list[str]:
+    """Overrides of a recipe; makes the model that it begins with."""
+    if recipe == EUCLID:
+        return euclid_start()
+    if recipe == SESSIONS:
+        make_guessing_model()
+        return [*SESSION_START]
+    return []
+
+
+def make_guessing_model() -> None:
+    """As `make demo-agents` does."""
+    directory = ROOT / "models/guessing"
+    if not directory.exists():
+        task = ("--task", "freerun.environments.guessing:prompts")
+        command = [sys.executable, "-m", "freerun.cli.main", "model", "tiny", str(directory), *task]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -31,7 +31,7 @@ def measure(repetitions: int) -> None:
             compare(
                 claim,
                 f"{name}, continuous batching",
-                (5.0, 0.0),
+                (4.0, 0.0),
                 groups,
                 ours,
                 continuous,

@@ -104,6 +104,23 @@ class Result:
         return median <= self.at_least if self.lower_is_better else median >= self.at_least
 
 
+def at_most(
+    claim: str,
+    limit: float,
+    unit: str,
+    ours: list[float],
+    settings: Mapping[str, Any],
+    *,
+    peer: str = "",
+    aim: float = 0.0,
+    note: str = "",
+) -> Result:
+    """A figure of ours that has a limit, and nothing that it could be divided by."""
+    return Result(
+        claim, peer, limit, aim, unit, ours, [], lower_is_better=True, settings=dict(settings), note=note
+    )
+
+
 def alternately(*sides: Callable[[], float], repetitions: int, warms_up: bool = True) -> tuple[list[float], ...]:
     """Measure every side once per repetition, after a warm-up; every other repetition reverses the order."""
     figures: tuple[list[float], ...] = tuple([] for _ in sides)

@@ -29,6 +29,9 @@ class SimulatingLauncher:
     async def launch(self, job: WorkerJob, receives: Any) -> Child[Any]:
         return await self._launcher.launch(dataclasses.replace(job, module="bench.sides.simulated"), receives)
 
+    def pids(self) -> dict[str, int]:
+        return self._launcher.pids()
+
     async def close(self) -> None:
         await self._launcher.close()
 

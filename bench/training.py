@@ -66,7 +66,7 @@ def _against_padded(name: str, groups: Groups, ours: Side, padded: Side, repetit
 
 
 def _positions_note(groups: Groups, size: int, is_sorted: bool) -> str:
-    """The ratio if a position took the same time on both sides."""
+    """How many positions each side computes, whose ratio limits the figure."""
     completions = [len(completion) for group in groups for completion in group["completions"]]
     lengths = sorted(completions) if is_sorted else completions
     batches = [lengths[begin : begin + size] for begin in range(0, len(lengths), size)]
@@ -75,7 +75,8 @@ def _positions_note(groups: Groups, size: int, is_sorted: bool) -> str:
     ours = sum(PROMPT_TOKENS + sum(len(c) - 1 for c in group["completions"]) for group in groups)
     return (
         f"It computes {padded:,} positions, {padded / ours:.2f}x ours (no padding, each group's prompt once). "
-        "If a position took equally long on both sides, this would be the ratio."
+        f"Both compute the same layers for a position, so {padded / ours:.2f}x is the limit of what packing and "
+        "sharing prompts can give; more or less is the speed of a position."
     )
 
 

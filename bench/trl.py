@@ -1,4 +1,4 @@
-"""A whole RL step on SmolLM2, 8 prompts x 4 completions, vs. TRL: trained completion tokens/s, and memory.
+"""A whole RL step on SmolLM2, 8 prompts x 4 completions, vs. TRL: trained completion tokens/s.
 
 Our side is `freerun train` with its defaults, asynchronous, in its steady state (`sides/rl.py`). Theirs is
 GRPOTrainer, which alternates generation and training on both cores (`sides/grpo_trainer.py`). Same prompts,
@@ -21,11 +21,6 @@ from freerun.session.build import make_source
 RECIPE = str(ROOT / "bench/recipes/instructions.toml")
 PROMPTS_PER_STEP, GROUP_SIZE = 8, 4
 PEER = "TRL 1.16.0 GRPOTrainer"
-MEMORY_NOTE = (
-    "Weights, gradients and moments are 2.2 GB on both sides. To generate while training, freerun also has "
-    "two buffers for published weights (1.1 GB) and the engine's packed copy (0.5 GB): 3.8 GB before caches and "
-    "activations, which exist at the same time in freerun and alternately in TRL."
-)
 MICRO_BATCHES = (4, 8, 16)
 """Completions that TRL computes at once; each workload uses the fastest."""
 
@@ -55,13 +50,12 @@ class Repetitions:
     """Figures of one side apart from its speed, one entry per repetition."""
 
     lengths: list[int] = field(default_factory=list)
-    peaks: list[float] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, figures: dict[str, Any]) -> float:
-        """Record the figures and return the speed."""
+        """Record the figures and return the speed; memory is measured by `memory.py`."""
         self.lengths += figures.pop("lengths")
-        self.peaks.append(figures.pop("peak_bytes"))
+        figures.pop("peak_bytes", None)
         self.figures.append(figures)
         return trained_tokens_per_second(figures)
 
@@ -78,7 +72,7 @@ class Repetitions:
 
 
 def measure(repetitions: int) -> None:
-    record("trl", *(result for work in (SHORT, TAILED) for result in compare(work, repetitions)))
+    record("trl", *(compare(work, repetitions) for work in (SHORT, TAILED)))
 
 
 def fastest_side(work: Work) -> tuple[Side, dict[int, float]]:
@@ -97,8 +91,7 @@ def fastest_side(work: Work) -> tuple[Side, dict[int, float]]:
     return best, tried
 
 
-def compare(work: Work, repetitions: int) -> tuple[Result, Result]:
-    """Speed and memory."""
+def compare(work: Work, repetitions: int) -> Result:
     show(work.name)
     ours, theirs = Repetitions(), Repetitions()
     seeds = iter(range(1_000))
@@ -115,29 +108,15 @@ def compare(work: Work, repetitions: int) -> tuple[Result, Result]:
         "theirs": theirs.describe(),
         "their_micro_batches": tried,
     }
-    return (
-        Result(
-            f"{work.name}, trained tokens/s",
-            PEER,
-            work.at_least,
-            work.aim,
-            unit="x",
-            ours=our_speeds,
-            theirs=their_speeds,
-            settings=settings,
-        ),
-        Result(
-            f"{work.name}, peak memory of trainer and engine",
-            PEER,
-            at_least=0.6,
-            aim=0.0,
-            unit="x",
-            ours=ours.peaks,
-            theirs=theirs.peaks,
-            lower_is_better=True,
-            settings={"their_micro_batches": tried},
-            note=MEMORY_NOTE,
-        ),
+    return Result(
+        f"{work.name}, trained tokens/s",
+        PEER,
+        work.at_least,
+        work.aim,
+        unit="x",
+        ours=our_speeds,
+        theirs=their_speeds,
+        settings=settings,
     )
 
 

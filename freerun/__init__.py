@@ -4,8 +4,6 @@ The names in `__all__` are the public API (docs/library.md). Each is imported on
 imports neither torch nor numpy.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from freerun.errors import FreerunError
     from freerun.errors import TruncatedError as Truncated
     from freerun.events.reader import RunReader
+    from freerun.events.selection import Selection
     from freerun.rollout.episode import Policy, Task
     from freerun.types import Reward
 
@@ -31,6 +30,7 @@ __all__ = [
     "Result",
     "Reward",
     "RunReader",
+    "Selection",
     "Task",
     "Truncated",
     "evaluate",
@@ -47,6 +47,7 @@ _HOMES = {
     "Result": "freerun.api.train",
     "Reward": "freerun.types",
     "RunReader": "freerun.events.reader",
+    "Selection": "freerun.events.selection",
     "Task": "freerun.rollout.episode",
     "Truncated": "freerun.errors:TruncatedError",
     "evaluate": "freerun.api.evaluate",

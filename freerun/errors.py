@@ -41,6 +41,10 @@ class RolloutError(FreerunError):
     """Too many rollouts or grades failed in a row; carries the last failure."""
 
 
+class SessionUnratedError(RolloutError):
+    """A live session that was not rated. That is no reward of 0."""
+
+
 class PinLostError(RolloutError):
     """The pinned version of a request is lost: the last worker that held it died."""
 

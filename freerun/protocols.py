@@ -52,11 +52,20 @@ class VersionedGenerator(Generator, Protocol):
         """Engines that can generate now. Fewer than configured while one is replaced or waits for a node."""
         ...
 
+    @property
+    def num_leaving(self) -> int:
+        """Samples in engines that take no more: they need no slot of the others."""
+        ...
+
     def missing(self) -> str:
         """What keeps all engines from generating, as text for people; empty if nothing does."""
         ...
 
     def stats(self) -> Sequence[EngineStats]: ...
+
+    def served_by(self, request_id: int) -> str:
+        """The worker that answered this request; empty if that is long ago."""
+        ...
 
 
 class Grader(Protocol):
@@ -65,7 +74,15 @@ class Grader(Protocol):
     num_graded: int
     """Grades given so far, failures included. Progress is detected by its growth."""
 
+    def compares(self, prompt: Prompt) -> bool:
+        """Whether it judges the completions of this prompt only together: `grade` is not enough."""
+        ...
+
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade: ...
+
+    async def grade_group(self, prompt: Prompt, completions: Sequence[Completion]) -> Sequence[Grade]:
+        """One grade for each completion of the prompt, in order; some graders compare them."""
+        ...
 
 
 class Trainer(Protocol):

@@ -23,8 +23,11 @@ Floats = np.ndarray
 """One-dimensional float32 array: log-probabilities."""
 
 FinishReason = Literal["stop", "length"]
-GroupOutcome = Literal["buffered", "filtered", "failed", "dropped", "requeued", "passed_over"]
-"""What became of a group; passed_over: never started, because the curriculum lets its prompt rest."""
+GroupOutcome = Literal["buffered", "filtered", "failed", "dropped", "requeued", "passed_over", "unrated"]
+"""What became of a group; passed_over: never started, because the curriculum lets its prompt rest; unrated: a live
+session without feedback."""
+GivenUp = Literal["failed", "unrated", "dropped"]
+"""Those of a group that was running."""
 T = TypeVar("T")
 
 
@@ -39,7 +42,9 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     answer: str
     token_ids: Ints
     row: dict[str, Any] = {}
-    """The fields of the data it was made of, for sessions; empty otherwise, and in a trajectory."""
+    """The fields of the data it was made of, for sessions and graders; empty otherwise, and in a trajectory."""
+    grader: str = ""
+    """Grades it in place of `reward.grader`; empty if none does."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +79,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 ProcessState = Literal[
-    "starting", "running", "generating", "evaluating", "grading", "training", "waiting", "idle", "restarting",
-    "stopping", "ended", "died",
+    "starting", "running", "generating", "evaluating", "grading", "training", "loading", "waiting", "idle",
+    "restarting", "stopping", "ended", "died",
 ]  # fmt: skip
 
 
@@ -112,6 +117,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     spans: tuple[Span, ...]
     finish_reason: FinishReason
     text: str
+    slot_seconds: tuple[float, float] | None = None
+    """How long before its request was answered it took its slot, and left it; None if the engine does not say."""
 
     @property
     def num_sampled(self) -> int:
@@ -262,6 +269,8 @@ class WeightRoute(msgspec.Struct, frozen=True, kw_only=True):
     """Shared memory that the worker inherits, if it runs on the controller's machine."""
     address: str = ""
     """Where the transport finds the trainer, if it runs elsewhere."""
+    dtype: str = "float32"
+    """`engine.dtype`, in which whole models travel."""
 
 
 class TrainedTrajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -271,8 +280,12 @@ class TrainedTrajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Proximal minus behaviour logprob of each sampled token, as float16; empty where it was not computed."""
     advantage: float
     """Mean over its sampled tokens."""
-    num_clipped: int
-    """Tokens that the trust region held back."""
+    clipped: Ints
+    """Places, among its sampled tokens, of those that the trust region held back."""
+
+    @property
+    def num_clipped(self) -> int:
+        return len(self.clipped)
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,7 +328,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_recomputed_tokens: int = 0
     """Cache entries that loads invalidated and that were recomputed: the other cost of interrupts."""
     num_adopted_tokens: int = 0
-    """Prompt tokens that were not computed because their session had them parked; vLLM: that were in its cache."""
+    """Prompt tokens that were not computed: parked by their session, or in the prefix cache of a server."""
     num_parked_tokens: int = 0
     """Tokens in the caches that sessions have parked for their next turns."""
     decode_seconds: float = 0.0

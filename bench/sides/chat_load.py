@@ -1,6 +1,6 @@
 """Clients that hold conversations with a server of chat completions, as fast as it answers. Standard library only.
 
-Each connection holds one conversation after the other, each with a key of its own unless there is one for all. A
+Each connection holds one conversation after the other, each with its own key unless there is one for all. A
 call sends the whole history, with the replies as they came.
 """
 

@@ -2,7 +2,7 @@
 
     gateway_server.py MODEL PORT REPLY
 
-Every key has a session of its own. The newest 10,000 stay open, as in a worker with that many sessions.
+Every key has its own session. The newest 10,000 stay open, as in a worker with that many sessions.
 """
 
 import asyncio

@@ -71,7 +71,7 @@ class SimulatedWorker:
                     self._parent.send(grading.Ready())
                 case grading.Jobs(jobs=jobs):
                     for job in jobs:
-                        self._parent.send_now(grading.Graded(job.number, self._grade()))
+                        self._parent.send_now(grading.Graded(job.number, (self._grade(),)))
 
     def _generate(self, request: Request) -> None:
         completion = Completion(

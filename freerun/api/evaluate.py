@@ -10,6 +10,7 @@ from freerun.api.arguments import require_type
 from freerun.config.recipe import Recipe
 from freerun.evaluation.job import Split
 from freerun.evaluation.report import EvalReport
+from freerun.events.best import CheckpointVersion
 from freerun.events.pass_at_k import Estimate
 from freerun.events.reader import RunReader
 from freerun.session.attachments import StopSwitch
@@ -42,20 +43,21 @@ def evaluate(
     model_or_run: str | Path,
     task: Recipe | str | Path = "",
     *,
-    version: int | None = None,
+    version: CheckpointVersion | None = None,
     ks: Sequence[int] = (),
     split: Split = "held-out",
     greedy: bool = False,
     output: str | Path | None = None,
 ) -> EvaluationResult:
-    """Evaluate a model directory, or a checkpoint of a run: the newest, or that of `version`.
+    """Evaluate a model directory, or a checkpoint of a run: the newest, that of `version`, or the "best".
 
     `task` is a recipe, the path or name of one, a built-in task or a data file; by default the run's own recipe.
     Results are written to `output`, by default to a new directory below the run or below `evals`.
     """
     require_type("model_or_run", model_or_run, (str, Path), "the path of a model directory or a run")
     require_type("task", task, (Recipe, str, Path), "a Recipe, a path or a name")
-    require_type("version", version, (int, type(None)), "the version of a checkpoint")
+    if version != "best":
+        require_type("version", version, (int, type(None)), 'the version of a checkpoint, or "best"')
     require_type("ks", ks, (list, tuple), "a list such as [1, 8]")
     for index, k in enumerate(ks):
         require_type(f"ks[{index}]", k, int, "integers")

@@ -13,7 +13,8 @@ from freerun.config.recipe import Recipe
 from freerun.events.events import Listener, RunOutcome
 from freerun.events.reader import RunReader
 from freerun.model.hub import with_local_model
-from freerun.reward.user_function import check_call, check_function
+from freerun.reward.user_call import call_of
+from freerun.reward.user_function import check_function
 from freerun.session.attachments import Attachments
 from freerun.session.run_directory import names_a_run, recipe_of_run, recipe_to_resume
 from freerun.session.train import train_to_end
@@ -60,7 +61,7 @@ def train(
         grader, is_importable = grader_name(reward)
         resolved = dataclasses.replace(resolved, reward=dataclasses.replace(resolved.reward, grader=grader))
         if is_importable:
-            check_call(grader, reward)
+            call_of(grader, reward)
         else:
             check_function(grader, reward)
             attached = dataclasses.replace(attached, reward=reward)

@@ -54,13 +54,15 @@ class GeneratorEngine(Protocol):
         ...
 
     def has_arrived(self, published: Publication, *, timeout_seconds: float) -> bool:
-        """Whether the weights are in this machine's memory (`WeightChannel.has_arrived`)."""
+        """Whether `load` has nothing to wait for; the first call may start what prepares it beside `step`."""
 
     def is_ready_to_load(self) -> bool:
         """Whether no running request needs the present version; if False, no new one that would is started."""
 
-    def load(self, published: Publication) -> None:
-        """Verify the weights and use them from the next step on."""
+    def load(self, published: Publication) -> int:
+        """Use the weights that have arrived, verified, from the next step on; returns how many sequences this
+        interrupts."""
+        ...
 
     def pin(self, version: int) -> None:
         """Keep the last loaded weights, which must be those of `version`, for requests that name it."""
@@ -71,8 +73,11 @@ class GeneratorEngine(Protocol):
     def step(self) -> Sequence[tuple[Request, tuple[Completion, ...] | RequestError]]:
         """Do the work that needs no waiting; returns requests that finished or turned out to be impossible."""
 
-    def stats(self) -> EngineStats | None:
-        """Called at every report; None if it has work and has sampled nothing since the last call."""
+    def stats(self, *, waited_seconds: float) -> EngineStats | None:
+        """Called at every report; None if it has work and has sampled nothing since the last call.
+
+        `waited_seconds` is how long the loop has waited so far; `up_seconds` is the loop's to add.
+        """
 
     def close(self) -> None:
         """The worker is about to fail: clean up. May raise a more precise reason."""
@@ -113,6 +118,9 @@ class Backend(Protocol):
     runs_programs: bool
     """Whether its workers start other programs, which must be gone when a worker is (`processes/guard.py`)."""
 
+    samples_again: bool
+    """Whether `engine/resampling.py` draws what its engines drew, from the random numbers of seed and ordinal."""
+
     owns_gpus: str
     """What its workers are called in errors if they cannot share a GPU; empty if they can."""
 
@@ -133,6 +141,10 @@ class Backend(Protocol):
 
     def cache_tokens(self, recipe: Recipe, size: ModelSize, *, device: str) -> int:
         """Tokens for which a worker reserves room."""
+
+    def prefill_tokens(self, engine: EngineConfig) -> int:
+        """Prompt tokens that an engine computes in one step beside decoding: for simulations."""
+        ...
 
     def make_engine(self, start: EngineStart, context: WorkerContext) -> GeneratorEngine: ...
 

@@ -51,7 +51,7 @@ from typing import NamedTuple
 from freerun.buffer.groups import Ages, Batch, BufferState, Counts, Ledger, has_zero_variance
 from freerun.config.recipe import StalenessPolicy
 from freerun.errors import CheckpointError
-from freerun.types import Group, GroupOutcome
+from freerun.types import GivenUp, Group, GroupOutcome
 
 MAX_NAMED_ROLLOUTS = 6
 
@@ -102,6 +102,12 @@ class TrajectoryBuffer:
     def counts(self) -> Counts:
         return Counts(running=len(self._running), ready=len(self._ready), **self._totals)
 
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest version that a running or ready group may have tokens of."""
+        ages = (self._running_ages.oldest, self._ready_ages.oldest)
+        return min((age for age in ages if age is not None), default=None)
+
     def start(self, ordinal: int, start_version: int) -> None:
         """Register a running group; `start_version` is the gate's version now."""
         if ordinal in self._running or ordinal in self._ready or ordinal in self._done:
@@ -136,10 +142,10 @@ class TrajectoryBuffer:
         self._ready_ages.add(oldest_version)
         return "buffered"
 
-    def fail(self, ordinal: int) -> None:
+    def fail(self, ordinal: int, *, outcome: GivenUp = "failed") -> None:
         """Give up a running group. The caller returns its capacity to the gate."""
         self._finish(ordinal)
-        self._settle(ordinal, "failed")
+        self._settle(ordinal, outcome)
 
     def take(self, version: int) -> Batch | None:
         """The batch for the trainer at `version`, or None while it must wait; one batch per version."""
@@ -257,15 +263,15 @@ class TrajectoryBuffer:
         self._settle(ordinal, "dropped")
         return "dropped"
 
-    def _expire(self) -> tuple[int, ...]:
+    def _expire(self) -> tuple[Group, ...]:
         """Discard the ready groups that are too old for the next batch and thus for every later one."""
         if self._policy == "wait":
             return ()
-        expired = sorted(o for o, ready in self._ready.items() if self._is_too_old(ready.oldest_version))
-        for ordinal in expired:
-            self._remove_ready(ordinal)
-            self._discard(ordinal)
-        return tuple(expired)
+        expired = [ready for _, ready in sorted(self._ready.items()) if self._is_too_old(ready.oldest_version)]
+        for ready in expired:
+            self._remove_ready(ready.ordinal)
+            self._discard(ready.ordinal)
+        return tuple(ready.group for ready in expired)
 
     def _describe_oldest_running(self) -> str:
         if not self._running:

@@ -13,6 +13,11 @@ Two rules keep the count exact, where AReaL's drifts:
   started = consumed + buffered + running, and after a resume = consumed + buffered: what was running at the
   checkpoint is counted when it starts again.
 
+`ahead` may be less than `max_staleness` batches: rollouts then start later (`freerun.controller.freshness`).
+Lowering it takes nothing back; the capacity is 0 until the version has caught up.
+
+Live sessions (`freerun serve RECIPE`) start when their clients do and count from when they are rated.
+
 A slow rollout that others overtake can still arrive too old. `TrajectoryBuffer` guarantees the bound; this gate
 only avoids wasted work. It counts samples and knows nothing of groups, ordinals or sequences.
 """
@@ -21,8 +26,16 @@ only avoids wasted work. It counts samples and knows nothing of groups, ordinals
 class StalenessGate:
     """Counts started samples; says how many more may start now."""
 
-    def __init__(self, *, batch_size: int, max_staleness: int, version: int = 0, num_buffered: int = 0) -> None:
-        """A run that resumes passes its version and the samples its buffer still holds."""
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        max_staleness: int,
+        version: int = 0,
+        num_buffered: int = 0,
+        ahead: int | None = None,
+    ) -> None:
+        """A run that resumes passes its version, the samples its buffer still holds and its `ahead`."""
         if batch_size < 1 or max_staleness < 0 or version < 0 or num_buffered < 0:
             raise ValueError(
                 f"gate: batch_size = {batch_size} must be 1 or more; max_staleness = {max_staleness}, "
@@ -31,12 +44,15 @@ class StalenessGate:
         self.batch_size = batch_size
         self.max_staleness = max_staleness
         self.version = version
+        most = max_staleness * batch_size
+        self.ahead = most if ahead is None else min(most, max(batch_size, ahead))
+        """Samples that may start beyond the batch of `version`: from one batch to `max_staleness` of them."""
         self.started = version * batch_size + num_buffered
 
     @property
     def capacity(self) -> int:
-        """Samples that may start now without exceeding `max_staleness`."""
-        return (self.version + self.max_staleness + 1) * self.batch_size - self.started
+        """Samples that may start now without exceeding `max_staleness`, and no more than `ahead`."""
+        return max(0, (self.version + 1) * self.batch_size + self.ahead - self.started)
 
     def start(self, num_samples: int) -> None:
         """Count samples that start now, at `version`."""

@@ -20,8 +20,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     version: int
     """The trainer's version at the start of the step; the step makes version + 1."""
     groups: tuple[Group, ...]
-    discarded: tuple[int, ...]
-    """Ordinals of ready groups that this step makes too old; return them to the gate. Empty under `wait`."""
+    discarded: tuple[Group, ...]
+    """Ready groups that this step makes too old; return them to the gate. Empty under `wait`."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How often a group was discarded to be generated again."""
     passed_over: int = 0
     """Ordinals that were never started because the curriculum rests their prompt."""
+    unrated: int = 0
+    """Live sessions without feedback."""
 
 
 class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +101,10 @@ class Ages:
 
     def __len__(self) -> int:
         return self._counts.total()
+
+    @property
+    def oldest(self) -> int | None:
+        return min(self._counts, default=None)
 
     def in_line(self) -> Iterator[tuple[int, int]]:
         """Each age, oldest first, with the place in line (from 0) of its last group."""

@@ -37,6 +37,17 @@ def sequences_of(roots: Sequence[Turn], tokenizer: Tokenizer) -> tuple[SessionSe
     return tuple(sequences)
 
 
+def sequence_to(roots: Sequence[Turn], number: int, tokenizer: Tokenizer) -> SessionSequence:
+    """The path to the turn of this call alone, with every sampled token of it trained."""
+    waiting = list(roots)
+    while waiting:
+        turn = waiting.pop()
+        if turn.completion.spans[0].call == number:
+            return _sequence((), turn.path(), tokenizer)
+        waiting += turn.children
+    raise ValueError(f"no turn of this session is call {number}")
+
+
 def _leaves(roots: Sequence[Turn]) -> Iterator[Turn]:
     waiting = list(reversed(roots))
     while waiting:

@@ -191,6 +191,10 @@ class ChatSession:
         """What was sampled so far, to train on."""
         return self._tree.sequences()
 
+    def sequence_to(self, call: int) -> SessionSequence:
+        """The reply of this number and those before it in its conversation, without other branches."""
+        return self._tree.sequence_to(call)
+
     def end(self) -> None:
         """Cancels calls in flight and refuses later ones; what was committed stays."""
         self._has_ended = True

@@ -26,7 +26,7 @@ from freerun.chat.history import (
 )
 from freerun.chat.messages import AUTO, NONE, REQUIRED, ChatCall, Message, ToolCall
 from freerun.chat.rendering import Renderer
-from freerun.chat.sequences import SessionSequence, sequences_of
+from freerun.chat.sequences import SessionSequence, sequence_to, sequences_of
 from freerun.chat.tool_formats import read
 from freerun.chat.turns import Conversation, Said, Turn
 from freerun.errors import ChatError, TemplateRefusedError
@@ -198,6 +198,9 @@ class SessionTree:
 
     def sequences(self) -> tuple[SessionSequence, ...]:
         return sequences_of(self._roots, self._tokenizer)
+
+    def sequence_to(self, number: int) -> SessionSequence:
+        return sequence_to(self._roots, number, self._tokenizer)
 
 
 def _check(completion: Completion, number: int) -> None:

@@ -1,13 +1,18 @@
 """The arguments of every verb: its own options, and keys of a recipe as `--section.key value`."""
 
+from __future__ import annotations
+
 import argparse
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from freerun.config.load import nearest_keys
 from freerun.errors import FreerunError
+
+if TYPE_CHECKING:
+    from freerun.events.best import CheckpointVersion
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +34,11 @@ class Parser(argparse.ArgumentParser):
     def take(self, name: str, metavar: str, explanation: str, **options: Any) -> None:
         """An argument with a value; `type` is a path unless `options` say otherwise."""
         self.add_argument(name, metavar=metavar, help=explanation, **{"type": Path, **options})
+
+    def take_version(self) -> None:
+        """Which checkpoint of a run is meant."""
+        words = "the run's checkpoint of this version, or best: highest held-out accuracy; default: the newest"
+        self.take("--version", "N", words, type=version)
 
     def flag(self, name: str, explanation: str) -> None:
         self.add_argument(name, action="store_true", help=explanation)
@@ -57,6 +67,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise FreerunError(f'{message}; "{self.prog} --help" explains its arguments')
+
+
+def version(text: str) -> CheckpointVersion:
+    """A number, or `best`."""
+    return "best" if text == "best" else int(text)
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from freerun.cli.arguments import Parser
 from freerun.cli.streams import harmless
+from freerun.config.values import MAX_TEMPERATURE
 from freerun.errors import FreerunError
 
 if TYPE_CHECKING:
-    from freerun.session.chat import Screen
+    from freerun.serving.chat import Screen
 
-_MAX_TEMPERATURE = 1000.0
 _READ_BYTES = 65536
 EPILOG = """\
 MODEL_OR_RUN is a model directory, or a run (its newest checkpoint, sampled as in its recipe).
@@ -35,12 +35,12 @@ examples:
 
 def run(arguments: Sequence[str]) -> int:
     args, overrides = _parser().parse_with_keys(arguments)
-    if args.temperature is not None and not 0 <= args.temperature <= _MAX_TEMPERATURE:
-        raise FreerunError(f"--temperature {args.temperature:g} must be from 0 to {_MAX_TEMPERATURE:g}")
+    if args.temperature is not None and not 0 <= args.temperature <= MAX_TEMPERATURE:
+        raise FreerunError(f"--temperature {args.temperature:g} must be from 0 to {MAX_TEMPERATURE:g}")
 
     from freerun.chat.messages import CallSampling
-    from freerun.session.chat import run_chat
-    from freerun.session.served_model import make_serve_job
+    from freerun.serving.chat import run_chat
+    from freerun.serving.served_model import make_serve_job
 
     job = make_serve_job(args.target, overrides, version=args.version)
     print(f"starting {job.model}", file=sys.stderr)
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
 def _screen() -> Screen:
     from rich.console import Console
 
-    from freerun.session.chat import Screen
+    from freerun.serving.chat import Screen
 
     console = Console(stderr=True)
     is_person = sys.stdin is not None and sys.stdin.isatty()
@@ -104,5 +104,5 @@ def _parser() -> Parser:
     take("target", "MODEL_OR_RUN", "model directory or run")
     take("--system", "TEXT", "system message; default: data.system_prompt of the run", type=str)
     take("--temperature", "X", "default: sampling.temperature", type=float)
-    take("--version", "N", "the run's checkpoint of this version; default: the newest", type=int)
+    parser.take_version()
     return parser

@@ -19,6 +19,7 @@ directory. Change any of them with --section.key value; "freerun train --help" l
 
 examples:
   freerun eval runs/times-tables
+  freerun eval runs/times-tables --version best
   freerun eval runs/times-tables --version 20 --eval.num_samples 8 --k 1 4 8
   freerun eval models/smollm2 --task times-tables.toml --greedy
   freerun eval models/smollm2 --task svamp
@@ -77,7 +78,7 @@ def _parser() -> Parser:
     take, flag = parser.take, parser.flag
     take("target", "MODEL_OR_RUN", "model directory, run, or earlier evaluation")
     take("--task", "TASK", "recipe, built-in task or data file; default: the run's recipe", type=str, default="")
-    take("--version", "N", "the run's checkpoint of this version; default: the newest", type=int)
+    parser.take_version()
     take("--k", "K", "report pass@K; default: 1 and all samples", type=int, nargs="+", default=[])
     flag("--greedy", "always take the most likely token: one completion per prompt")
     take("--split", "SPLIT", "held-out or training prompts; default: held-out", type=str, default="held-out")

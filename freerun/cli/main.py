@@ -23,14 +23,28 @@ VERBS = {
     "serve": "serve a model or a run's checkpoint to clients of OpenAI and Anthropic",
     "chat": "talk to a model or a run's checkpoint in the terminal",
     "model": "make a model directory: SmolLM2-135M, or a tiny one for a task",
+    "init": "write a first recipe for a file of questions and answers",
     "recipes": "list the recipes that come with freerun, or print one",
     "data": "fetch the public data sets that recipes name, or list them",
-    "runs": "list the runs in a directory",
+    "runs": "list the runs in a directory, or remove some",
+    "watch": "watch a run that was started elsewhere, until it ends",
+    "show": "show a run: its summary, or its completions with rewards, ages and weights",
+    "view": "show runs in a browser, live or later",
+    "report": "write a run's page as one HTML file",
     "compare": "compare runs over seeds, or evaluations prompt by prompt",
+    "track": "report a run to TensorBoard, W&B, MLflow and others, while it lives or after",
+    "trace": "write a run's timeline for Perfetto",
+    "replay": "train a run's recorded batches again and compare every version's checksum",
+    "fork": "continue from a version of a run with other settings, as a new run",
+    "bisect": "find the step where a run collapsed, and the samples that carried it",
+    "regrade": "grade a run's completions again, and say which rewards change",
+    "plan": "divide GPUs between rollouts and training, and say what limits a recipe on them",
+    "calibrate": "measure how long a recipe's engine, trainer, loads and grades take, or read it from a run",
+    "simulate": "run a recipe with simulated workers in virtual time, or the real controller with faults by seed",
     "study": "run a recipe over settings and seeds, and report with intervals",
 }
 """One module of `freerun.cli` per verb, each with `run(arguments) -> exit code`."""
-RUNS = ("train", "sft", "study")
+RUNS = ("train", "sft", "study", "fork")
 """Verbs whose results are in a directory: they continue when their output cannot be written."""
 
 HELP = """\

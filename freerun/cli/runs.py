@@ -1,10 +1,11 @@
-"""`freerun runs`: the runs in a directory, newest first, as a table or as JSON."""
+"""`freerun runs`: the runs in a directory, newest first, as a table or as JSON; removes those that are named."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,9 @@ examples:
   freerun runs
   freerun runs studies/euclid/runs
   freerun runs --json
+  freerun runs --rm times-tables first
 """
-RUN_COLUMNS = ("name", "state", "step", "reward", "held-out", "updated")
+RUN_COLUMNS = ("name", "state", "step", "reward", "held-out", "disk", "updated")
 STATE_STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "crashed": "red"}
 
 
@@ -35,13 +37,19 @@ def run(arguments: Sequence[str]) -> int:
     if not directory.is_dir() and (args.directory or directory.exists()):
         raise FreerunError(f'"{directory}" is not a directory; name one that holds runs')
 
+    if args.rm:
+        return _remove(directory, args.rm, is_sure=args.yes)
+
     from freerun.events.reader import list_runs
+    from freerun.events.run_files import disk_bytes
 
     summaries = list_runs(directory)
+    sizes = {summary.name: disk_bytes(directory / summary.name) for summary in summaries}
     if args.json:
         import msgspec
 
-        print(json.dumps(msgspec.to_builtins(summaries), indent=2))
+        rows = [{**msgspec.to_builtins(summary), "disk_bytes": sizes[summary.name]} for summary in summaries]
+        print(json.dumps(rows, indent=2))
         return 0
 
     if not summaries:
@@ -50,15 +58,40 @@ def run(arguments: Sequence[str]) -> int:
 
     from freerun.cli.report_table import print_table
 
-    print_table(RUN_COLUMNS, table_rows(summaries, now=time.time()))
+    print_table(RUN_COLUMNS, table_rows(summaries, sizes, now=time.time()))
     return 0
 
 
-def table_rows(summaries: Sequence[RunSummary], *, now: float) -> list[list[TableCell]]:
+def _remove(directory: Path, names: Sequence[str], *, is_sure: bool) -> int:
+    from freerun.events.run_files import describe_bytes
+    from freerun.session.run_removal import find_removable, remove_run
+
+    runs = find_removable(directory, names)
+    for run in runs:
+        print(f"{run.path}  {describe_bytes(run.num_bytes)}")
+    if not is_sure and not _is_confirmed(f"remove {'it' if len(runs) == 1 else f'these {len(runs)} runs'}?"):
+        print("nothing was removed")
+        return 1
+    for run in runs:
+        remove_run(run)
+    print(f"removed; {describe_bytes(sum(run.num_bytes for run in runs))} freed")
+    return 0
+
+
+def _is_confirmed(question: str) -> bool:
+    """Ask the person at the terminal; without one nothing is removed."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise FreerunError("freerun runs --rm asks before it removes, and the input is not a terminal; add --yes")
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def table_rows(summaries: Sequence[RunSummary], sizes: Mapping[str, int], *, now: float) -> list[list[TableCell]]:
     """The cells under `RUN_COLUMNS`, one line per run."""
     from rich.text import Text
 
     from freerun.events.accuracy import UNKNOWN, percent
+    from freerun.events.run_files import describe_bytes
 
     return [
         [
@@ -67,6 +100,7 @@ def table_rows(summaries: Sequence[RunSummary], *, now: float) -> list[list[Tabl
             _progress(summary),
             UNKNOWN if summary.reward is None else f"{summary.reward:.2f}",
             UNKNOWN if summary.accuracy is None else percent(summary.accuracy),
+            describe_bytes(sizes[summary.name]) if summary.name in sizes else UNKNOWN,
             ago(now - summary.updated),
         ]
         for summary in summaries
@@ -88,7 +122,10 @@ def ago(seconds: float) -> str:
 
 
 def _parser() -> Parser:
-    parser = Parser("freerun runs", "List the runs in a directory.", EPILOG, usage="[DIR] [--json]")
+    usage = "[DIR] [--json] [--rm NAME ... [--yes]]"
+    parser = Parser("freerun runs", "List the runs in a directory, or remove some.", EPILOG, usage=usage)
     parser.take("directory", "DIR", f"default: {RunConfig().directory}", nargs="?")
     parser.flag("--json", "print a JSON array instead of a table")
+    parser.take("--rm", "NAME", "remove these runs, and say what that frees", type=str, nargs="+", default=[])
+    parser.flag("--yes", "remove without asking")
     return parser

@@ -1,6 +1,7 @@
 """`freerun train`: trains by a recipe and overrides into a run directory; `--dry-run` shows the plan."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from freerun.cli.arguments import Parser
 from freerun.config.load import TEXT_KEYS, dump_toml, load_recipe
@@ -26,21 +27,22 @@ An array is written with commas (a,b), as in TOML (["a", "b"]), or by repeating 
 
 def run(arguments: Sequence[str]) -> int:
     args, overrides = _parser(with_keys=not {"-h", "--help"}.isdisjoint(arguments)).parse_with_keys(arguments)
+    recipe, settings = read_target(args.recipe, overrides, resume=args.resume)
+    return start_run(recipe, settings, resume=args.resume, dry_run=args.dry_run)
+
+
+def read_target(target: Path, overrides: Sequence[str], *, resume: bool) -> tuple[Recipe, Sequence[str]]:
+    """The recipe that `target` names or a run's own, and the overrides with where that run is."""
     from freerun.session.run_directory import names_a_run, recipe_of_run
 
-    if names_a_run(args.recipe):
-        args.recipe, overrides = recipe_of_run(args.recipe, overrides, resume=args.resume)
-    recipe = load_recipe(args.recipe, overrides)
-    return start_run(recipe, overrides, resume=args.resume, dry_run=args.dry_run)
+    if names_a_run(target):
+        target, overrides = recipe_of_run(target, overrides, resume=resume)
+    return load_recipe(target, overrides), overrides
 
 
 def start_run(recipe: Recipe, overrides: Sequence[str], *, resume: bool, dry_run: bool) -> int:
     """Run the recipe, resume its run, or only print the plan; returns the exit code."""
-    if resume:
-        from freerun.session.run_directory import recipe_to_resume
-
-        recipe = recipe_to_resume(recipe, overrides)
-    recipe = with_local_model(recipe)
+    recipe = to_start(recipe, overrides, resume=resume)
     if dry_run:
         from freerun.session.plan import describe_plan
 
@@ -51,6 +53,15 @@ def start_run(recipe: Recipe, overrides: Sequence[str], *, resume: bool, dry_run
     from freerun.session.train import run_training
 
     return run_training(recipe, resume=resume)
+
+
+def to_start(recipe: Recipe, overrides: Sequence[str], *, resume: bool) -> Recipe:
+    """The recipe as it is run: the run's own if it is resumed, with its model in a directory."""
+    if resume:
+        from freerun.session.run_directory import recipe_to_resume
+
+        recipe = recipe_to_resume(recipe, overrides)
+    return with_local_model(recipe)
 
 
 def _parser(*, with_keys: bool) -> Parser:

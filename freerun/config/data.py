@@ -20,11 +20,14 @@ WORDING_KEYS = ("template", "answer", "answer_after", "shot_template")
 @dataclass(frozen=True)
 class DataConfig(Section, name="data"):
     task: str = "file"
-    """Where prompts come from: file, datasets, reasoning-gym/NAME, times-tables, euclid, or "module:function"."""
+    """Where prompts come from: file, datasets, reasoning-gym/NAME, times-tables, euclid, word-problems, or
+    "module:function"."""
     path: FilePath = ""
-    """task = "file": a .jsonl, .json or .parquet file; task = "datasets": a directory, or a name on the hub."""
+    """task = "file": a .jsonl, .json or .parquet file, or the name on the hub of a data set that "freerun data
+    get" has fetched; task = "datasets": a directory, or a name on the hub."""
     held_out_path: FilePath = ""
-    """File (task = "datasets": split) of the held-out prompts; empty holds out a fraction of the others."""
+    """File, or OWNER/NAME:SPLIT, of the held-out prompts (task = "datasets": split); empty holds out a fraction of
+    the others."""
     held_out_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
     """Share of the prompts kept out of training and used for evaluation."""
     settings: tuple[str, ...] = ()
@@ -43,6 +46,8 @@ class DataConfig(Section, name="data"):
     """Reference answer; {field} is replaced by the row's field."""
     answer_after: str = ""
     """Keep only what follows the last occurrence of this mark in the reference answer (GSM8K: "####")."""
+    grader: str = ""
+    """Grades these prompts in place of reward.grader: each part of a mixture may have its own."""
     max_prompt_tokens: Count = 1024
     """Longer prompts are left out, counted and reported."""
     mixture: dict[str, DataConfig] = field(default_factory=dict)
@@ -64,6 +69,11 @@ class DataConfig(Section, name="data"):
     def parts(self) -> dict[str, DataConfig]:
         """The sources of prompts by name: those of the mixture, or this one."""
         return self.mixture or {self.task: self}
+
+    @property
+    def own_graders(self) -> tuple[str, ...]:
+        """The graders of its parts that replace reward.grader, each once."""
+        return tuple(dict.fromkeys(part.grader for part in self.parts.values() if part.grader))
 
     def check(self) -> None:
         require(

@@ -25,6 +25,9 @@ class EngineConfig(Section, name="engine"):
     engine.addresses."""
     num_workers: NumProcesses = 1
     """Rollout worker processes, each with its own engine."""
+    min_workers: CountOrNone = 0
+    """Above 0, rollout workers retire while the trainer is the limit, down to this many, and come back when it
+    waits. What they had is free for others. 0 keeps the number at engine.num_workers."""
     num_threads: NumThreads = 0
     """Torch threads and cores of each worker; 0 divides the cores evenly among workers and trainer ranks."""
     num_slots: GroupCount = 64
@@ -33,7 +36,7 @@ class EngineConfig(Section, name="engine"):
     """Tokens the KV cache may hold over all sequences; when it is full the youngest sequence is preempted."""
     parked_tokens: CountOrNone = 32768
     """Tokens of KV cache kept for the next turns of sessions, outside the slots; the session that parked longest
-    ago is dropped first. 0 keeps none. With vLLM, its prefix cache takes this role."""
+    ago is dropped first. 0 keeps none. A server uses its prefix cache instead."""
     prefill_chunk_tokens: Count = 512
     """Prompt and recomputed tokens processed in one step in addition to decoding."""
     kv_on_load: Literal["recompute", "keep", "drain"] = "recompute"
@@ -43,6 +46,10 @@ class EngineConfig(Section, name="engine"):
     """Where engines compute; auto takes CUDA if the machine has it."""
     dtype: Dtype = "float32"
     """What engines compute in; bfloat16 is for GPUs: on most CPUs it is ten times slower."""
+    steady_rows: bool = True
+    """On CPUs, pad products of fewer than four rows, where a trial at the start shows that this makes the bits of
+    a completion independent of what is decoded beside it. A group that is sampled again then has its logprobs to
+    the bit."""
     addresses: tuple[str, ...] = ()
     """Servers of this machine to join, host:port, one for each worker; empty starts them."""
     num_gpus: NumProcesses = 1
@@ -52,10 +59,20 @@ class EngineConfig(Section, name="engine"):
     server_arguments: tuple[str, ...] = ()
     """Further arguments for the servers that freerun starts, such as --tensor-parallel-size=4."""
 
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of workers changes during a run."""
+        return 0 < self.min_workers < self.num_workers
+
     def check(self) -> None:
         require(
             self.backend in BACKENDS,
             f'engine.backend = "{self.backend}" is unknown; choose one of {", ".join(BACKENDS)}',
+        )
+        require(
+            self.min_workers <= self.num_workers,
+            f"engine.min_workers = {self.min_workers} exceeds engine.num_workers = {self.num_workers}, the most "
+            "that run at once; lower it or raise engine.num_workers",
         )
         require(
             len(self.addresses) in (0, self.num_workers),

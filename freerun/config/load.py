@@ -56,9 +56,19 @@ def load_recipe(
     path = recipe_file(path)
     overridden = _check_values(overrides) if isinstance(overrides, Mapping) else _read_overrides(overrides)
     values = {key: value for key, value in _read_toml(path).items() if key not in without}
+    return _assemble(_overridden(values, overridden), name=path.stem)
+
+
+def recipe_of_toml(text: str, overrides: Sequence[str] = (), *, where: str) -> Recipe:
+    """The recipe that `dump_toml` wrote, with overrides as a command line has them; `where` is for errors."""
+    values = _checked_tables(_parse_toml(text, where), f"in {where}")
+    return _assemble(_overridden(values, _read_overrides(overrides)), name="")
+
+
+def _overridden(values: dict[str, Any], overridden: dict[str, Any]) -> dict[str, Any]:
     if PRESET_KEY in overridden:
         values = {key: value for key, value in values.items() if not key.startswith("objective.")}
-    return _assemble(values | overridden, name=path.stem)
+    return values | overridden
 
 
 def make_recipe(name: str, overrides: Sequence[str]) -> Recipe:
@@ -67,12 +77,23 @@ def make_recipe(name: str, overrides: Sequence[str]) -> Recipe:
 
 
 def _assemble(values: dict[str, Any], *, name: str) -> Recipe:
+    _check_live_data(values)
     values["run.name"] = values.get("run.name") or name
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
         sections.setdefault(section, {})[name] = value
     return Recipe(**{section: _build(section, values) for section, values in sections.items()})
+
+
+def _check_live_data(values: Mapping[str, Any]) -> None:
+    """Refuse to evaluate a run on live traffic on prompts that no one named."""
+    names_data = any(key.startswith("data.") for key in values)
+    if values.get("online.feedback_seconds", 0.0) > 0 and values.get("eval.num_prompts", 1) > 0 and not names_data:
+        raise ConfigError(
+            "config: online.feedback_seconds trains on what clients ask, and without [data] there is nothing to "
+            "evaluate on; set eval.num_prompts = 0, or name held-out prompts in [data]"
+        )
 
 
 def _build(section: str, values: dict[str, Any]) -> Any:
@@ -129,9 +150,12 @@ def key_types() -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     """The checked values of a recipe file by dotted key."""
-    where = f"in {path}"
+    return _checked_tables(_parse_file(path), f"in {path}")
+
+
+def _checked_tables(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
     values = {}
-    for section, table in _parse_file(path).items():
+    for section, table in tables.items():
         if section not in stages():
             inner = next(iter(table), None) if isinstance(table, dict) else None
             raise _unknown_key(f"{section}.{inner}" if inner else section, where)
@@ -148,8 +172,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _parse_file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() in DATA_SUFFIXES:
         raise ConfigError(
-            f'config: "{path}" is data, not a recipe; name it in a recipe as [data] path = "{path}", or give a '
-            f"recipe first: freerun train RECIPE --data.path {path}"
+            f'config: "{path}" is data, not a recipe; "freerun init {path}" writes a recipe for it, or give one '
+            f"first: freerun train RECIPE --data.path {path}"
         )
     try:
         text = path.read_bytes().decode("utf-8-sig")  # without the byte order mark of some editors
@@ -161,15 +185,19 @@ def _parse_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f'config: the recipe "{path}" is not UTF-8 text (byte {error.start})') from error
     except ValueError as error:
         raise ConfigError(f"config: the recipe {str(path)!r} cannot be a file: {error}") from error
+    return _parse_toml(text, str(path))
+
+
+def _parse_toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(f"config: {path}: arrays or tables are nested too deeply for a recipe") from None
+        raise ConfigError(f"config: {where}: arrays or tables are nested too deeply for a recipe") from None
     except ValueError as error:  # a number of thousands of digits is one, and no TOMLDecodeError
         at = re.search(r" \(at line (\d+), column \d+\)| \(at end of document\)", str(error))
         line = at[1] if at and at[1] else max(1, len(text.splitlines()))
         reason = str(error)[: at.start()] if at else str(error)
-        raise ConfigError(f"config: {path}:{line}: not valid TOML: {reason}") from error
+        raise ConfigError(f"config: {where}:{line}: not valid TOML: {reason}") from error
 
 
 def _check_values(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,6 @@ equations and how they differ from their papers. In every preset the paper's "ol
 (the weights at the start of the step); a separate behaviour weight corrects for staleness.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 

@@ -77,6 +77,9 @@ OTHER_NAMES = {
         "gradient_accumulation_steps micro_train_batch_size ppo_micro_batch_size_per_gpu "
         "ppo_max_token_len_per_gpu max_tokens_per_mb micro_batch_size"
     ),
+    "train.recompute_activations": (
+        "gradient_checkpointing enable_gradient_checkpointing activation_checkpointing"
+    ),
     "train.lr": "learning_rate actor_learning_rate actor_lr",
     "train.lr_schedule": "lr_scheduler_type lr_scheduler lr_warmup_type lr_decay_style warmup_style",
     "train.warmup_updates": (

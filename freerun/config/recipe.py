@@ -13,6 +13,9 @@ from freerun.config.data import DataConfig
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.objective import ObjectiveConfig
+from freerun.config.online import OnlineConfig
+from freerun.config.page import PageConfig
+from freerun.config.report import ReportConfig
 from freerun.config.reward import RewardConfig
 from freerun.config.rollout import GatewayConfig, RolloutConfig
 from freerun.config.section import Section, require
@@ -20,12 +23,14 @@ from freerun.config.sft import SftConfig
 from freerun.config.train import TrainConfig
 from freerun.config.values import (
     MAX_NAME_BYTES,
+    MAX_TEMPERATURE,
     Count,
     CountOrNone,
     FilePath,
     GroupCount,
     Seconds,
     Seed,
+    Share,
     ShareAboveZero,
 )
 
@@ -77,7 +82,7 @@ class SamplingConfig(Section, name="sampling"):
     """Completions sampled for each prompt."""
     max_completion_tokens: Count = 256
     """A completion that reaches this length is cut off (finish reason "length")."""
-    temperature: Annotated[float, Meta(ge=0.001, le=1000)] = 1.0
+    temperature: Annotated[float, Meta(ge=0.001, le=MAX_TEMPERATURE)] = 1.0
     """Divides the logits; the trainer applies the same."""
     top_k: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     """Sample only from the k likeliest tokens; 0 samples from all."""
@@ -98,11 +103,20 @@ class BufferConfig(Section, name="buffer"):
     """What to do with trajectories that would become too stale: wait for, drop, or generate them again."""
     whole_batches: bool = False
     """Start rollouts a batch at a time, when none is running; with max_staleness = 1, one batch ahead."""
+    keep_fresh: bool = False
+    """Start rollouts as late as the trainer's pace allows, so that max_staleness is a limit rather than what is
+    reached whenever generation is faster than training."""
 
     @property
     def starts_whole_batches(self) -> bool:
         """A synchronous run always does: it may only start the batch that it trains on next."""
         return self.whole_batches or self.max_staleness == 0
+
+    def check(self) -> None:
+        require(
+            not (self.keep_fresh and self.whole_batches),
+            "buffer.keep_fresh and buffer.whole_batches exclude each other; set one of them",
+        )
 
 
 @dataclass(frozen=True)
@@ -113,6 +127,21 @@ class EvalConfig(Section, name="eval"):
     """Held-out prompts used, at most; 0 evaluates nothing."""
     num_samples: GroupCount = 4
     """Completions per held-out prompt, sampled like training rollouts."""
+    stop_after: CountOrNone = 0
+    """End the run after this many evaluations in a row without a higher held-out accuracy; 0 never does."""
+    target_accuracy: Share = 0.0
+    """End the run at the first evaluation with at least this held-out accuracy; 0 never does."""
+
+    def check(self) -> None:
+        for key, value in (("stop_after", self.stop_after), ("target_accuracy", self.target_accuracy)):
+            require(
+                not value or self.num_prompts > 0,
+                f"eval.{key} = {value:g} needs a held-out evaluation; raise eval.num_prompts",
+            )
+
+    def is_due(self, version: int) -> bool:
+        """Whether a version is evaluated; the last one always is, when it is trained."""
+        return version % self.every_steps == 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +150,8 @@ class CheckpointConfig(Section, name="checkpoint"):
     """A checkpoint after this many steps, and always at the end and on Ctrl-C."""
     keep: Count = 2
     """Newest checkpoints kept."""
+    keep_best: bool = True
+    """Keep the checkpoint of the version with the best held-out accuracy too; each evaluated version gets one."""
     keep_optimizer: bool = True
     """Keep AdamW's moments, two thirds of a checkpoint, after the last step; extending the run needs them."""
 
@@ -158,6 +189,7 @@ class Recipe:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    online: OnlineConfig = field(default_factory=OnlineConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     buffer: BufferConfig = field(default_factory=BufferConfig)
@@ -166,7 +198,9 @@ class Recipe:
     sft: SftConfig = field(default_factory=SftConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    page: PageConfig = field(default_factory=PageConfig)
 
     def __post_init__(self) -> None:
         require(
@@ -196,8 +230,27 @@ class Recipe:
             f"reward.overlong_buffer_tokens = {self.reward.overlong_buffer_tokens} exceeds "
             f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}, of which it is the end",
         )
+        if self.engine.min_workers:
+            self._check_balance()
         if self.rollout.runs_sessions:
             self._check_sessions()
+        if self.online.is_on:
+            self._check_online()
+
+    def _check_balance(self) -> None:
+        """Refuse runs in which a closed gate does not mean that rollouts are faster than training."""
+        reasons = {
+            "buffer.max_staleness = 0": self.buffer.max_staleness == 0,
+            "buffer.whole_batches": self.buffer.whole_batches,
+            "buffer.keep_fresh": self.buffer.keep_fresh,
+            "online.feedback_seconds": self.online.is_on,
+        }
+        for key, is_set in reasons.items():
+            require(
+                not is_set,
+                f"engine.min_workers = {self.engine.min_workers} follows how long the gate is closed, and {key} "
+                "closes it for other reasons; remove one of them",
+            )
 
     def _check_sessions(self) -> None:
         """Refuse what sessions cannot do; what they need of the model is checked with it."""
@@ -235,10 +288,41 @@ class Recipe:
             "rollout.tools needs data.use_chat_template = true: the chat template tells the policy of its tools",
         )
 
+    def _check_online(self) -> None:
+        """Refuse what live traffic cannot give: prompts that are asked twice, and sessions made to order."""
+        require(
+            not self.rollout.runs_sessions,
+            "online.feedback_seconds trains on the sessions of clients; remove rollout.episode, rollout.tools and "
+            "rollout.command, or set it to 0",
+        )
+        require(
+            self.sampling.group_size == 1,
+            f"sampling.group_size = {self.sampling.group_size} needs several answers to one prompt, and a live "
+            'session is asked once; set sampling.group_size = 1 with objective.advantage = "global" or "gae"',
+        )
+        require(
+            self.buffer.policy == "drop",
+            f'buffer.policy = "{self.buffer.policy}" would wait for people, or ask them again; set "drop"',
+        )
+        require(
+            not self.buffer.whole_batches,
+            "buffer.whole_batches starts whole batches of rollouts; live sessions come one by one; remove it",
+        )
+        require(
+            self.data.min_pass_rate == 0 and self.data.max_pass_rate == 1,
+            "data.min_pass_rate and data.max_pass_rate choose among prompts, and clients bring their own; remove "
+            "them",
+        )
+
     @property
     def batch_size(self) -> int:
         """Trajectories consumed by one training step (the paper's B)."""
         return self.train.prompts_per_step * self.sampling.group_size
+
+    @property
+    def keeps_fresh(self) -> bool:
+        """Whether rollouts are started late; live ones start when their clients do."""
+        return self.buffer.keep_fresh and self.buffer.max_staleness > 1 and not self.online.is_on
 
     @property
     def generates(self) -> bool:
@@ -248,14 +332,15 @@ class Recipe:
     @property
     def max_sequence_tokens(self) -> int:
         """The longest sequence that an engine computes."""
-        if self.rollout.runs_sessions:
-            return self.rollout.max_session_tokens
-        return self.data.max_prompt_tokens + self.sampling.max_completion_tokens
+        asked = self.data.max_prompt_tokens + self.sampling.max_completion_tokens
+        if self.online.is_on:  # held-out prompts are asked as always
+            return max(self.rollout.max_session_tokens, asked)
+        return self.rollout.max_session_tokens if self.rollout.runs_sessions else asked
 
     @property
     def longest_sequence_keys(self) -> str:
         """The keys that decide `max_sequence_tokens`, for errors."""
-        if self.rollout.runs_sessions:
+        if self.rollout.runs_sessions or self.max_sequence_tokens == self.rollout.max_session_tokens:
             return "rollout.max_session_tokens"
         return "data.max_prompt_tokens + sampling.max_completion_tokens"
 

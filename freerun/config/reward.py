@@ -1,5 +1,6 @@
 """How completions are graded."""
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,3 +98,8 @@ class RewardConfig(Section, name="reward"):
                 f'config: reward.grader = "{self.grader}": "{weight_text}" is not a weight; {example} ({subtract})'
             ) from error
         return Part(checked(f'reward.grader = "{self.grader}": the weight', weight, RewardValue), grader)
+
+
+def with_grader(config: RewardConfig, grader: str) -> RewardConfig:
+    """The configuration for prompts with their own grader; empty means `reward.grader`."""
+    return dataclasses.replace(config, grader=grader) if grader else config

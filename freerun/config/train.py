@@ -29,6 +29,9 @@ class TrainConfig(Section, name="train"):
     """Optimizer updates per step."""
     micro_batch_tokens: Count = 2048
     """Capacity of a packed micro-batch; sets the trainer's peak memory."""
+    recompute_activations: bool = False
+    """Keep only the input of each layer for the backward pass and compute the layer again there (activation
+    checkpointing): the same gradients with a fraction of the memory per token, for a third more computation."""
     lr: LearningRate = 2e-5
     """AdamW learning rate, reached after the warm-up."""
     lr_schedule: Literal["constant", "linear"] = "constant"

@@ -38,6 +38,7 @@ MAX_REWARD = 1e9
 """By magnitude. Advantages are differences and squares of rewards, and gradients are float32: far larger rewards
 would overflow, and every update would be skipped."""
 RewardValue = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
+MAX_TEMPERATURE = 1000
 Share = Annotated[float, Meta(ge=0, le=1)]
 ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 ShareAboveZero = Annotated[float, Meta(gt=0, le=1)]

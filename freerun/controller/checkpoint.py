@@ -7,12 +7,12 @@
         manifest.json            sha256 and size of every file above (`manifest.py`)
 
 Written under a temporary name, synced, hashed, then renamed: an existing directory is complete, and the manifest
-reveals later damage. The newest `keep` are kept.
+reveals later damage. The newest `keep` are kept, and those that the caller protects.
 """
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,8 @@ class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Fingerprint of the training prompts in order: ordinals refer to exactly these prompts."""
     resting: dict[str, int] = {}
     """Prompts that the curriculum rests, by key, and for how many more visits."""
+    ahead: int | None = None
+    """Samples that might start ahead of the version, if freshness control was on (`freshness.py`)."""
     sft: SftState | None = None
     """None when there is no SFT or it is over; until then no prompt has been drawn."""
 
@@ -100,9 +102,13 @@ class CheckpointWriter:
                 shutil.rmtree(self.directory)
             self.directory.mkdir(parents=True)
 
-    async def seal(self, *, keep: int) -> Path:
-        """Add state and manifest, sync, rename, and remove all but the newest `keep`, in a thread."""
-        await asyncio.to_thread(_seal, self.directory, self._final, self._encoded_state, keep)
+    async def seal(self, *, keep: int, protected: Collection[int] = ()) -> Path:
+        """Add state and manifest, sync, rename, and remove all but the newest `keep`, in a thread.
+
+        The versions that are `protected` stay too.
+        """
+        await asyncio.to_thread(_seal, self.directory, self._final, self._encoded_state)
+        await asyncio.to_thread(remove_old, self._final.parent, keep=keep, protected=protected)
         return self._final
 
     def discard(self) -> None:
@@ -121,7 +127,7 @@ def _disk_errors(final: Path) -> Iterator[None]:
         ) from error
 
 
-def _seal(temporary: Path, final: Path, encoded_state: bytes, keep: int) -> None:
+def _seal(temporary: Path, final: Path, encoded_state: bytes) -> None:
     with _disk_errors(final):
         (temporary / STATE_FILE).write_bytes(encoded_state)
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
@@ -131,8 +137,13 @@ def _seal(temporary: Path, final: Path, encoded_state: bytes, keep: int) -> None
         for path in (temporary / MODEL_DIRECTORY, temporary):
             sync(path)
         _replace(final, temporary)
-    for _, old in _by_version(final.parent)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)  # retried at the next checkpoint
+
+
+def remove_old(checkpoints: Path, *, keep: int, protected: Collection[int]) -> None:
+    """Remove all but the newest `keep` and those of the versions that are protected."""
+    for version, old in _by_version(checkpoints)[:-keep]:
+        if version not in protected:
+            shutil.rmtree(old, ignore_errors=True)  # retried at the next checkpoint
 
 
 def _replace(final: Path, temporary: Path) -> None:

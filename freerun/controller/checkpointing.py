@@ -14,16 +14,25 @@ SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
 class Checkpointing:
     """Tracks the last saved version and the checkpoint being written."""
 
-    def __init__(self, run: RunContext, save: SaveCheckpoint, *, version: int) -> None:
+    def __init__(self, run: RunContext, save: SaveCheckpoint, *, version: int, saves_evaluated: bool) -> None:
         self._run = run
+        self._saves_evaluated = saves_evaluated
+        """Whether each version that is evaluated needs a checkpoint: it may be the best."""
         self._save = save
         self._saved_version = version
         self._writing: asyncio.Task[None] | None = None
 
-    def save_if_due(self, version: int) -> None:
-        """Start a checkpoint after `every_steps` steps, unless the previous one is still being written."""
+    async def save_if_due(self, version: int) -> None:
+        """Start a checkpoint after `every_steps` steps, unless the previous one is still being written.
+
+        That of a version that will be evaluated is not left out: the trainer waits for the previous one.
+        """
         is_due = version - self._saved_version >= self._run.recipe.checkpoint.every_steps
-        if is_due and (self._writing is None or self._writing.done()):
+        if self._saves_evaluated and self._run.recipe.eval.is_due(version):
+            if self._writing is not None:
+                await self._run.background.watch(self._writing)
+            self.save(version)
+        elif is_due and (self._writing is None or self._writing.done()):
             self.save(version)
 
     def save(self, version: int) -> None:
@@ -41,6 +50,7 @@ class Checkpointing:
             seconds=self._run.seconds,
             data_fingerprint=stages.source.fingerprint,
             resting=stages.curriculum.resting,
+            ahead=stages.gate.ahead if self._run.recipe.keeps_fresh else None,
         )
         self._writing = self._run.background.start(self._save(state))
 

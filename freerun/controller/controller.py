@@ -14,12 +14,15 @@ from typing import Any
 
 from freerun.config.recipe import Recipe
 from freerun.controller.checkpointing import Checkpointing, SaveCheckpoint
+from freerun.controller.early_stop import EarlyStop
+from freerun.controller.live_rollouts import LiveRollouts
 from freerun.controller.rollout_loop import RolloutLoop
 from freerun.controller.stages import RunContext, Stages
 from freerun.controller.training_loop import TrainingLoop
 from freerun.errors import FreerunError
 from freerun.evaluation.held_out import HeldOut
-from freerun.events.events import Listener
+from freerun.events.events import AnyEvent, EvalFinished, EvalRow, Listener
+from freerun.types import Prompt
 
 
 class Controller:
@@ -35,6 +38,7 @@ class Controller:
         lost_workers: Sequence[Coroutine[Any, Any, None]],
         version: int = 0,
         seconds: float = 0.0,
+        evals: Sequence[EvalRow] = (),
     ) -> None:
         self._run = run = RunContext(recipe, stages, emit=emit, seconds=seconds)
         self._lost_workers = lost_workers
@@ -45,17 +49,29 @@ class Controller:
             stages.generator,
             stages.grader,
             num_samples=recipe.eval.num_samples,
-            emit=emit,
+            emit=self._on_evaluation,
             clock=lambda: run.seconds,
         )
-        self._checkpointing = Checkpointing(run, save_checkpoint, version=version)
+        saves_evaluated = recipe.checkpoint.keep_best and self._held_out.is_on
+        self._checkpointing = Checkpointing(run, save_checkpoint, version=version, saves_evaluated=saves_evaluated)
+        self._early_stop = EarlyStop(recipe.eval, evals)
         self._training = TrainingLoop(run, self._checkpointing, self._held_out, version=version)
-        self._rollouts = RolloutLoop(run, on_admission=self._training.say_what_is_missing)
+        loop = LiveRollouts if recipe.online.is_on else RolloutLoop
+        self._rollouts: LiveRollouts | RolloutLoop = loop(run, on_admission=self._training.say_what_is_missing)
 
     @property
     def version(self) -> int:
         """The trainer's."""
         return self._training.version
+
+    @property
+    def why_early(self) -> str:
+        """Why it ended before `train.num_steps`, if an evaluation was the reason."""
+        return self._training.why_early
+
+    def start_one(self) -> Prompt | None:
+        """On live traffic, start a group for a session that begins now; None if it is only served."""
+        return self._rollouts.start_one() if isinstance(self._rollouts, LiveRollouts) else None
 
     def request_stop(self) -> None:
         """Finish the current step, save, and return from `run`."""
@@ -72,6 +88,7 @@ class Controller:
                 self._checkpointing.save(0)  # SFT is done once, so save it before a load can fail
             await run.background.watch(training.load(published))
             rollouts = run.background.start(self._rollouts.run())
+            training.end_early(self._early_stop.reason)  # of the sessions before
             await training.run()
             await self._rollouts.stop(rollouts)
             await run.background.watch(self._finish())
@@ -79,7 +96,14 @@ class Controller:
             await self._save_what_is_left()
             raise
         finally:
+            run.queues.close()
             await run.background.close()
+
+    def _on_evaluation(self, event: AnyEvent) -> None:
+        self._run.emit(event)
+        if isinstance(event, EvalFinished):
+            self._early_stop.note(event)
+            self._training.end_early(self._early_stop.reason)
 
     async def _finish(self) -> None:
         """Start saving, then evaluate the last version while the files are written."""

@@ -2,65 +2,55 @@
 
     gate admits ─► workflow (generate, grade) ─► buffer
 
-It never waits for training. A failed group is counted and its capacity returned to the gate.
+It never waits for training. What a running group does is in `running_groups.py`; on live traffic clients start
+them (`live_rollouts.py`).
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from freerun.controller.group_check import check_group
-from freerun.controller.setbacks import Setbacks
-from freerun.controller.slots import Slots
+from freerun.controller.running_groups import RunningGroups
 from freerun.controller.stages import RunContext
-from freerun.events.events import GroupFinished
-from freerun.types import Group, GroupOutcome, Prompt
+from freerun.types import Prompt
 
 
 class RolloutLoop:
-    """Runs until stopped; each running group is a background task."""
+    """Runs until stopped; its groups are in the gate from their admission on."""
 
     def __init__(self, run: RunContext, *, on_admission: Callable[[], None]) -> None:
-        recipe = run.recipe
         self._run = run
         self._on_admission = on_admission
         """Called after each round of admissions."""
-        self._group_size = recipe.sampling.group_size
-        self._groups: set[asyncio.Task[None]] = set()
-        self._slots = Slots(
-            run.stages.generator,
-            num_slots=recipe.engine.num_slots,
-            group_size=self._group_size,
-            max_sessions=recipe.rollout.max_sessions,
-            on_free=run.rollouts_wake.set,
-        )
-        self._setbacks = Setbacks(
-            max_failures=recipe.reward.max_failures_in_row, groups_per_batch=recipe.train.prompts_per_step
-        )
+        self._group_size = run.recipe.sampling.group_size
+        self._groups = RunningGroups(run, self)
 
     async def run(self) -> None:
         run = self._run
         while True:
             run.rollouts_wake.clear()
             for prompt in self._admit():
-                group = run.background.start(self._run_group(prompt, run.stages.gate.version))
-                self._groups.add(group)
-                group.add_done_callback(self._groups.discard)
+                self._groups.start(prompt)
             self._on_admission()
+            run.queues.look()
             await run.rollouts_wake.wait()
 
     async def stop(self, loop: asyncio.Task[None]) -> None:
-        """Abort running groups; the buffer still counts them as running, so a checkpoint restarts them."""
-        tasks = [loop, *self._groups]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Abort `loop`, the task of `run`, and the running groups."""
+        await self._groups.stop(loop)
+
+    def enter(self) -> bool:
+        """A group is in the gate since its admission."""
+        return True
+
+    def leave(self) -> None:
+        """Return the capacity of a group that was given up."""
+        self._run.stages.gate.give_back(self._group_size)
 
     def _admit(self) -> list[Prompt]:
         """The prompts that may start now: first those to restart, then new ones."""
-        gate, buffer = self._run.stages.gate, self._run.stages.buffer
-        starts_whole_batches = self._run.recipe.buffer.starts_whole_batches
-        num_wanted = self._num_missing() if starts_whole_batches else self._slots.num_free(buffer.counts.running)
+        run, gate, buffer = self._run, self._run.stages.gate, self._run.stages.buffer
+        starts_whole_batches = run.recipe.buffer.starts_whole_batches
+        num_wanted = self._num_missing() if starts_whole_batches else run.slots.num_free(buffer.counts.running)
         prompts: list[Prompt] = []
         while len(prompts) < num_wanted and gate.capacity >= self._group_size:
             prompt = self._next_prompt()
@@ -85,43 +75,5 @@ class RolloutLoop:
             return source.at(owed[0])
         while self._run.stages.curriculum.passes_over((prompt := source.take()).key):
             buffer.pass_over(prompt.ordinal)
-            self._emit(prompt.ordinal, "passed_over")
+            self._groups.tell(prompt.ordinal, "passed_over")
         return prompt
-
-    async def _run_group(self, prompt: Prompt, start_version: int) -> None:
-        """Turn one prompt into one group in the buffer; an exception of the workflow is a counted failure."""
-        run, stages = self._run, self._run.stages
-        try:
-            with self._slots.of_group() as generator:
-                trajectories = await stages.workflow(prompt, generator, stages.grader)
-            group = Group(ordinal=prompt.ordinal, start_version=start_version, trajectories=trajectories)
-            check_group(group, group_size=self._group_size)
-        except Exception as error:  # noqa: BLE001 - the edge of user code: a failure is data
-            self._fail(prompt, error)
-        else:
-            self._finish(prompt, group)
-        run.rollouts_wake.set()
-        run.training_wake.set()
-
-    def _finish(self, prompt: Prompt, group: Group) -> None:
-        stages, rewards = self._run.stages, group.rewards
-        stages.curriculum.note(prompt.key, sum(reward.is_correct for reward in rewards) / len(rewards))
-        outcome = stages.buffer.add(group)
-        if outcome != "buffered":
-            stages.gate.give_back(self._group_size)
-        self._emit(
-            group.ordinal,
-            outcome,
-            num_tokens=sum(trajectory.completion.num_sampled for trajectory in group.trajectories),
-            mean_reward=sum(reward.value for reward in rewards) / len(rewards),
-        )
-        self._setbacks.note_finished(is_filtered=outcome == "filtered")
-
-    def _fail(self, prompt: Prompt, error: Exception) -> None:
-        self._run.stages.buffer.fail(prompt.ordinal)
-        self._run.stages.gate.give_back(self._group_size)
-        self._emit(prompt.ordinal, "failed", reason=str(error))
-        self._setbacks.note_failure(prompt.key, error)
-
-    def _emit(self, ordinal: int, outcome: GroupOutcome, **facts: Any) -> None:
-        self._run.emit(GroupFinished(seconds=self._run.seconds, ordinal=ordinal, outcome=outcome, **facts))

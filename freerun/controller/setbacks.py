@@ -32,4 +32,5 @@ class Setbacks:
         self._num_failures += 1
         if self._num_failures >= self._max_failures:
             detail = str(error) if isinstance(error, FreerunError) else "".join(traceback.format_exception(error))
-            raise RolloutError(f"{self._max_failures} rollouts in a row failed; the last, of {key}: {detail}")
+            last = detail.removeprefix(f"{key}: ")  # most errors of a rollout begin with its prompt
+            raise RolloutError(f"{self._max_failures} rollouts in a row failed; the last, of {key}: {last}")

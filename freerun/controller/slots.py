@@ -1,6 +1,9 @@
-"""How many more groups the engines could decode now.
+"""How many more groups the engines could decode now, and how full they have been.
 
     started ─► decoding ─► away (graded, or a tool works) ─► decoding ─► ... ─► finished
+
+Samples fill the slots, not groups: a group starts as soon as one of its samples finds a free slot. So the queue of
+the engines is shorter than a group, and no slot waits for a sibling.
 
 A sample holds a slot from its start to the end of its first call of `generate`, and during each later call. While
 it is away its slot is free for another (invariant 5: generation continues while rewards are computed). The gate
@@ -10,19 +13,19 @@ A session whose first call is slow to come, because its environment starts slowl
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from freerun.controller.occupancy import Occupancy
 from freerun.protocols import Generator, VersionedGenerator
-from freerun.types import Completion, Request
+from freerun.types import Completion, EngineStats, Request
 
 FIRST_CALL_SECONDS = 1.0
 """For a sample to make its first call; then its slot is free for another."""
 
 
 class Slots:
-    """Counts the samples that are away; `on_free` is called when one more is."""
+    """Counts the samples that are decoded and that are away; `on_free` is called when one more is away."""
 
     def __init__(
         self,
@@ -32,8 +35,11 @@ class Slots:
         group_size: int,
         max_sessions: int | None = None,
         on_free: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         self.num_away = 0
+        self.occupancy = Occupancy(clock)
+        self._num_decoding = 0
         self._generator = generator
         self._num_slots = num_slots
         """Of one engine."""
@@ -43,35 +49,50 @@ class Slots:
         self._on_free = on_free
 
     def num_free(self, num_running: int) -> int:
-        """Groups that would be decoded immediately if they started now: queueing would only make them stale."""
-        # At least one engine: a running group brings the controller back here when there are more.
-        num_engines = max(1, self._generator.num_ready)
-        num_at_once = math.ceil(num_engines * max(self._num_slots, self._group_size) / self._group_size)
-        num_free = num_at_once - num_running + self.num_away // self._group_size
+        """Groups of which a sample would be decoded immediately if they started now."""
+        num_with_slot = num_running * self._group_size - self.num_away
+        num_free = -(-(self._num_places() - num_with_slot) // self._group_size)
         return num_free if self._max_groups is None else min(num_free, self._max_groups - num_running)
+
+    def _num_places(self) -> int:
+        """Samples that all engines can decode at once: by their slots, and by the room in their caches."""
+        # At least one engine: a running group brings the controller back here when there are more.
+        num_slots = max(1, self._generator.num_ready) * self._num_slots + self._generator.num_leaving
+        return max(1, num_slots - sum(_num_without_cache(stats) for stats in self._generator.stats()))
 
     @contextmanager
     def of_group(self) -> Iterator[Generator]:
         """The generator for the workflow of one group that is running."""
-        group = _GroupGenerator(self._generator, self._group_size, self._note)
+        group = _GroupGenerator(self._generator, self._group_size, self._note_away, self._note_decoding)
         try:
             yield group
         finally:
             group.finish()
 
-    def _note(self, change: int) -> None:
+    def _note_away(self, change: int) -> None:
         self.num_away += change
         if change > 0:
             self._on_free()
 
+    def _note_decoding(self, change: int) -> None:
+        self._num_decoding += change
+        self.occupancy.note(self._num_decoding, max(1, self._generator.num_ready) * self._num_slots)
+
 
 class _GroupGenerator:
-    """Implements `protocols.Generator`; says how many samples of its group are away."""
+    """Implements `protocols.Generator`; says how many samples of its group are decoded, and how many away."""
 
-    def __init__(self, generator: Generator, group_size: int, note: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        group_size: int,
+        note_away: Callable[[int], None],
+        note_decoding: Callable[[int], None],
+    ) -> None:
         self._generator = generator
         self._group_size = group_size
-        self._note = note
+        self._note_away = note_away
+        self._note_decoding = note_decoding
         self._to_call = set(range(group_size))
         """Samples that are about to make their first call."""
         self._num_decoding = 0
@@ -101,9 +122,19 @@ class _GroupGenerator:
         self._change_decoding(0)
 
     def _change_decoding(self, change: int) -> None:
-        self._num_decoding += change
+        if change:
+            self._num_decoding += change
+            self._note_decoding(change)
         before = self._num_away
         # More samples than the group has may be decoded: a session may ask for several replies at once.
         self._num_away = max(0, self._group_size - len(self._to_call) - self._num_decoding)
         if self._num_away != before:
-            self._note(self._num_away - before)
+            self._note_away(self._num_away - before)
+
+
+def _num_without_cache(stats: EngineStats) -> int:
+    """Slots that the cache has no room for, once half of it is used: by the mean length of what it holds now."""
+    if 2 * stats.cache_tokens_used <= stats.cache_tokens:
+        return 0
+    num_fitting = max(1, stats.num_running * stats.cache_tokens // stats.cache_tokens_used)
+    return max(0, stats.num_slots - num_fitting)

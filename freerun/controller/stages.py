@@ -1,4 +1,4 @@
-"""What the two loops share: the stages of a run, its clock and its background tasks."""
+"""What the two loops share: the stages of a run, its clock, its slots and its background tasks."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 from freerun.config.recipe import Recipe
+from freerun.controller.freshness import FreshnessControl
+from freerun.controller.queues import QueueWatch
+from freerun.controller.slots import Slots
 from freerun.data.curriculum import Curriculum
+from freerun.data.live_prompts import LivePrompts
 from freerun.data.mixture import PromptStream
 from freerun.events.events import Listener
 from freerun.processes.supervision import Supervisor
@@ -17,7 +21,7 @@ from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
 class Stages:
     """The stages of a run, by their protocols."""
 
-    source: PromptStream
+    source: PromptStream | LivePrompts
     workflow: Workflow
     evaluation_workflow: Workflow
     generator: VersionedGenerator
@@ -42,6 +46,31 @@ class RunContext:
         """Set when a batch might be ready."""
         self._loop = asyncio.get_running_loop()
         self._start_time = self._loop.time() - seconds
+        self.queues = QueueWatch(
+            stages.gate,
+            stages.buffer,
+            group_size=recipe.sampling.group_size,
+            emit=emit,
+            clock=lambda: self.seconds,
+        )
+        self.slots = Slots(
+            stages.generator,
+            num_slots=recipe.engine.num_slots,
+            group_size=recipe.sampling.group_size,
+            max_sessions=recipe.rollout.max_sessions,
+            on_free=self.rollouts_wake.set,
+            clock=lambda: self.seconds,
+        )
+        self.freshness = FreshnessControl(
+            stages.gate,
+            stages.buffer,
+            groups_per_batch=recipe.train.prompts_per_step,
+            group_size=recipe.sampling.group_size,
+            is_on=recipe.keeps_fresh,
+            clock=lambda: self.seconds,
+        )
+        self.grade_seconds: dict[int, float] = {}
+        """By ordinal, of the groups in the buffer: how long their grades took."""
 
     @property
     def seconds(self) -> float:

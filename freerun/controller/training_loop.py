@@ -8,14 +8,11 @@ from collections.abc import Awaitable, Sequence
 
 from freerun.controller.checkpointing import Checkpointing
 from freerun.controller.stages import RunContext
-from freerun.controller.stall import wait_while_moving
-from freerun.errors import WorkerError
+from freerun.controller.stall import wait_for_rollouts
+from freerun.controller.step_facts import StepFacts
 from freerun.evaluation.held_out import HeldOut
 from freerun.events.events import Activity, GroupFinished, StepFinished, WeightsLoaded
 from freerun.types import Doing, Group, GroupOutcome, Publication
-
-REPLACE_SECONDS = 10.0
-"""Time beyond `stall_seconds` in which the pool may replace a stuck engine before the run gives up."""
 
 
 class TrainingLoop:
@@ -24,45 +21,67 @@ class TrainingLoop:
     def __init__(self, run: RunContext, checkpointing: Checkpointing, held_out: HeldOut, *, version: int) -> None:
         self.version = version
         self.stop_requested = asyncio.Event()
+        self.why_early = ""
+        """Why the loop ends before `train.num_steps`; empty if it does not."""
         self._run = run
         self._checkpointing = checkpointing
         self._held_out = held_out
+        self._facts = StepFacts(run)
         self._loop = asyncio.get_running_loop()
         self._loading: asyncio.Task[None] | None = None
         self._waiting_for = ""
         """What the trainer waits for, as last reported; empty while it does not wait."""
+        self._loading_seconds = 0.0
+        """After the step before: how long engines still read the weights that would be overwritten."""
 
     async def run(self) -> None:
         run = self._run
         while self.version < run.recipe.train.num_steps:
             began = self._loop.time()
+            run.freshness.note_asked()
             groups = await self._next_batch()
             if groups is None:
                 return
             waited = self._loop.time() - began
+            run.freshness.note_taken()
             self._act(Doing("training"))
             # Not watched: a step always completes, so trainer and buffer keep the same version.
             result = await run.stages.trainer.step(groups)
             self.version = result.version
+            queues = run.queues.counts()
             run.emit(
                 StepFinished(
                     seconds=run.seconds,
-                    result=result,
+                    result=self._facts.added_to(result, groups, queues, loading_seconds=self._loading_seconds),
                     groups=tuple(groups),
                     step_seconds=self._loop.time() - began - waited,
                     wait_seconds=waited,
+                    queues=queues,
                 )
             )
-            # Publishing overwrites the weights of the version before last: all engines must have left it.
-            if self._loading is not None:
-                await run.background.watch(self._loading)
+            await self._wait_for_engines()
             self._loading = run.background.start(self.load(run.stages.trainer.publish()))
-            self._checkpointing.save_if_due(self.version)
+            await self._checkpointing.save_if_due(self.version)
+
+    async def _wait_for_engines(self) -> None:
+        """Publishing overwrites the weights of the version before last: all engines must have left it."""
+        began = self._loop.time()
+        if self._loading is not None:
+            if not self._loading.done():
+                self._act(Doing("loading", f"version {self.version - 1}"))
+            await self._run.background.watch(self._loading)
+        self._loading_seconds = self._loop.time() - began
 
     def request_stop(self) -> None:
         """Finish the current step, then return from `run`."""
         self.stop_requested.set()
         self._run.training_wake.set()
+
+    def end_early(self, why: str) -> None:
+        """The same for a reason that makes the run a finished one; empty is none."""
+        if why and not self.why_early and self.version < self._run.recipe.train.num_steps:
+            self.why_early = why
+            self._run.training_wake.set()
 
     async def finish_loading(self) -> None:
         """Wait until the engines have the newest version."""
@@ -80,7 +99,7 @@ class TrainingLoop:
         await run.stages.generator.load(published)
         run.emit(WeightsLoaded(seconds=run.seconds, version=published.version, checksum=published.checksum))
         is_last = published.version == run.recipe.train.num_steps
-        if published.version % run.recipe.eval.every_steps == 0 and not is_last:
+        if run.recipe.eval.is_due(published.version) and not is_last:
             evaluation = self._held_out.begin(published.version)
             if run.recipe.buffer.max_staleness == 0:  # a synchronous run does one thing at a time
                 await evaluation
@@ -90,38 +109,34 @@ class TrainingLoop:
         run.rollouts_wake.set()
 
     async def _next_batch(self) -> Sequence[Group] | None:
-        """The next batch, oldest first; None when a stop was requested."""
+        """The next batch, oldest first; None when the run must stop or end early."""
         run, buffer = self._run, self._run.stages.buffer
-        while not self.stop_requested.is_set():
+        while not self.stop_requested.is_set() and not self.why_early:
             run.training_wake.clear()
             if (batch := buffer.take(self.version)) is not None:
                 run.stages.gate.give_back(len(batch.discarded) * run.recipe.sampling.group_size)
-                for ordinal in batch.discarded:
-                    outcome: GroupOutcome = "requeued" if ordinal in buffer.to_restart else "dropped"
-                    run.emit(GroupFinished(seconds=run.seconds, ordinal=ordinal, outcome=outcome))
+                for group in batch.discarded:
+                    self._tell_discarded(group)
                 run.rollouts_wake.set()
                 return batch.groups
             self._act_waiting()
-            await run.background.watch(self._wait_for_rollouts())
+            await run.background.watch(wait_for_rollouts(run))
             self._waiting_for = ""
         return None
 
-    async def _wait_for_rollouts(self) -> None:
-        """Wait for a group to finish; raise if no token and no grade arrives for `stall_seconds`."""
-        seconds, stages = self._run.recipe.runtime.stall_seconds, self._run.stages
-        wake, patience = self._run.training_wake, seconds + REPLACE_SECONDS
-        if not await wait_while_moving(wake, self._progress, stall_seconds=patience):
-            missing = stages.generator.missing()
-            raise WorkerError(
-                f"nothing was generated or graded for {seconds:.0f} s; waiting for "
-                f"{stages.buffer.waiting_for()}{f'; {missing}' if missing else ''}"
+    def _tell_discarded(self, group: Group) -> None:
+        run = self._run
+        run.grade_seconds.pop(group.ordinal, None)
+        outcome: GroupOutcome = "requeued" if group.ordinal in run.stages.buffer.to_restart else "dropped"
+        run.emit(
+            GroupFinished(
+                seconds=run.seconds,
+                ordinal=group.ordinal,
+                outcome=outcome,
+                prompt=group.trajectories[0].prompt,
+                lost=group.trajectories,
             )
-
-    def _progress(self) -> tuple[int, int, int]:
-        """Changes whenever something is generated or graded, or an engine is replaced."""
-        generator = self._run.stages.generator
-        num_tokens = sum(stats.num_tokens for stats in generator.stats())
-        return self._run.stages.grader.num_graded, num_tokens, generator.num_ready
+        )
 
     def _act(self, doing: Doing) -> None:
         self._run.emit(Activity(seconds=self._run.seconds, worker="trainer", doing=doing))

@@ -10,8 +10,6 @@ too, encodes the prompt without its continuation.
 A row that cannot be used is an error that names file and line. A row that is too long is left out and counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +64,7 @@ def _task_batches(recipe: Recipe, tokenizer: Tokenizer, step: int) -> Batches:
         ]
 
 
-def _file_data(data: Demonstrations, config: SftConfig, *, seed: int) -> SftData:
+def _file_data(data: "Demonstrations", config: SftConfig, *, seed: int) -> SftData:
     """Each epoch is a permutation of the rows; a batch may reach into the next epoch."""
     rows, size = data.training, config.batch_size
     end = config.num_steps * size or config.num_epochs * len(rows)
@@ -144,7 +142,7 @@ def _split(rows: Sequence[tuple[str, Demonstration]], fraction: float, *, num_to
     )
 
 
-def _row_maker(tokenizer: Tokenizer, config: SftConfig) -> _TemplateRows | _ChatRows:
+def _row_maker(tokenizer: Tokenizer, config: SftConfig) -> "_TemplateRows | _ChatRows":
     if config.template:
         return _TemplateRows(tokenizer, config)
     if not tokenizer.has_chat_template:

@@ -24,13 +24,14 @@ def read(config: DataConfig, *, split: str = "") -> tuple[TaskPrompt, ...]:
     settings = settings_of(config)
     wanted = split or str(settings.get("split", DEFAULT_SPLIT))
     rows = _load(config.path, wanted, {name: value for name, value in settings.items() if name != "split"})
-    prompts = to_prompts(_numbered(f"{Path(config.path).name}/{wanted}", rows), config)
+    prompts = to_prompts(numbered(f"{Path(config.path).name}/{wanted}", rows), config)
     if not prompts:
         raise DataError(f'data.path = "{config.path}": its split "{wanted}" has no rows')
     return prompts
 
 
-def _numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
+def numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
+    """The rows with their keys; the error names the one that cannot be read."""
     number = 0
     try:
         for number, row in enumerate(rows, start=1):
@@ -51,7 +52,8 @@ def _load(path: str, split: str, settings: dict[str, Any]) -> Any:
     except Exception as error:
         raise DataError(
             f'data.path = "{path}": split "{split}" cannot be loaded ({type(error).__name__}: {error}); '
-            "name an existing directory, or a data set that can be fetched from the hub"
+            "name an existing directory, or a data set that can be fetched from the hub; without internet access, "
+            'copy here what "freerun data get NAME" writes elsewhere, and read it with data.task = "file"'
         ) from error
     return _saved_split(loaded, path, split) if is_saved else loaded
 

@@ -25,6 +25,7 @@ from freerun.data.source import PromptSource
 from freerun.data.task_prompt import TaskPrompt, TaskPrompts, fingerprint_of
 from freerun.data.tasks import load_prompts
 from freerun.data.tokenizer import Tokenizer
+from freerun.data.wording import RowUse
 from freerun.errors import ConfigError
 from freerun.types import Prompt
 
@@ -108,10 +109,10 @@ class Mixture:
 PromptStream = PromptSource | Mixture
 
 
-def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int, keeps_rows: bool = False) -> PromptStream:
-    """The stream of prompts that a recipe describes; sessions also get the rows they are made of."""
+def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int, row_use: RowUse = "none") -> PromptStream:
+    """The stream of prompts that a recipe describes, with the rows they are made of for those who use them."""
     sources = {
-        name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed, keeps_rows=keeps_rows)
+        name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed, row_use=row_use)
         for name, part in config.parts.items()
     }
     return Mixture(sources, config.weights) if config.mixture else next(iter(sources.values()))

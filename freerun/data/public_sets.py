@@ -1,6 +1,6 @@
 """The public data sets that recipes name: where each is published, under which licence, and how to fetch it.
 
-    freerun data gsm8k   ──►   data/gsm8k/train.jsonl, data/gsm8k/test.jsonl
+    freerun data get openai/gsm8k   ──►   data/gsm8k/train.jsonl, data/gsm8k/test.jsonl
 
 A file is kept only if its sha256 matches the one here, of the file the recipes were tested with. Addresses name a
 commit where possible, so they do not change.
@@ -12,6 +12,7 @@ import http.client
 import os
 import urllib.request
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class PublicFile:
     """A .gz file is unpacked."""
     sha256: str
     """Of the unpacked file."""
+    split: str
+    """"all" if it has the rows of every split that the hub has."""
 
     @property
     def name(self) -> str:
@@ -40,64 +43,80 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class PublicSet:
+    hub_name: str
+    """What recipes call it; the rows are those of the hub, the file is the one at `source`."""
     content: str
     source: str
     licence: str
     files: tuple[PublicFile, ...]
+    """The first is what is trained on."""
+
+    def file_of(self, split: str) -> PublicFile:
+        """The file of a split; without one, the first."""
+        found = [file for file in self.files if split in ("", file.split)]
+        if not found:
+            there = ", ".join(f'"{file.split}"' for file in self.files)
+            raise DataError(f'{self.hub_name} has no split "{split}"; it has {there}')
+        return found[0]
 
 
-def _below(url: str, checksums: dict[str, str]) -> tuple[PublicFile, ...]:
-    return tuple(PublicFile(f"{url}/{name}", checksum) for name, checksum in checksums.items())
+def _below(url: str, files: dict[str, tuple[str, str]]) -> tuple[PublicFile, ...]:
+    return tuple(PublicFile(f"{url}/{name}", sha256, split) for name, (split, sha256) in files.items())
 
 
 PUBLIC_SETS = {
     "gsm8k": PublicSet(
+        "openai/gsm8k",
         "grade-school maths word problems, 7,473 to train on and 1,319 to test",
         "openai/grade-school-math on GitHub",
         "MIT",
         _below(
             f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data",
             {
-                "train.jsonl": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
-                "test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+                "train.jsonl": ("train", "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465"),
+                "test.jsonl": ("test", "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"),
             },
         ),
     ),
     "svamp": PublicSet(
+        "ChilleD/SVAMP",
         "1,000 one-step maths word problems",
         "arkilpatel/SVAMP, as kept in hkust-nlp/simpleRL-reason on GitHub",
         "MIT",
         _below(
             f"{_GITHUB}/hkust-nlp/simpleRL-reason/cf1c7858bfc145a27aa733e75d930d34f0d318a6"
             "/examples/simplelr_math_eval/data/svamp",
-            {"test.jsonl": "d0826ff1264f3860e46fc4e71db9e31d2d188960db87090e22677f9493e67a0d"},
+            {"test.jsonl": ("all", "d0826ff1264f3860e46fc4e71db9e31d2d188960db87090e22677f9493e67a0d")},
         ),
     ),
     "math500": PublicSet(
+        "HuggingFaceH4/MATH-500",
         "500 competition prompts, a test split of MATH (hendrycks/math)",
         "HuggingFaceH4/MATH-500 on the Hugging Face hub",
         "MIT",
         _below(
             f"{_HUB}/HuggingFaceH4/MATH-500/resolve/6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
-            {"test.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"},
+            {"test.jsonl": ("test", "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132")},
         ),
     ),
     "humaneval": PublicSet(
+        "openai/openai_humaneval",
         "164 Python functions to complete, with unit tests",
         "openai/human-eval on GitHub",
         "MIT",
         _below(
             f"{_GITHUB}/openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/data",
-            {"HumanEval.jsonl.gz": "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2"},
+            {"HumanEval.jsonl.gz": ("test", "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2")},
         ),
     ),
     "mbpp": PublicSet(
+        "google-research-datasets/mbpp",
         "427 short Python tasks with unit tests, the sanitized part of MBPP",
         "google-research/google-research on GitHub, mbpp",
         "CC BY 4.0",
         _below(
             f"{_GITHUB}/google-research/google-research/e20eb00d074cdb569ee27318f112ea1e85bbb98f/mbpp",
-            {"sanitized-mbpp.json": "ca95deaa9a01ef0a6f439f88bcf0dd3db3563d22f22aad6cae04ebb9a8d8c8e9"},
+            {"sanitized-mbpp.json": ("all", "ca95deaa9a01ef0a6f439f88bcf0dd3db3563d22f22aad6cae04ebb9a8d8c8e9")},
         ),
     ),
 }
@@ -128,7 +147,10 @@ def has_file(file: PublicFile, directory: Path) -> bool:
 def fetch(file: PublicFile, directory: Path) -> Path:
     """Download the file into the directory; it appears there whole and checked, or not at all."""
     path = directory / file.name
-    by_hand = f"download it by other means, unpack it if it ends in .gz, and put it at {path}"
+    by_hand = (
+        f"run this command where there is internet access and copy {path} here, or download it by other means, "
+        "unpack it if it ends in .gz, and put it there"
+    )
     try:
         content = _download(file.url)
     except (OSError, EOFError, ValueError, zlib.error, http.client.HTTPException) as error:
@@ -139,17 +161,18 @@ def fetch(file: PublicFile, directory: Path) -> Path:
             f"{file.url} is not the published file (sha256 {digest}, expected {file.sha256}) and is not "
             f"kept; {by_hand}"
         )
-    _write(path, content)
+    write_whole(path, [content])
     return path
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file that appears with all its parts, or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with unfinished.open("xb") as file:  # never through a link of that name
-                file.write(content)
+                file.writelines(parts)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ import msgspec
 from freerun.config.data import DataConfig
 from freerun.data.task_prompt import TaskPrompt, TaskPrompts, epoch_order, fingerprint_of
 from freerun.data.tokenizer import Tokenizer
-from freerun.data.wording import Wording
+from freerun.data.wording import RowUse, Wording
 from freerun.errors import DataError
 from freerun.types import Prompt
 
@@ -37,11 +37,11 @@ class PromptSource:
         *,
         config: DataConfig,
         seed: int,
-        keeps_rows: bool = False,
+        row_use: RowUse = "none",
     ) -> None:
         self.cursor = 0
         """Ordinal that `take` gives next; set it to resume."""
-        wording = Wording(config, prompts.shots, tokenizer, keeps_rows=keeps_rows)
+        wording = Wording(config, prompts.shots, tokenizer, row_use=row_use)
         self._training = _usable(prompts.training, wording, config.max_prompt_tokens)
         self._held_out = _usable(prompts.held_out, wording, config.max_prompt_tokens)
         self.num_too_long = (

@@ -8,6 +8,7 @@ and `freerun eval` are measured on the same prompts. Prompts with the same text 
 
 import hashlib
 import random
+import unicodedata
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,17 @@ def check_apart(prompts: TaskPrompts) -> None:
             f"which is equal to {trained[first.text]}); remove them on one side, or hold out other data: "
             'data.held_out_path = "" holds out a part of the training data'
         )
+
+
+def near_copies(prompts: TaskPrompts) -> list[tuple[TaskPrompt, TaskPrompt]]:
+    """Held-out prompts that differ from a training prompt, the second of each pair, only in case or whitespace."""
+    trained = {_normalised(prompt.text): prompt for prompt in prompts.training}
+    found = ((prompt, trained.get(_normalised(prompt.text))) for prompt in prompts.held_out)
+    return [(prompt, copy) for prompt, copy in found if copy is not None]
+
+
+def _normalised(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def set_shots_aside(prompts: TaskPrompts, num_shots: int) -> TaskPrompts:

@@ -2,7 +2,8 @@
 
     file, datasets          rows at data.path
     reasoning-gym/NAME      procedural, by reasoning-gym
-    times-tables, euclid    procedural, one module here each
+    times-tables, euclid, word-problems
+                            procedural, one module here each
     module:function         the user's
 
 Only this module knows the list. A task with an alphabet can be learned by a model made from scratch; one with
@@ -12,14 +13,13 @@ demonstrations can warm it up. A user's module may define `ALPHABET` and `demons
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from freerun.config.data import DataConfig
 from freerun.config.user_code import import_named, is_user_code
 from freerun.config.values import did_you_mean
-from freerun.data import euclid, files, gym, hub, times_tables, user_task
-from freerun.data.public_sets import PUBLIC_SETS, set_of
+from freerun.data import euclid, files, gym, hub, times_tables, user_task, word_problems
+from freerun.data.hub_files import file_of, what_is_missing
 from freerun.data.settings import check_settings, require_no_wording, settings_of
 from freerun.data.task_prompt import TaskPrompt, TaskPrompts, in_hash_order, set_shots_aside, split
 from freerun.errors import ConfigError, ModelError
@@ -53,10 +53,11 @@ def _with_abilities(module: Any, prompts: Callable[[DataConfig], Iterable[TaskPr
 
 
 _TASKS = {
-    "file": _Task(lambda config: files.read(Path(config.path), config)),
+    "file": _Task(lambda config: files.read(file_of(config.path), config)),
     "datasets": _Task(hub.read),
     "times-tables": _procedural(times_tables),
     "euclid": _procedural(euclid),
+    "word-problems": _procedural(word_problems),
 }
 
 
@@ -92,24 +93,15 @@ def load_prompts(config: DataConfig) -> TaskPrompts:
 def _held_out_rows(config: DataConfig) -> tuple[TaskPrompt, ...]:
     if config.task == "datasets":
         return hub.read(config, split=config.held_out_path)
-    return files.read(Path(config.held_out_path), config)
+    return files.read(file_of(config.held_out_path), config)
 
 
 def check_task(config: DataConfig) -> None:
     """Refuse an unknown task and missing files, without reading any data."""
     _task_named(config.task)
     for key, path in (("path", config.path), ("held_out_path", config.held_out_path)):
-        if config.task == "file" and path and not Path(path).is_file():
-            raise ConfigError(f'config: data.{key} = "{path}" is not a file; {_remedy(Path(path))}')
-
-
-def _remedy(path: Path) -> str:
-    name = set_of(path)
-    if not name:
-        return "name another"
-    public = PUBLIC_SETS[name]
-    where = f"data/{name} (from {public.source}, {public.licence})"
-    return f'"freerun data {name}" fetches it to {where}, or name another'
+        if config.task == "file" and path and not file_of(path).is_file():
+            raise ConfigError(f'config: data.{key} = "{path}" {what_is_missing(path)}')
 
 
 def check_demonstrations(config: DataConfig) -> None:

@@ -10,7 +10,7 @@ Special tokens come from the chat template or, in raw prompts, from `data.templa
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from freerun.config.data import DataConfig
 from freerun.data.chat_template import TemplateMessage
@@ -20,17 +20,24 @@ from freerun.errors import DataError
 from freerun.types import Prompt, encode
 
 _PARAGRAPH = "\n\n"
+RowUse = Literal["none", "graders", "sessions"]
+"""Who may ask for the rows that prompts are made of: functions of the user, or sessions, to which all are sent."""
 
 
 class Wording:
     """Makes prompts of a task's prompts: what comes before each of them is the same for all."""
 
     def __init__(
-        self, config: DataConfig, shots: Sequence[TaskPrompt], tokenizer: Tokenizer, *, keeps_rows: bool = False
+        self,
+        config: DataConfig,
+        shots: Sequence[TaskPrompt],
+        tokenizer: Tokenizer,
+        *,
+        row_use: RowUse = "none",
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
-        self._keeps_rows = keeps_rows
+        self._row_use = row_use
         self._shots = [(shot.text, _completion_of(shot)) for shot in shots]
         self._examples = [] if config.use_chat_template else [self._example(shot) for shot in shots]
 
@@ -50,8 +57,14 @@ class Wording:
             text=text,
             answer=prompt.answer,
             token_ids=token_ids,
-            row=_sendable(prompt) if self._keeps_rows else {},
+            row=self._row(prompt),
+            grader=self._config.grader,
         )
+
+    def _row(self, prompt: TaskPrompt) -> dict[str, Any]:
+        if self._row_use == "sessions":
+            return _sendable(prompt)
+        return dict(prompt.row) if self._row_use == "graders" else {}
 
     def _key(self, prompt: TaskPrompt) -> str:
         """For people: a row already names its file, another prompt its task."""
@@ -94,7 +107,7 @@ def _sendable(prompt: TaskPrompt) -> dict[str, Any]:
     row = dict(prompt.row)
     try:
         encode(row)
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
         raise DataError(
             f"{prompt.key}: a field cannot be sent to an agent worker ({error}); use texts, numbers, lists, dicts"
         ) from error

@@ -45,7 +45,7 @@ class KVCache:
         self._all_N2SKLD[:, :, target, :, :num_tokens] = self._all_N2SKLD[:, :, source, :, :num_tokens]
 
     def copy_out(self, slot: int, *, num_tokens: int) -> Tensor:
-        """A copy of the first `num_tokens` positions of a slot, in memory of its own."""
+        """A copy of the first `num_tokens` positions of a slot, in separate memory."""
         return self._all_N2SKLD[:, :, slot, :, :num_tokens].clone(memory_format=torch.contiguous_format)
 
     def copy_in(self, slot: int, cached_N2KLD: Tensor) -> None:
@@ -76,7 +76,8 @@ class PrefillChunk:
 class CachedAttention:
     """Attention of one step: first a row for each decoding slot, then the prefill chunks, all packed.
 
-    `prompts` gives for each row a slot with the same prompt, and its length there (`decode_kernel.py`).
+    `prompts` gives for each row a slot with the same prompt, and its length there (`decode_kernel.py`). Rows
+    behind these are padding, which attends to nothing.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class CachedAttention:
         self.cache = cache
         self.chunks = chunks
         self.num_decodes = len(decode_slots)
+        self.num_rows = self.num_decodes + sum(chunk.end - chunk.start for chunk in chunks)
         if decode_slots:
             layer_2SKLD = cache.layers_2SKLD[0]
             self._decode: DecodeAttention | CompiledDecodeAttention = (
@@ -99,6 +101,13 @@ class CachedAttention:
             )
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        num_padding = len(q_THD) - self.num_rows
+        if not num_padding:
+            return self._attend(layer, q_THD, k_TKD, v_TKD)
+        attended_THD = self._attend(layer, *(x[: self.num_rows] for x in (q_THD, k_TKD, v_TKD)))
+        return F.pad(attended_THD, (0, 0, 0, 0, 0, num_padding))
+
+    def _attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         cache_2SKLD = self.cache.layers_2SKLD[layer]
         if not self.chunks:
             return self._decode(cache_2SKLD, q_THD, k_TKD, v_TKD)

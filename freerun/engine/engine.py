@@ -1,7 +1,8 @@
 """Interruptible continuous batching: requests in, completions out, new weights between two steps.
 
-    step:  schedule ──► run (one forward pass, one version) ──► sample ──► postprocess
-    load:  swap the weights, mark the cache for recomputation, continue
+    step:     schedule ──► run (one forward pass, one version) ──► sample ──► postprocess
+    prepare:  pack the large matrices of the next version; steps continue with the present one
+    swap:     use them, mark the cache for recomputation, continue
 
 Invariants: a forward pass uses one version, and each token is labelled with the version that computed its logits.
 After a load the cache is recomputed under the new weights (`recompute`, AReaL) or kept (`keep`, PipelineRL).
@@ -10,18 +11,21 @@ have finished, and none starts in between. Parked caches (`parking.py`) survive 
 
 Device and dtype are those of the model's parameters at construction; logits are sampled in float32.
 
-The engine is single-threaded and knows nothing of processes; `freerun.workers.rollout_worker` runs it in one.
+Only `prepare` may run on another thread than the rest, and only once at a time. The engine knows nothing of
+processes; `freerun.workers.rollout_worker` runs it in one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
@@ -32,6 +36,8 @@ from freerun.engine.sequence import Sequence, SequenceGroup
 from freerun.errors import RequestError, WeightsError
 from freerun.model.decoder import Decoder
 from freerun.model.lora import trained_parameters
+from freerun.model.packed import PackedWeight
+from freerun.model.steady_rows import steady_rows
 from freerun.types import Completion, EngineStats, Request
 
 
@@ -45,11 +51,36 @@ class TextDecoder(Protocol):
         ...
 
 
+Draw = Callable[[list[Sequence], Tensor, Tensor], tuple[list[int], list[float]]]
+"""Sequences, their logits and random numbers in; the next token of each, and its logprob, out."""
+
+
+def draw_tokens(ready: list[Sequence], logits_RV: Tensor, uniforms_R: Tensor) -> tuple[list[int], list[float]]:
+    """As each sequence's request asks for."""
+    return sample(logits_RV, [sequence.group.request.sampling for sequence in ready], uniforms_R)
+
+
+@dataclass(frozen=True)
+class NewWeights:
+    """One version, ready to be used by the engine that prepared it."""
+
+    version: int
+    weights: Mapping[str, Tensor]
+    packed: Mapping[str, PackedWeight]
+
+
 class Engine:
-    """Serves generation requests with one decoder; `step` and `load` are called from one loop."""
+    """Serves generation requests with one decoder; `step` and `swap` are called from one loop."""
 
     def __init__(
-        self, model: Decoder, config: EngineConfig, *, text: TextDecoder, max_sequence_tokens: int, seed: int
+        self,
+        model: Decoder,
+        config: EngineConfig,
+        *,
+        text: TextDecoder,
+        max_sequence_tokens: int,
+        seed: int,
+        draw: Draw = draw_tokens,
     ) -> None:
         self.model = model.requires_grad_(False)
         self.config = config
@@ -57,6 +88,7 @@ class Engine:
         """None until `load` brings the first weights."""
         self._text = text
         self._seed = seed
+        self._draw = draw
         self._slot_tokens = min(max_sequence_tokens, model.config.max_positions, config.cache_tokens)
         self._device, self._dtype = model.embedding.weight.device, model.embedding.weight.dtype
         self._cache = KVCache(
@@ -74,10 +106,15 @@ class Engine:
             cache_tokens=config.cache_tokens,
             prefill_chunk_tokens=config.prefill_chunk_tokens,
         )
+        self._spare_packed: dict[str, PackedWeight] = {}
+        """Of the version before the present one: memory for the next."""
+        self._min_rows = 1
+        """Of every product; fewer are padded."""
         self._groups: dict[int, SequenceGroup] = {}
         self._num_sequences = 0
         self._counts = dict.fromkeys(("tokens", "prefill", "steps", "interrupts", "loads", "recomputed"), 0)
         self._busy_seconds = 0.0
+        self._recompute_seconds = 0.0
         self._load_seconds = 0.0
 
     @property
@@ -115,6 +152,11 @@ class Engine:
         if group.request.session is not None:
             self._parked.drop_request(group.request.session, request_id)
 
+    def hold(self, request_id: int) -> None:
+        """Sample no further token of this request before the next load; it keeps its slots and its cache."""
+        if request_id in self._groups:
+            self._scheduler.held.update(self._groups[request_id].sequences)
+
     def end_session(self, session: int) -> None:
         """Drop what the session has parked: it has no further turns."""
         self._parked.end_session(session)
@@ -124,36 +166,53 @@ class Engine:
         self._scheduler.is_draining = True
         return not self._scheduler.has_begun
 
-    def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Generate with `weights` from the next step on.
-
-        Tensors of the engine's device and dtype are used in place, except that large matrices are packed on CPUs.
-        Others are converted into the engine's parameters.
-        """
+    def load(self, version: int, weights: Mapping[str, Tensor]) -> int:
+        """Generate with `weights` from the next step on; returns how many sequences this interrupts."""
         begin = time.perf_counter()
+        prepared = self.prepare(version, weights)
+        self._load_seconds += time.perf_counter() - begin
+        return self.swap(prepared)
+
+    def prepare(self, version: int, weights: Mapping[str, Tensor]) -> NewWeights:
+        """Pack the large matrices, on CPUs, into memory that no step reads; on any thread, beside the steps."""
         parameters = trained_parameters(self.model)
         if parameters.keys() != weights.keys():
             difference = sorted(parameters.keys() ^ weights.keys())
             raise WeightsError(f'version {version} does not fit the model: "{difference[0]}" is on one side only')
-        for name, parameter in parameters.items():
-            weight = weights[name]
+        spare, self._spare_packed = self._spare_packed, {}
+        return NewWeights(version, weights, self.model.pack(weights, spare))
+
+    def swap(self, new: NewWeights) -> int:
+        """Generate with what was prepared from the next step on; returns how many sequences this interrupts.
+
+        Tensors of the engine's device and dtype are used in place. Others are converted into its parameters.
+        """
+        begin = time.perf_counter()
+        for name, parameter in trained_parameters(self.model).items():
+            weight = new.weights[name]
             if weight.dtype == self._dtype and weight.device == self._device:
                 parameter.data = weight
             else:
                 parameter.copy_(weight)
-        self.model.pack(changed=weights.keys())
-        self.version = version
+        replaced = self.model.use_packed(new.packed)
+        self._spare_packed = {name: packed for name, packed in replaced.items() if not packed.is_shared}
+        if self.version is None and self.config.steady_rows:
+            self._min_rows = steady_rows(self.model)
+        self.version = new.version
         self._scheduler.is_draining = False
+        self._scheduler.held.clear()
         self._counts["loads"] += 1
-        self._counts["interrupts"] += sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)
+        num_interrupts = sum(sequence.num_sampled > 0 for sequence in self._scheduler.running)
+        self._counts["interrupts"] += num_interrupts
         if self.config.kv_on_load != "keep":
             self._parked.clear()
         if self.config.kv_on_load == "recompute":
             self._counts["recomputed"] += self._scheduler.forget_cache()
         self._load_seconds += time.perf_counter() - begin
+        return num_interrupts
 
     def add_load_seconds(self, seconds: float) -> None:
-        """Account for time that decoding was paused around `load`: the checksum, the copy of a pinned version."""
+        """Account for time that decoding was paused around `swap`: the copy of a pinned version."""
         self._load_seconds += seconds
 
     def twin(self) -> Engine:
@@ -164,7 +223,7 @@ class Engine:
         twin = Engine(
             self.model, self.config, text=self._text, max_sequence_tokens=self._slot_tokens, seed=self._seed
         )
-        twin.version = self.version
+        twin.version, twin._min_rows = self.version, self._min_rows
         return twin
 
     def keep_weights(self) -> None:
@@ -179,10 +238,13 @@ class Engine:
         begin = time.perf_counter()
         version = self.version
         step = self._scheduler.schedule(version)
+        recomputed_share = step.recomputed_share
         ready, hidden_RC = self._run(step, version)
         finished = self._sample(ready, hidden_RC, version) if ready else []
         self._counts["steps"] += 1
-        self._busy_seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self._busy_seconds += seconds
+        self._recompute_seconds += recomputed_share * seconds
         return finished
 
     def _run(self, step: PlannedStep, version: int) -> tuple[list[Sequence], Tensor]:
@@ -205,14 +267,24 @@ class Engine:
             if chunk.end == len(sequence.tokens):
                 ready.append(sequence)
                 last_rows.append(len(token_ids) - 1)
+        num_computed = len(token_ids)
+        if num_padding := max(0, self._min_rows - num_computed):
+            token_ids += [0] * num_padding
+            positions += [0] * num_padding
         hidden_TC = self.model(
             torch.tensor(token_ids, device=self._device), torch.tensor(positions, device=self._device), attention
         )
         for sequence in ready:
             sequence.num_computed = len(sequence.tokens)
         self._scheduler.finish_prefills(step.prefills, version)
-        self._counts["prefill"] += len(token_ids) - len(ready)
-        return ready, hidden_TC[last_rows] if step.prefills else hidden_TC
+        self._counts["prefill"] += num_computed - len(ready)
+        return ready, hidden_TC[last_rows] if step.prefills or num_padding else hidden_TC
+
+    def _logits(self, hidden_RC: Tensor) -> Tensor:
+        num_rows = len(hidden_RC)
+        if num_rows >= self._min_rows:
+            return self.model.logits(hidden_RC)
+        return self.model.logits(F.pad(hidden_RC, (0, 0, 0, self._min_rows - num_rows)))[:num_rows]
 
     def _sample(
         self, ready: list[Sequence], hidden_RC: Tensor, version: int
@@ -220,8 +292,7 @@ class Engine:
         uniforms_R = uniforms(
             np.array([sequence.stream for sequence in ready]), [len(sequence.logprobs) for sequence in ready]
         )
-        samplings = [sequence.group.request.sampling for sequence in ready]
-        tokens, logprobs = sample(self.model.logits(hidden_RC), samplings, uniforms_R)
+        tokens, logprobs = self._draw(ready, self._logits(hidden_RC), uniforms_R)
         self._counts["tokens"] += len(tokens)
         self._scheduler.cache_tokens_used += len(tokens)
         finished = []
@@ -257,8 +328,9 @@ class Engine:
         return any(stop in end for stop in stops)
 
     def _completions(self, group: SequenceGroup) -> tuple[Completion, ...]:
+        now = time.monotonic()
         return tuple(
-            sequence.to_completion(self._text.decode(np.array(sequence.sampled_tokens, dtype=np.int32)))
+            sequence.to_completion(self._text.decode(np.array(sequence.sampled_tokens, dtype=np.int32)), now=now)
             for sequence in group.sequences
         )
 
@@ -281,4 +353,6 @@ class Engine:
             num_recomputed_tokens=self._counts["recomputed"],
             num_adopted_tokens=self._parked.num_adopted_tokens,
             num_parked_tokens=self._parked.num_tokens,
+            decode_seconds=self._busy_seconds - self._recompute_seconds,
+            recompute_seconds=self._recompute_seconds,
         )

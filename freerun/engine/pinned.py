@@ -3,10 +3,10 @@
     live     version  7 ─ 7 ─ 8 ─── 8 ─── 9 ─── 9 ─── 9 ─ 10      loads as they come
     pinned               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8 until it is released
 
-`pin` creates a second engine with a separate cache and parked caches of its own. While both have work their steps
+`pin` creates a second engine with a separate cache and separate parked caches. While both have work their steps
 alternate, so an evaluation takes at most every other step and never a rollout's slot. Both read the same weights
-until the next load, which gives the pinned engine a copy of the old ones, in the form it multiplies by. An
-evaluation that outlasts its version costs this copy until `unpin`.
+until the next swap, which leaves the old packed matrices to the pinned engine and gives it a copy of what is not
+packed. An evaluation that outlasts its version costs this memory until `unpin`.
 """
 
 import time
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import msgspec
 from torch import Tensor
 
-from freerun.engine.engine import Engine
+from freerun.engine.engine import Engine, NewWeights
 from freerun.errors import RequestError, WeightsError
 from freerun.types import Completion, EngineStats, Request
 
@@ -52,13 +52,21 @@ class PinnableEngine:
         """Let the live engine finish its running sequences; see `Engine.drain`."""
         return self._live.drain()
 
-    def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Load new weights into the live engine; the pinned version stays."""
+    def load(self, version: int, weights: Mapping[str, Tensor]) -> int:
+        """Prepare and swap at once; returns how many sequences of the live engine this interrupts."""
+        return self.swap(self.prepare(version, weights))
+
+    def prepare(self, version: int, weights: Mapping[str, Tensor]) -> NewWeights:
+        """For the live engine; on any thread, beside the steps of both."""
+        return self._live.prepare(version, weights)
+
+    def swap(self, new: NewWeights) -> int:
+        """Give the live engine new weights; returns how many of its sequences this interrupts."""
         if self._pinned is not None and self._pinned.model is self._live.model:
             begin = time.perf_counter()
             self._pinned.keep_weights()
             self._live.add_load_seconds(time.perf_counter() - begin)
-        self._live.load(version, weights)
+        return self._live.swap(new)
 
     def add_load_seconds(self, seconds: float) -> None:
         self._live.add_load_seconds(seconds)
@@ -110,5 +118,6 @@ def _with_work_of(stats: EngineStats, other: EngineStats) -> EngineStats:
         num_prefill_tokens=stats.num_prefill_tokens + other.num_prefill_tokens,
         num_steps=stats.num_steps + other.num_steps,
         busy_seconds=stats.busy_seconds + other.busy_seconds,
+        evaluate_seconds=stats.evaluate_seconds + other.busy_seconds,
         num_adopted_tokens=stats.num_adopted_tokens + other.num_adopted_tokens,
     )

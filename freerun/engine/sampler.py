@@ -73,6 +73,12 @@ def sample(logits_RV: Tensor, samplings: Sequence[Sampling], uniforms_R: Tensor)
     return tokens_R1[:, 0].tolist(), logprobs_R1[:, 0].tolist()
 
 
+def cumulative(logits_V: Tensor, sampling: Sampling) -> Tensor:
+    """The running sum of a row's probabilities: `sample` takes the entry at which it passes the random number."""
+    scaled_1V = _scale(logits_V[None].clone(), [sampling])
+    return scaled_1V[0].double().softmax(dim=-1).cumsum(dim=-1)
+
+
 def _draw(masses_RV: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
     """The entry of each row where the cumulative mass passes the uniform share of the total, and the total.
 

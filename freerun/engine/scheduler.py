@@ -9,6 +9,7 @@ copy it from one that has it under the current version; while one of them comput
 session starts from what the session has parked.
 """
 
+import time
 from bisect import bisect, insort
 from collections import deque
 from collections.abc import Iterable
@@ -25,6 +26,15 @@ class PlannedStep:
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[tuple[Sequence, PrefillChunk]] = field(default_factory=list)
+
+    @property
+    def recomputed_share(self) -> float:
+        """Share of its tokens that were computed before, under other weights or before a preemption."""
+        if not self.prefills:
+            return 0.0
+        lengths = [(sequence.is_recomputed, chunk.end - chunk.start) for sequence, chunk in self.prefills]
+        recomputed = sum(length for is_recomputed, length in lengths if is_recomputed)
+        return recomputed / (len(self.decodes) + sum(length for _, length in lengths))
 
 
 class Scheduler:
@@ -55,6 +65,8 @@ class Scheduler:
         self.num_preemptions = 0
         self.is_draining = False
         """No new sequence starts; preempted ones continue."""
+        self.held: set[Sequence] = set()
+        """Running sequences that sample no token until the next load."""
         self._lacking: list[Sequence] = []
         """Running sequences that may lack more than one token, by arrival."""
         self._by_prompt: dict[bytes, list[Sequence]] = {}
@@ -76,11 +88,12 @@ class Scheduler:
         """Make room, admit, and choose the tokens of the next step."""
         self._preempt()
         self._admit()
-        if not self._lacking:
+        if not self._lacking and not self.held:
             return PlannedStep(decodes=self.running.copy())
         prefills = self._prefills(version)
         # By slot: decoding all sequences is then a plain slice of the cache.
-        return PlannedStep([sequence for sequence in self.running if sequence.num_missing == 1], prefills)
+        decodes = [sequence for sequence in self.running if sequence.num_missing == 1]
+        return PlannedStep([sequence for sequence in decodes if sequence not in self.held], prefills)
 
     def _prefills(self, version: int) -> list[tuple[Sequence, PrefillChunk]]:
         """Chunks of the sequences that lack more than one token, oldest first, within the budget."""
@@ -89,6 +102,8 @@ class Scheduler:
         # Prompts that a sequence is computing; the others that have them wait to copy them.
         prefix_pending: set[bytes] = set()
         for sequence in self._lacking:
+            if sequence in self.held:
+                continue
             group = sequence.group
             if sequence.num_computed == 0:
                 self._find_prefix(sequence, version)
@@ -126,6 +141,7 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Remove a sequence whose completion is whole; its session, if it has one, keeps the cache."""
+        sequence.ended = time.monotonic()
         request = sequence.group.request
         if request.session is not None:
             computed = sequence.tokens[: sequence.num_computed]
@@ -155,6 +171,7 @@ class Scheduler:
         """Mark all running sequences for recomputation; returns the number of tokens."""
         num_forgotten = sum(sequence.num_computed for sequence in self.running)
         for sequence in self.running:
+            sequence.is_recomputed |= sequence.num_computed > 0
             sequence.num_computed = 0
         self._lacking = sorted(self.running, key=_order)
         return num_forgotten
@@ -162,6 +179,7 @@ class Scheduler:
     def _preempt(self) -> None:
         while self.cache_tokens_used > self.cache_tokens:
             youngest = max(self.running, key=_order)
+            youngest.is_recomputed |= youngest.num_computed > 0
             self.remove(youngest)
             place = bisect(self.waiting, youngest.order, key=_order)
             self.waiting.insert(place, youngest)
@@ -178,6 +196,7 @@ class Scheduler:
                 break
             sequence = self.waiting.popleft()
             sequence.slot, sequence.is_running = len(self.running), True
+            sequence.began = time.monotonic()
             self.running.append(sequence)
             self._by_prompt.setdefault(sequence.group.prompt_key, []).append(sequence)
             self.cache_tokens_used += needed

@@ -5,8 +5,6 @@ missing is a decode step, more is a prefill, none missing means that the next to
 a preemption and a new prompt differ only in how many are missing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +25,7 @@ class Prefix:
 class Sequence:
     """The tokens of one sample, the logprob and version of each sampled token, and its slot in the cache."""
 
-    def __init__(self, group: SequenceGroup, order: int, stream: np.uint64) -> None:
+    def __init__(self, group: "SequenceGroup", order: int, stream: np.uint64) -> None:
         self.group = group
         self.stream = stream
         """Hash state that makes its random numbers unique among all samples."""
@@ -40,11 +38,15 @@ class Sequence:
         """Whether it has a slot; else it waits for one, or is finished."""
         self.slot = 0
         """Its place in the cache, while it is running."""
+        self.began = self.ended = 0.0
+        """When it took its slot for the last time, and when it left it, on this process's monotonic clock."""
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
         self.prefix: Prefix | None = None
         """The computation that the cached prompt comes from; valid up to `num_computed`."""
         self.finish_reason: FinishReason | None = None
+        self.is_recomputed = False
+        """Whether a load or a preemption threw its cache away: what it lacks was computed before."""
 
     @property
     def num_missing(self) -> int:
@@ -63,7 +65,7 @@ class Sequence:
         self.logprobs.append(logprob)
         self.versions.append(version)
 
-    def to_completion(self, text: str) -> Completion:
+    def to_completion(self, text: str, *, now: float) -> Completion:
         assert self.finish_reason is not None
         return Completion(
             token_ids=np.array(self.sampled_tokens, dtype=np.int32),
@@ -71,6 +73,7 @@ class Sequence:
             spans=spans_of(self.versions),
             finish_reason=self.finish_reason,
             text=text,
+            slot_seconds=(now - self.began, now - self.ended),
         )
 
 

@@ -53,9 +53,9 @@ class Evaluation:
         return tuple(_result_of(attempt) for attempt in self.attempts)
 
     def as_event(
-        self, *, seconds: float, version: int, num_samples: int, keeps_completions: bool = False
+        self, *, seconds: float, version: int, num_samples: int, max_kept: int | None = None
     ) -> EvalFinished:
-        """The event to record and show."""
+        """The event to record and show, with the completions of the first `max_kept` samples of each prompt."""
         accuracy = self.pass_at(1)
         return EvalFinished(
             seconds=seconds,
@@ -68,7 +68,10 @@ class Evaluation:
             num_failed=len(self.failures),
             mean_length=_mean([s.num_sampled for samples in self._samples for s in samples]),
             prompts=self.prompts(),
-            groups=self.groups if keeps_completions else (),
+            groups=tuple(
+                tuple(trajectory for sample in samples[:max_kept] for trajectory in sample.parts)
+                for samples in self._samples
+            ),
         )
 
 

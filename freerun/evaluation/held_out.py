@@ -19,6 +19,9 @@ from freerun.protocols import Grader, PinnedGenerator, VersionedGenerator, Workf
 from freerun.terminal.wording import brief
 from freerun.types import Prompt
 
+KEPT_SAMPLES = 1
+"""Samples of each held-out prompt that an evaluation in a run leaves in the store: enough to read, and few."""
+
 
 class HeldOut:
     """The evaluations of a run."""
@@ -42,8 +45,14 @@ class HeldOut:
         self._emit = emit
         self._clock = clock
         self._running_version: int | None = None
+        self._measured_version: int | None = None
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return bool(self._prompts)
 
     def begin(self, version: int) -> Coroutine[Any, Any, None]:
         """Pin `version`, the one loaded last, and return the evaluation to await.
@@ -59,9 +68,10 @@ class HeldOut:
         return self._evaluate(version, self._generator.pin(version))
 
     async def evaluate_last(self, version: int) -> None:
-        """Evaluate the final version, after an evaluation that may still run."""
+        """Evaluate the final version, unless it was, after an evaluation that may still run."""
         await self._is_idle.wait()
-        await self.begin(version)
+        if self._measured_version != version:
+            await self.begin(version)
 
     async def _evaluate(self, version: int, pinned: PinnedGenerator) -> None:
         try:
@@ -75,7 +85,11 @@ class HeldOut:
         if reason := _why_invalid(result, version):
             await self._skip(version, reason)
         else:
-            self._emit(result.as_event(seconds=self._clock(), version=version, num_samples=self._num_samples))
+            self._measured_version = version
+            seconds, num_samples = self._clock(), self._num_samples
+            self._emit(
+                result.as_event(seconds=seconds, version=version, num_samples=num_samples, max_kept=KEPT_SAMPLES)
+            )
 
     async def _skip(self, version: int, reason: str) -> None:
         self._emit(EvalSkipped(seconds=self._clock(), version=version, reason=reason))

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from freerun.types import EngineStats
 
 WINDOW_SECONDS = 15.0
+NUM_MARKS = 64
+MIN_RATE_SECONDS = 2.0
+"""Engines report twice a second: over a shorter time a rate says little."""
 
 
 @dataclass
@@ -19,6 +22,10 @@ class EngineTrack:
     window: deque[tuple[float, float, float]] = field(default_factory=deque)
     """(seconds, tokens, busy seconds) of the last reports."""
     first: tuple[float, float, float] | None = None
+    reported: float = 0.0
+    """When the latest counters came."""
+    loaded_version: int | None = None
+    """By its newest message, a report or a load."""
 
     def report(self, seconds: float, stats: EngineStats) -> None:
         if stats.num_steps < self.latest.num_steps:
@@ -26,7 +33,7 @@ class EngineTrack:
                          "num_recomputed_tokens"):  # fmt: skip
                 self.earlier[name] += getattr(self.latest, name)
             self.window.clear()
-        self.latest = stats
+        self.latest, self.reported, self.loaded_version = stats, seconds, stats.version
         point = (seconds, self.total("num_tokens"), self.total("busy_seconds"))
         if stats.version is not None:  # before its first weights an engine has nothing to generate with
             self.first = self.first or point
@@ -50,6 +57,28 @@ class EngineTrack:
     def busy_share(self) -> float | None:
         """Share of the time since it had weights that the engine was computing."""
         return None if self.first is None else _busy_share((self.first, self.window[-1]))
+
+
+class TokenMarks:
+    """Tokens sampled until each step: their rate over a step does not depend on what happens at its end."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float]] = deque(maxlen=NUM_MARKS)
+
+    def begin(self, seconds: float, num_tokens: float) -> None:
+        """Engines can generate from now on; only the first call counts."""
+        if not self._marks:
+            self.note(seconds, num_tokens)
+
+    def note(self, seconds: float, num_tokens: float) -> None:
+        self._marks.append((seconds, num_tokens))
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Over the last step, or the last few if it was shorter than a few reports are apart."""
+        end = self._marks[-1][0] if self._marks else 0.0
+        late = [index for index, mark in enumerate(self._marks) if end - mark[0] < MIN_RATE_SECONDS]
+        return _slope(list(self._marks)[max(0, min(late, default=0) - 1) :])
 
 
 def _busy_share(points: Iterable[tuple[float, float, float]]) -> float | None:

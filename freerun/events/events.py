@@ -51,6 +51,16 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     grade_limit_seconds: float = 0.0
     """A grade that takes longer fails."""
     provenance: Provenance | None = None
+    is_live: bool = False
+    """It trains on live traffic."""
+    num_engines: int = 0
+    gpus_per_engine: int = 1
+    """As the recipe has it; a worker on CPUs counts as one."""
+    num_ranks: int = 0
+    settings: str = ""
+    """The recipe of this session, as TOML; the store keeps it with the session, not with the event."""
+    origin: str = ""
+    """Which run this one continues or trains again with other settings; empty for an independent run."""
 
 
 class Activity(Event, frozen=True, kw_only=True, tag="activity"):
@@ -67,12 +77,43 @@ class Notice(Event, frozen=True, kw_only=True, tag="notice"):
     text: str
 
 
+class PageOpened(Event, frozen=True, kw_only=True, tag="page_opened"):
+    """The run's page can be asked for; its token is in a file (`page_link.py`), never in an event."""
+
+    url: str
+    is_public: bool
+    """Whether other machines can reach it."""
+
+
 class CoresMoved(Event, frozen=True, kw_only=True, tag="cores_moved"):
     """The trainer computes on these cores from now on."""
 
     cores: tuple[int, ...]
     num_borrowed: int
     """Those of them that are borrowed from rollout workers."""
+
+
+MAX_EXCERPT = 400
+"""Characters of a prompt's end and a completion's start that are kept for showing."""
+
+
+class RecentCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a prompt, the start of what was sampled for it, and its reward; text still hostile."""
+
+    prompt: str
+    completion: str
+    reward: float
+    is_correct: bool
+
+
+def excerpt_of(trajectory: Trajectory) -> RecentCompletion:
+    """What there is to show of a trajectory in a line."""
+    return RecentCompletion(
+        prompt=trajectory.prompt.text[-MAX_EXCERPT:],
+        completion=trajectory.completion.text[:MAX_EXCERPT],
+        reward=trajectory.reward.value,
+        is_correct=trajectory.reward.is_correct,
+    )
 
 
 class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
@@ -86,7 +127,7 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     reason: str = ""
     """Why it failed, in one line."""
     started: float | None = None
-    """When the gate admitted it, on the run's clock; None if it never was."""
+    """When the gate admitted it, on the run's clock; None if it never was, or if it was buffered before."""
     sampled: float | None = None
     """When its last token was sampled."""
     graded: float | None = None
@@ -95,10 +136,14 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     """The rollout worker that sampled it; of a session, its last call."""
     num_interrupts: int = 0
     """Loads that interrupted one of its completions."""
+    slots: tuple[tuple[float, float], ...] = ()
+    """When each of its completions took a slot of the engine, and left it; empty if the engine does not say."""
     prompt: Prompt | None = None
     """Of a group that is lost; the store keeps the newest in a table, not with the event."""
     lost: tuple[Trajectory, ...] = ()
     """What was sampled of a group that is lost; kept like its prompt."""
+    excerpt: RecentCompletion | None = None
+    """One of its completions, of about one group in a second: the live view shows it before it is trained on."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +239,7 @@ class ProcessReport(Event, frozen=True, kw_only=True, tag="process_report"):
 
 
 class WeightsLoaded(Event, frozen=True, kw_only=True, tag="weights_loaded"):
-    """Every engine confirmed version and checksum."""
+    """Every engine confirmed version and checksum; in a what-if, which has no engines, the trainer made them."""
 
     version: int
     checksum: str
@@ -269,6 +314,7 @@ AnyEvent = (
     RunStarted
     | Activity
     | Notice
+    | PageOpened
     | CoresMoved
     | GroupFinished
     | Queues

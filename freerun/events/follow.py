@@ -20,6 +20,8 @@ from freerun.events.events import AnyEvent, RunFinished
 from freerun.events.reader import RunReader
 from freerun.events.schema import DAMAGE, Rewound, is_empty, store_file
 
+RUN_FINISHED = "run_finished"
+
 
 class Follower:
     """The events of one store after those it has given already; not to be shared between threads."""
@@ -52,8 +54,8 @@ class Follower:
         self._seen = version
         if events:
             self.last_id = events[-1][0]
-            if isinstance(events[-1][1], RunFinished):
-                self._release_file()
+        if isinstance(events[-1][1], RunFinished) if events else self._reader.last_kind() == RUN_FINISHED:
+            self._release_file()
         return events
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ class Follower:
     def _open(self) -> bool:
         """Open the store if there is one, and it is not as it was when it was closed."""
         files = self._look_at_files()
-        if not files or files == self._seen or not _has_tables(self.file):
+        if not files or files == self._seen or not has_tables(self.file):
             return False
         self._reader, self._seen = RunReader(self.file), None
         return True
@@ -80,8 +82,10 @@ class Follower:
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
 
 
-def _has_tables(file: Path) -> bool:
-    """Whether its writer has come further than making the file."""
+def has_tables(file: Path) -> bool:
+    """Whether there is a store, and its writer has come further than making the file."""
+    if not file.is_file():
+        return False
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)) as db:
             return not is_empty(db)

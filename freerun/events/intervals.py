@@ -48,6 +48,7 @@ _OF_STATE = {
     "evaluating": "evaluating",
     "grading": "grading",
     "training": "training",
+    "loading": "loading",
     "waiting": "waiting",
     "idle": "waiting",
     "starting": "starting",
@@ -223,10 +224,11 @@ def _note_step(trainer: _Track, event: StepFinished) -> None:
     phases: dict[str, float] = {}
     for name, seconds in event.result.phases:
         phases[name] = phases.get(name, 0.0) + seconds
+    phases.pop("loading", None)  # it is over when the wait begins, and was told by an `Activity`
     between = {name: phases.pop(name) for name in BETWEEN_STEPS if name in phases}
     # A batch that is ready is sent behind the publication: what does not fit into the wait was in the step.
     room = max(0.0, began - trainer.since)
-    fits = min(1.0, room / sum(between.values())) if between else 0.0
+    fits = min(1.0, room / total) if (total := sum(between.values())) > 0 else 0.0
     trainer.cover(began, {name: fits * seconds for name, seconds in between.items()}, rest="waiting")
     late = {name: (1 - fits) * seconds for name, seconds in between.items()}
     rest = "other" if phases else "training"  # a trainer that does not tell its phases

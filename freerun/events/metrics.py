@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from freerun.events.engine_track import EngineTrack
+from freerun.events.engine_track import EngineTrack, TokenMarks
 from freerun.events.events import (
     Activity,
     AnyEvent,
@@ -26,95 +26,32 @@ from freerun.events.events import (
     ProcessReport,
     ProcessUse,
     Queues,
+    RecentCompletion,
     RunFinished,
     RunStarted,
     SftStep,
     StepFinished,
     WeightsLoaded,
     WorkerDied,
+    excerpt_of,
 )
-from freerun.events.intervals import Occupation
+from freerun.events.intervals import TRAINER, Occupation
+from freerun.events.kept_facts import EvalMark, GraderTrack, Step
 from freerun.events.schema import Rewound
-from freerun.types import Doing, StepResult, Trajectory
+from freerun.events.split_advice import Division
+from freerun.types import Doing
 
 WINDOW_STEPS = 8
 NUM_FIRST_STEPS = 5
 NUM_LAST_STEPS = 20
 KEEP_SECONDS = 600.0
 """How far back it is known what each process did."""
-NUM_RECENT = 6
-MAX_TEXT = 400
-"""Characters of a prompt's end and a completion's start that are kept for showing."""
+NUM_RECENT = 40
+"""Completions to show: more lines than most terminals have."""
 
 
 PROGRESS = (GroupFinished, StepFinished, SftStep, EvalFinished, EngineLoaded, WeightsLoaded, CheckpointSaved)
 """Events that mean that the run moves."""
-
-
-@dataclass
-class Step:
-    """The facts kept about a training step."""
-
-    seconds: float
-    step_seconds: float
-    wait_seconds: float
-    result: StepResult
-
-    @property
-    def begin(self) -> float:
-        """When the trainer began to wait for this step's batch."""
-        return self.seconds - self.step_seconds - self.wait_seconds
-
-    @property
-    def num_tokens(self) -> float:
-        return self.result.metrics.get("num_tokens", 0.0)
-
-    @property
-    def why_no_update(self) -> str:
-        """Why the step did not change the weights; empty if it did, or if unknown."""
-        metrics = self.result.metrics
-        if "grad_norm" in metrics or "skipped_updates" not in metrics:
-            return ""
-        return (
-            "the gradients were not finite" if metrics["skipped_updates"] else "every group's rewards were equal"
-        )
-
-
-@dataclass
-class EvalMark:
-    """The newest step's metrics when an evaluation was over."""
-
-    version: int
-    accuracy: float
-    metrics: dict[str, float]
-
-
-@dataclass
-class GraderTrack:
-    """One grader's counters; those of the processes that died are added."""
-
-    latest: GraderReport
-    num_graded: int = 0
-    num_failed: int = 0
-    slowest_seconds: float = 0.0
-    """The longest job of the last reports; an old one counts half with each report after it."""
-
-    def report(self, report: GraderReport) -> None:
-        is_new = report.up_seconds < self.latest.up_seconds
-        self.num_graded += report.num_graded - (0 if is_new else self.latest.num_graded)
-        self.num_failed += report.num_failed - (0 if is_new else self.latest.num_failed)
-        self.slowest_seconds = max(report.slowest_seconds, self.slowest_seconds / 2)
-        self.latest = report
-
-
-@dataclass
-class RecentCompletion:
-    """The end of a prompt, the start of what was sampled for it, and its reward; text still hostile."""
-
-    prompt: str
-    completion: str
-    reward: float
-    is_correct: bool
 
 
 @dataclass
@@ -158,14 +95,19 @@ class RunState:
     failures: Counter[str] = field(default_factory=Counter)
     """Failed groups by where they failed: see `failure_kind`."""
     engines: dict[str, EngineTrack] = field(default_factory=dict)
+    token_marks: TokenMarks = field(default_factory=TokenMarks)
     graders: dict[str, GraderTrack] = field(default_factory=dict)
     processes: dict[str, ProcessUse] = field(default_factory=dict)
     """What each process took, by the last report."""
     queues: Queues | None = None
     loaded_version: int = 0
+    is_live: bool = False
     group_size: int = 0
     prompts_per_step: int = 0
     grade_limit_seconds: float = 0.0
+    division: Division | None = None
+    """Between rollouts and training; None if the run does not say."""
+    origin: str = ""
     progressed: float = 0.0
     """When something last came of the work of any process."""
     occupation: Occupation = field(default_factory=lambda: Occupation(keep_seconds=KEEP_SECONDS))
@@ -173,6 +115,8 @@ class RunState:
     activities: dict[str, Activity] = field(default_factory=dict)
     deaths: list[WorkerDied] = field(default_factory=list)
     recent: deque[RecentCompletion] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))
+    excerpted: set[int] = field(default_factory=set)
+    """Groups that are not trained on yet, and of which a completion is shown already."""
     sft: list[SftStep] = field(default_factory=list)
     checkpoint: CheckpointSaved | None = None
     finished: RunFinished | None = None
@@ -193,6 +137,8 @@ class RunState:
                 self._finish_group(event)
             case Queues():
                 self.queues = event
+            case EngineLoaded():
+                self.engines.setdefault(event.worker, EngineTrack()).loaded_version = event.version
             case GraderReport():
                 first = GraderTrack(event, event.num_graded, event.num_failed)
                 self.graders.setdefault(event.worker, first).report(event)
@@ -277,6 +223,12 @@ class RunState:
         known = [share for share in shares if share is not None]
         return sum(known) / len(known) if known else None
 
+    @property
+    def generate_share(self) -> float | None:
+        """Mean busy share of the engines since they had weights."""
+        known = [share for engine in self.engines.values() if (share := engine.busy_share) is not None]
+        return sum(known) / len(known) if known else None
+
     def engine_total(self, name: str) -> float:
         """A counter of `EngineStats` over all engines and the whole run."""
         return sum(engine.total(name) for engine in self.engines.values())
@@ -308,11 +260,16 @@ class RunState:
         engine = self.engines.setdefault(event.worker, EngineTrack())
         before = engine.total("num_tokens")
         engine.report(event.seconds, event.stats)
+        if event.stats.version is not None:  # the time before its first weights is none of generation
+            self.token_marks.begin(event.seconds, self.engine_total("num_tokens"))
         if engine.total("num_tokens") > before:
             self.progressed = event.seconds
 
     def _finish_group(self, event: GroupFinished) -> None:
         self.groups[event.outcome] += 1
+        if event.excerpt is not None:
+            self.recent.append(event.excerpt)
+            self.excerpted.add(event.ordinal)
         if event.outcome == "failed":
             self.last_failure = event.reason
             self.failures[failure_kind(event.reason)] += 1
@@ -342,22 +299,29 @@ class RunState:
         self.name, self.directory = event.name, event.directory
         self.num_steps, self.max_staleness = event.num_steps, event.max_staleness
         self.group_size, self.prompts_per_step = event.group_size, event.prompts_per_step
+        self.division = Division(event.num_engines, event.gpus_per_engine, event.num_ranks)
         self.grade_limit_seconds, self.progressed = event.grade_limit_seconds, event.seconds
-        self.loaded_version = event.version
+        self.loaded_version, self.is_live = event.version, event.is_live
+        self.origin = event.origin or self.origin  # of the sessions after it as well
         self.start_version = self.version = event.version
-        self.started, self.finished = event.seconds, None
+        self.started = self.seconds = event.seconds  # of a resumed run: before the end of the session before
+        self.finished = None
+        self.token_marks = TokenMarks()
         self.activities.clear()
 
     def _finish_step(self, event: StepFinished) -> None:
         result = msgspec.structs.replace(event.result, trajectories=())
         step = Step(event.seconds, event.step_seconds, event.wait_seconds, result)
         self.version = result.version
+        if TRAINER in self.activities:  # what it did is done; what it does now, it says next
+            self.activities[TRAINER] = Activity(seconds=event.seconds, worker=TRAINER, doing=Doing("idle"))
         self.steps.append(step)
         self.last_steps.append(step)
         if len(self.first_steps) < NUM_FIRST_STEPS:
             self.first_steps.append(step)
         self.first_step = self.first_step or step
         self.train_seconds += event.step_seconds
+        self.token_marks.note(event.seconds, self.engine_total("num_tokens"))
         self.num_steps_seen += 1
         if step.why_no_update:
             self.num_steps_without_update += 1
@@ -368,17 +332,14 @@ class RunState:
             self.rewards.append(result.metrics["reward"])
         for group in filter(lambda g: g.trajectories, event.groups[-NUM_RECENT:]):
             samples = group.samples
-            self._show(samples[result.version % len(samples)].parts[0])
+            self.show(excerpt_of(samples[result.version % len(samples)].parts[0]), group.ordinal)
 
-    def _show(self, shown: Trajectory) -> None:
-        self.recent.append(
-            RecentCompletion(
-                prompt=shown.prompt.text[-MAX_TEXT:],
-                completion=shown.completion.text[:MAX_TEXT],
-                reward=shown.reward.value,
-                is_correct=shown.reward.is_correct,
-            )
-        )
+    def show(self, excerpt: RecentCompletion, ordinal: int) -> None:
+        """Add a completion that was trained on, unless its group has shown one when it was finished."""
+        if ordinal in self.excerpted:
+            self.excerpted.discard(ordinal)
+        else:
+            self.recent.append(excerpt)
 
 
 def failure_kind(reason: str) -> str:

@@ -12,12 +12,24 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
 
-from freerun.events.events import AnyEvent, EvalRow, PromptResult, Provenance, RunOutcome, SftStep
+from freerun.events.deadline import heed_deadline, unreadable
+from freerun.events.events import (
+    MAX_EXCERPT,
+    AnyEvent,
+    EvalRow,
+    PromptResult,
+    Provenance,
+    RecentCompletion,
+    RunOutcome,
+    SftStep,
+    WeightsLoaded,
+)
+from freerun.events.metrics import NUM_RECENT, RunState
 from freerun.events.schema import (
     DAMAGE,
     EVAL_COMPLETIONS,
@@ -38,6 +50,17 @@ from freerun.events.schema import (
     damaged,
     is_alive,
     store_file,
+)
+from freerun.events.selection import (
+    NUM_PARTS_EXPECTED,
+    SampleQuery,
+    Selection,
+    can_use_step_maxima,
+    eval_query,
+    largest_log_weight,
+    lost_query,
+    query_of,
+    trained_query,
 )
 from freerun.events.table import R, Table, checksum
 from freerun.types import decoder_for
@@ -79,10 +102,12 @@ class RunReader:
         try:
             self._db = sqlite3.connect(f"file:{quote(str(self.file.absolute()))}?mode=ro", uri=True)
             self._db.row_factory = sqlite3.Row
+            self._db.create_function("largest_log_weight", 1, largest_log_weight, deterministic=True)
+            heed_deadline(self._db)
             check_schema(self._db, self.file)
         except DAMAGE as error:
             self.close()
-            raise StoreError(f"store {self.file} cannot be read: {error}") from error
+            raise unreadable(self.file, error) from error
         except StoreError:
             self.close()
             raise
@@ -124,9 +149,47 @@ class RunReader:
         """The batch that the step to `version` consumed, in the order it was given."""
         return self._read(TRAJECTORIES, "WHERE version = ? ORDER BY rowid", version)
 
+    def group(self, version: int, ordinal: int) -> list[TrajectoryRow]:
+        """What the step to `version` consumed of the group `ordinal`."""
+        return self._read(TRAJECTORIES, "WHERE ordinal = ? AND +version = ? ORDER BY rowid", ordinal, version)
+
+    def containing(self, text: str, *, limit: int) -> list[TrajectoryRow]:
+        """Trajectories whose completion contains `text`, the newest first."""
+        escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        which = "WHERE completion LIKE ? ESCAPE '\\' ORDER BY version DESC, rowid LIMIT ?"
+        return self._read(TRAJECTORIES, which, f"%{escaped}%", limit)
+
     def lost(self) -> list[LostRow]:
         """What was sampled and not trained on, oldest first: the newest groups of each outcome."""
         return self._read(LOST_GROUPS, "ORDER BY event, sample, part")
+
+    def samples(self, selection: Selection) -> list[tuple[TrajectoryRow, ...]]:
+        """Samples that were trained on, each with all its parts: quick on stores of any size."""
+        steps = self._steps_of_largest_weight(selection.limit) if can_use_step_maxima(selection) else ()
+        return self._samples(TRAJECTORIES, trained_query(selection, steps), selection.limit)
+
+    def eval_samples(self, version: int, selection: Selection) -> list[tuple[EvalCompletionRow, ...]]:
+        """Samples of the evaluation of `version` that were kept."""
+        return self._samples(EVAL_COMPLETIONS, eval_query(selection, version), selection.limit)
+
+    def lost_samples(self, selection: Selection) -> list[tuple[LostRow, ...]]:
+        """Samples that were not trained on, the newest first."""
+        return self._samples(LOST_GROUPS, lost_query(selection), selection.limit)
+
+    def num_samples(self, selection: Selection, *, eval_version: int | None = None) -> int:
+        """How many there are without the limit: of an evaluation, lost ones, or trained ones."""
+        query = query_of(selection, eval_version)
+        return self._number_of(query.count, *query.values)
+
+    def step_range(self) -> tuple[int, int] | None:
+        """The first and the last recorded step; None before the first."""
+        first, last = next(self._rows("SELECT min(version), max(version) FROM steps"))
+        return None if first is None else (first, last)
+
+    def step(self, version: int) -> StepRow | None:
+        """The step to `version`, if it was recorded."""
+        rows = self._read(STEPS, "WHERE version = ?", version)
+        return rows[0] if rows else None
 
     def provenance(self) -> list[Provenance]:
         """What each session of the run was made with, in order."""
@@ -142,22 +205,53 @@ class RunReader:
         )
         return [row[0] for row in rows]
 
+    def trained_groups(self) -> list[tuple[int, int, int]]:
+        """Version of the step, ordinal and number of sequences of each group that was trained on, in order."""
+        rows = self._rows(
+            "SELECT version, ordinal, count(*) FROM trajectories GROUP BY version, ordinal "
+            "ORDER BY version, min(rowid)"
+        )
+        return [(row[0], row[1], row[2]) for row in rows]
+
     def events(self, *kinds: str) -> Iterator[AnyEvent | Rewound]:
         """Recorded events in order, all or those of some kinds; steps come without their batches."""
         for _, event in self.numbered_events(*kinds):
             yield event
 
     def numbered_events(
-        self, *kinds: str, after: int = 0, begin: float = -math.inf, end: float = math.inf
+        self, *kinds: str, after: int = 0, begin: float = -math.inf, end: float = math.inf, holding: bytes = b""
     ) -> Iterator[tuple[int, AnyEvent | Rewound]]:
-        """Events with their ids, of a window of the run's clock, and only those after an id."""
+        """Events with their ids, of a window of the run's clock, after an id, and with these bytes inside."""
         marks = ", ".join("?" * len(kinds))
         where = f"kind IN ({marks}) AND" if kinds else ""
-        query = f"SELECT * FROM events WHERE {where} id > ? AND seconds BETWEEN ? AND ? ORDER BY id"
-        for row in self._rows(query, *kinds, after, begin, end):
+        query = (
+            f"SELECT * FROM events WHERE {where} id > ? AND seconds BETWEEN ? AND ? AND instr(body, ?) ORDER BY id"
+        )
+        for row in self._rows(query, *kinds, after, begin, end, holding):
             with self._readable():
                 event = _decode_event.decode(row["body"])
             yield row["id"], event
+
+    def weights_loaded(self) -> list[WeightsLoaded]:
+        """Which versions the engines had, with their checksums; a resumed run loads its first version again."""
+        return [event for event in self.events("weights_loaded") if isinstance(event, WeightsLoaded)]
+
+    def latest_second(self, *, after: int) -> float:
+        """The run's clock at the latest of the events after an id; 0 if there is none."""
+        query = "SELECT coalesce(max(seconds), 0.0) FROM events INDEXED BY events_by_kind WHERE id > ?"
+        return float(next(self._rows(query, after))[0])
+
+    def last_event_id(self) -> int:
+        """The id of the newest event; 0 before the first."""
+        return self._number_of("SELECT coalesce(max(id), 0) FROM events")
+
+    def last_kind(self) -> str:
+        """The kind of the newest event; empty before the first."""
+        return next((str(row[0]) for row in self._rows("SELECT kind FROM events ORDER BY id DESC LIMIT 1")), "")
+
+    def event_kinds(self, after: int) -> list[str]:
+        """The kinds of the events after an id, in order, without reading them."""
+        return [row[0] for row in self._rows("SELECT kind FROM events WHERE id > ? ORDER BY id", after)]
 
     def data_version(self) -> int:
         """Changes whenever another process has committed: cheap to ask."""
@@ -171,6 +265,20 @@ class RunReader:
         for table in TABLES:
             for _ in self._rows(f"SELECT * FROM {table.name}"):
                 pass  # each is compared with its checksum
+
+    def show_batch(self, state: RunState, version: int) -> None:
+        """Add completions of this step to the recent ones of a state that was made of recorded events."""
+        query = (
+            "SELECT ordinal FROM trajectories WHERE version = ? GROUP BY ordinal ORDER BY min(rowid) DESC LIMIT ?"
+        )
+        for [ordinal] in reversed(list(self._rows(query, version, NUM_RECENT))):
+            first_parts = self._read(TRAJECTORIES, "WHERE ordinal = ? AND part = 0 ORDER BY sample", ordinal)
+            row = first_parts[version % len(first_parts)]
+            shown = RecentCompletion(
+                prompt=row.prompt[-MAX_EXCERPT:], completion=row.completion[:MAX_EXCERPT], reward=row.reward,
+                is_correct=row.is_correct,
+            )  # fmt: skip
+            state.show(shown, ordinal)
 
     def num_steps_to(self, version: int) -> int:
         """Recorded steps up to `version`."""
@@ -208,6 +316,24 @@ class RunReader:
             return event if isinstance(event, SftStep) else None
         return None
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """All that is asked inside is answered as of the first question."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    def plain_rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        """The rows as tuples, not compared with their checksums: for those who read many."""
+        cursor = self._db.cursor()
+        cursor.row_factory = None
+        try:
+            return cursor.execute(query, values).fetchall()
+        except DAMAGE as error:
+            raise unreadable(self.file, error) from error
+
     def _rows(self, query: str, *values: object) -> Iterator[sqlite3.Row]:
         """The rows as they were written: one that carries a checksum is compared with it."""
         try:
@@ -220,7 +346,7 @@ class RunReader:
                     raise damaged(self.file, f"a row does not match its checksum ({key})")
                 yield row
         except DAMAGE as error:
-            raise StoreError(f"store {self.file} cannot be read: {error}") from error
+            raise unreadable(self.file, error) from error
 
     def _read(self, table: Table[R], which: str, *values: object) -> list[R]:
         with self._readable():
@@ -233,6 +359,21 @@ class RunReader:
             yield
         except (msgspec.MsgspecError, ValueError, TypeError, LookupError, OverflowError) as error:
             raise damaged(self.file, f"{type(error).__name__}: {error}") from error
+
+    def _steps_of_largest_weight(self, number: int) -> list[int]:
+        maxima = {step.version: step.metrics.get("behaviour_weight_max") for step in self.steps()}
+        known = {version: weight for version, weight in maxima.items() if weight is not None}
+        return sorted(known, key=known.__getitem__, reverse=True)[:number]
+
+    def _samples(self, table: Table[R], query: SampleQuery, limit: int) -> list[tuple[R, ...]]:
+        """The keys first, in an order that may need the whole table; then the rows of those alone."""
+        num_rows = NUM_PARTS_EXPECTED * limit
+        while True:
+            rows = list(self._rows(f"{query.keys} LIMIT ?", *query.values, num_rows))
+            keys = list(dict.fromkeys(tuple(row) for row in rows))[:limit]
+            if len(keys) == limit or len(rows) < num_rows:
+                return [tuple(self._read(table, query.parts, *key)) for key in keys]
+            num_rows *= 4
 
     def _number_of(self, query: str, *values: object) -> int:
         return int(next(self._rows(query, *values))[0])

@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from freerun.events.schema import (
     LOST_GROUPS,
     NUM_LOST,
     STEPS,
+    TABLES,
     TRAJECTORIES,
     EventRow,
     LostRow,
@@ -26,7 +28,9 @@ from freerun.events.schema import (
 from freerun.events.table import valid_text
 from freerun.types import Prompt, TrainedTrajectory, Trajectory, encode
 
-UNKNOWN_TO_TRAINER = TrainedTrajectory(log_weights=np.empty(0, np.float16), advantage=math.nan, num_clipped=0)
+UNKNOWN_TO_TRAINER = TrainedTrajectory(
+    log_weights=np.empty(0, np.float16), advantage=math.nan, clipped=np.empty(0, np.int32)
+)
 
 
 def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> int:
@@ -56,6 +60,8 @@ def without_batches(event: AnyEvent | Rewound) -> AnyEvent | Rewound:
             return replace(event, groups=(), result=replace(event.result, trajectories=()))
         case EvalFinished():
             return replace(event, prompts=(), groups=())
+        case RunStarted():
+            return replace(event, settings="")
         case GroupFinished() if event.prompt is not None or event.lost:
             return replace(event, prompt=None, lost=())
         case _:
@@ -83,8 +89,8 @@ def insert_facts(db: sqlite3.Connection, event: AnyEvent, *, event_id: int, sess
             _insert_eval(db, event)
         case RunStarted():
             db.execute(
-                "UPDATE sessions SET num_steps = ?, start_version = ? WHERE session = ?",
-                (event.num_steps, event.version, session),
+                "UPDATE sessions SET num_steps = ?, start_version = ?, settings = ?, origin = ? WHERE session = ?",
+                (event.num_steps, event.version, valid_text(event.settings), valid_text(event.origin), session),
             )
             if event.provenance is not None:
                 known = msgspec.structs.asdict(event.provenance)
@@ -151,6 +157,19 @@ def _lost_rows(event: GroupFinished, prompt: Prompt, event_id: int) -> list[Lost
     ] or [row]
 
 
+def delete_after(db: sqlite3.Connection, version: int, seconds: float, *, kept: Sequence[str] = ()) -> int:
+    """Delete every step after `version` and all events after `seconds` but for the `kept` kinds; counts steps."""
+    [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
+    for table in TABLES:
+        db.execute(f"DELETE FROM {table.name} WHERE version > ?", (version,))
+    db.execute("DELETE FROM lost WHERE seconds > ?", (seconds,))
+    marks = ", ".join("?" * len(kept))
+    db.execute(
+        f"DELETE FROM events WHERE seconds > ? AND version IS NULL AND kind NOT IN ({marks})", (seconds, *kept)
+    )
+    return int(num_steps)
+
+
 def trim_lost(db: sqlite3.Connection) -> None:
     """Keep the newest groups of each outcome."""
     for [outcome] in db.execute("SELECT DISTINCT outcome FROM lost").fetchall():
@@ -197,4 +216,5 @@ def _trajectory_row(version: int, trajectory: Trajectory, trained: TrainedTrajec
         log_weights=trained.log_weights,
         advantage=trained.advantage,
         num_clipped=trained.num_clipped,
+        clipped=trained.clipped,
     )

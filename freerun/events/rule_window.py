@@ -6,7 +6,8 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import Literal
 
-from freerun.events.metrics import RunState, Step
+from freerun.events.kept_facts import Step
+from freerun.events.metrics import NUM_FIRST_STEPS, RunState
 
 Severity = Literal["alarm", "warn", "info"]
 Complaint = tuple[Severity, str, str, str]
@@ -25,11 +26,13 @@ def window(state: RunState) -> list[Step]:
 
 def is_past_start(state: RunState) -> bool:
     """Whether the window and the first steps are different ones."""
-    return state.num_steps_seen >= WINDOW
+    return state.num_steps_seen >= WINDOW + NUM_FIRST_STEPS
 
 
 def values_of(steps: Iterable[Step], name: str) -> list[float]:
-    return [step.result.metrics[name] for step in steps if name in step.result.metrics]
+    """A metric of the steps that have it; a number that is not finite says nothing."""
+    values = (step.result.metrics.get(name, math.nan) for step in steps)
+    return [value for value in values if math.isfinite(value)]
 
 
 def mean_of(steps: Sequence[Step], name: str) -> float | None:
@@ -47,6 +50,12 @@ def first_of(state: RunState, name: str) -> float | None:
     return median(values) if values else None
 
 
+def recent(state: RunState, name: str) -> float | None:
+    """The median over the last few steps: one odd step is not a trend."""
+    values = values_of(window(state)[-MIN_STEPS:], name)
+    return median(values) if values else None
+
+
 def falls(values: Sequence[float]) -> bool:
     return all(later < earlier for earlier, later in pairwise(values))
 
@@ -54,6 +63,11 @@ def falls(values: Sequence[float]) -> bool:
 def step_seconds(state: RunState) -> float:
     """From one step to the next."""
     return median([step.step_seconds + step.wait_seconds for step in state.last_steps] or [math.inf]) or 1e-9
+
+
+def plural(number: float, noun: str) -> str:
+    """`1 update`, `3 updates`."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
 
 
 def name_steps(steps: Sequence[Step]) -> str:

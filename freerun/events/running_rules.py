@@ -1,15 +1,19 @@
 """Rules of health about running: who is the limit, what is wasted, whether it still moves."""
 
+from freerun.events.bound_advice import describe_bound
 from freerun.events.metrics import RunState
 from freerun.events.rule_window import (
     Complaint,
     is_past_start,
+    name_steps,
     percent_of,
+    plural,
     samples_at,
     step_seconds,
     values_of,
     window,
 )
+from freerun.events.split_advice import better_division, describe_division
 
 # ---- who is the limit? ----------------------------------------------------------------------------------------
 
@@ -25,29 +29,49 @@ def limit(state: RunState, now: float) -> Complaint | None:
         return None
     waits = sum(step.wait_seconds for step in steps) / seconds
     closed = sum(values_of(steps, "gate_closed_seconds")) / seconds
+    when = f"of the time in {name_steps(steps)}"  # the whole run may have been otherwise
+    if closed > GATE_CLOSED and waits > TRAINER_WAITS:
+        text = (
+            f"trainer and engines wait for each other: the gate was closed {percent_of(closed)} {when}, the "
+            f"trainer waited {percent_of(waits)}"
+        )
+        share = sum(step.step_seconds for step in steps) / seconds
+        return "info", text, describe_bound(state.max_staleness, trainer_share=share), "#/time"
     if closed > GATE_CLOSED:
-        text = f"the trainer is the limit: the gate was closed {percent_of(closed)} of the time"
-        return "info", text, "more engines would not help; give the trainer more cores or GPUs", "#/time"
+        text = f"the trainer is the limit: the gate was closed {percent_of(closed)} {when}"
+        advice = _division_advice(state) or "give the trainer more cores or GPUs; more engines would not help"
+        return "info", text, advice, "#/time"
     if waits > TRAINER_WAITS:
-        text = f"generation is the limit: the trainer waited {percent_of(waits)} of the time for rollouts"
-        return "info", text, "more rollout workers or slots (engine.num_workers, engine.num_slots)", "#/time"
+        text = f"generation is the limit: the trainer waited for rollouts {percent_of(waits)} {when}"
+        advice = "use more rollout workers or slots (engine.num_workers, engine.num_slots)"
+        return "info", text, _division_advice(state) or advice, "#/time"
     return None
+
+
+def _division_advice(state: RunState) -> str:
+    """Which division of the same GPUs would have trained more; empty if none would by much."""
+    engine_share, trainer_share = state.generate_share, state.train_share
+    if state.division is None or engine_share is None or trainer_share is None:
+        return ""
+    better = better_division(state.division, engine_share=engine_share, trainer_share=trainer_share)
+    return describe_division(state.division, better) if better else ""
 
 
 def at_the_bound(state: RunState, now: float) -> Complaint | None:
     steps = window(state)
     counts = [step.result.staleness_counts for step in steps]
     total = sum(sum(of_step.values()) for of_step in counts)
-    if not total or state.max_staleness == 0:
+    if not total or state.max_staleness < 2:  # below 1 there is only the synchronous loop
         return None
     share = sum(of_step.get(state.max_staleness, 0) for of_step in counts) / total
     if share <= AT_BOUND:
         return None
     text = (
-        f"{percent_of(share)} of what is trained on is at the bound of {state.max_staleness}: rollouts wait at "
-        "the gate; a smaller bound would probably cost no speed"
+        f"{percent_of(share)} of the samples of {name_steps(steps)} are as stale as the bound of "
+        f"{state.max_staleness} allows: a smaller one would probably cost no speed"
     )
-    return "info", text, f"buffer.max_staleness below {state.max_staleness}", "#/time"
+    advice = f"set buffer.keep_fresh = true, or buffer.max_staleness below {state.max_staleness}"
+    return "info", text, advice, "#/time"
 
 
 MUCH_RECOMPUTED = 0.3
@@ -61,11 +85,13 @@ def waste(state: RunState, now: float) -> Complaint | None:
     total = sum(state.groups.values()) - state.groups["passed_over"]
     if total >= MIN_GROUPS and sum(lost.values()) > MANY_LOST * total:
         what = ", ".join(f"{number:,} {name}" for name, number in lost.items())
-        text = f"{percent_of(sum(lost.values()) / total)} of the groups are lost: {what}"
-        return "warn", text, 'buffer.policy = "wait", or fix what fails', "#/samples?where=lost"
+        text = f"{percent_of(sum(lost.values()) / total)} of the groups were lost: {what}"
+        is_failure = lost.get("failed", 0) > sum(lost.values()) / 2
+        advice = "read the first failure in log.txt" if is_failure else 'set buffer.policy = "wait"'
+        return "warn", text, advice, "#/samples?where=lost"
     if is_past_start(state) and sampled and recomputed > MUCH_RECOMPUTED * sampled:
         text = f"loads made engines recompute {percent_of(recomputed / sampled)} as many tokens as they sampled"
-        return "info", text, 'engine.kv_on_load = "keep", or larger steps', "#/time"
+        return "info", text, 'set engine.kv_on_load = "keep", or use larger steps', "#/time"
     return None
 
 
@@ -77,24 +103,34 @@ MIN_STALL_SECONDS = 10.0
 
 
 def weights(state: RunState, now: float) -> Complaint | None:
-    waiting = [step.seconds for step in state.last_steps if step.result.version > state.loaded_version]
+    waiting = [
+        step.seconds
+        for step in state.last_steps
+        if step.result.version > state.loaded_version and step.seconds >= state.started  # of this session
+    ]
     seconds = now - min(waiting, default=now)
-    if state.finished or seconds <= max(MIN_STALL_SECONDS, STEPS_UNCONFIRMED * step_seconds(state)):
+    if state.finished or not seconds > max(MIN_STALL_SECONDS, STEPS_UNCONFIRMED * step_seconds(state)):
         return None
-    text = f"version {state.loaded_version + 1} is not confirmed by all engines for {seconds:.0f} s"
-    return "alarm", text, "look at the logs of the rollout workers", "#/time"
+    text = f"version {state.loaded_version + 1} has not been confirmed by all engines for {seconds:.0f} s"
+    return "alarm", text, "read the logs of the rollout workers", "#/time"
 
 
 def stall(state: RunState, now: float) -> Complaint | None:
     seconds = now - state.progressed
-    if state.finished or not state.steps:
+    if state.finished or not state.steps or state.is_live:  # clients may stay away
         return None
-    if seconds <= max(MIN_STALL_SECONDS, STEPS_STALLED * step_seconds(state)):
+    if not seconds > max(MIN_STALL_SECONDS, STEPS_STALLED * step_seconds(state)):
         return None
-    trainer = state.activities.get("trainer")
-    what = f"; the trainer is {trainer.doing.state} {trainer.doing.what}".rstrip() if trainer else ""
-    text = f"nothing has happened for {seconds:.0f} s, {seconds / step_seconds(state):.0f} times a step{what}"
-    return "alarm", text, "look at what the processes do, and at their logs", "#/time"
+    text = f"nothing has happened for {seconds:.0f} s, {seconds / step_seconds(state):.0f} times a step"
+    return "alarm", f"{text}{_doing_of_trainer(state)}", "see what the processes do, and read their logs", "#/time"
+
+
+def _doing_of_trainer(state: RunState) -> str:
+    if "trainer" not in state.activities:
+        return ""
+    doing = state.activities["trainer"].doing
+    word = " for" if doing.state == "waiting" and doing.what else ""
+    return f"; the trainer is {doing.state}{word} {doing.what}".rstrip()
 
 
 OLD_SHARE = 0.1
@@ -106,11 +142,10 @@ def safety(state: RunState, now: float) -> Complaint | None:
         return None
     saved = max(state.started, state.checkpoint.seconds if state.checkpoint else state.started)
     total = now - state.started + (state.eta_seconds(now) or 0.0)
-    if now - saved <= max(OLD_SECONDS, OLD_SHARE * total):
+    if not now - saved > max(OLD_SECONDS, OLD_SHARE * total):
         return None
-    what = "the last checkpoint is" if state.checkpoint else "there is no checkpoint; the run is"
-    text = f"{what} {(now - saved) / 60:.0f} minutes old: that much is lost if the run dies"
-    return "warn", text, "a smaller checkpoint.every_steps", "#/"
+    text = f"nothing has been saved for {(now - saved) / 60:.0f} minutes: that much is lost if the run dies"
+    return "warn", text, "lower checkpoint.every_steps", "#/"
 
 
 def bound(state: RunState, now: float) -> Complaint | None:
@@ -124,5 +159,7 @@ def deaths(state: RunState, now: float) -> Complaint | None:
     if not state.deaths:
         return None
     names = ", ".join(dict.fromkeys(death.worker for death in state.deaths))
-    number = len(state.deaths)
-    return "warn", f"{number} worker death{'s' if number > 1 else ''} ({names})", "look at the logs", "#/time"
+    last = state.deaths[-1]
+    reason = last.reason.partition("\n")[0]
+    text = f"{plural(len(state.deaths), 'worker death')} ({names}); the last: {reason or 'no reason given'}"
+    return "warn", text, "read its log in the run's logs/", "#/time"

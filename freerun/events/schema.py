@@ -1,6 +1,6 @@
 """The tables of a run's store; `recording.py` has the rows that events become.
 
-    sessions      one row per start of the run: process, state, target, provenance (a resumed run has several)
+    sessions      one row per start of the run (a resumed one has several): process, state, settings, provenance
     events        every event in order, without the batches                   (msgpack body)
     steps         one row per version
     trajectories  what each step consumed: text, tokens, logprobs, spans, reward; one row per sequence
@@ -26,7 +26,7 @@ from freerun.events.table import Table
 from freerun.types import FinishReason, Floats, Ints, Span
 
 STORE_NAME = "store.sqlite"
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 8
 PAGE_BYTES = 8192
 """Rows of a few hundred tokens waste pages of SQLite's 4096 bytes: a third less disk, and faster."""
 NUM_LOST = 200
@@ -86,6 +86,8 @@ class TrajectoryRow(EvalCompletionRow, frozen=True, kw_only=True, eq=False):
     """Mean over its sampled tokens; NaN if unknown."""
     num_clipped: int
     """Tokens that the trust region held back."""
+    clipped: Ints
+    """Their places among its sampled tokens."""
 
 
 class LostRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -132,7 +134,7 @@ SESSIONS = """CREATE TABLE sessions (
     freerun TEXT NOT NULL DEFAULT '', python TEXT NOT NULL DEFAULT '', torch TEXT NOT NULL DEFAULT '',
     cpu TEXT NOT NULL DEFAULT '', num_cores INTEGER NOT NULL DEFAULT 0,
     num_trainer_threads INTEGER NOT NULL DEFAULT 0, grader_sha256 TEXT NOT NULL DEFAULT '',
-    task_sha256 TEXT NOT NULL DEFAULT ''
+    task_sha256 TEXT NOT NULL DEFAULT '', settings TEXT NOT NULL DEFAULT '', origin TEXT NOT NULL DEFAULT ''
 )"""
 EVENTS = Table("events", EventRow, key=("id",))
 STEPS = Table("steps", StepRow, key=("version",))

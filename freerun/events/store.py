@@ -20,11 +20,10 @@ from pathlib import Path
 from types import TracebackType
 
 from freerun.events.events import AnyEvent, GroupFinished
-from freerun.events.recording import insert_event, insert_facts, trim_lost
+from freerun.events.recording import delete_after, insert_event, insert_facts, trim_lost
 from freerun.events.schema import (
     DAMAGE,
     PAGE_BYTES,
-    TABLES,
     Rewound,
     StoreError,
     check_schema,
@@ -35,7 +34,7 @@ from freerun.events.schema import (
     store_file,
 )
 
-COMMIT_SECONDS = 0.5
+COMMIT_SECONDS = 0.25
 MAX_EVENTS_PER_COMMIT = 512
 DRAIN_SECONDS = 60.0
 RELEASE_SECONDS = 1.0
@@ -101,19 +100,12 @@ class Store:
         """Delete every step after `version` and all events after `seconds`; returns the number of steps."""
         self.flush()
         with self._exclusive() as connection, _transaction(connection) as db:
-            [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
-            for table in TABLES:
-                db.execute(f"DELETE FROM {table.name} WHERE version > ?", (version,))
-            db.execute("DELETE FROM lost WHERE seconds > ?", (seconds,))
             # What belongs to no version but came after the checkpoint will happen again too; a session's
             # start and end stay.
-            kept = "('run_started', 'run_finished', 'rewound')"
-            db.execute(
-                f"DELETE FROM events WHERE seconds > ? AND version IS NULL AND kind NOT IN {kept}", (seconds,)
-            )
+            num_steps = delete_after(db, version, seconds, kept=("run_started", "run_finished", "rewound"))
             if num_steps:
                 insert_event(db, Rewound(seconds=seconds, version=version, num_steps=num_steps))
-        return int(num_steps)
+        return num_steps
 
     def close(self) -> None:
         """Write the remaining events, release the file, and raise the writer's error, if any."""

@@ -1,6 +1,6 @@
 """Anthropic's messages: blocks to a conversation, a reply to blocks or to their events.
 
-Results of tools are blocks of a user's message there and messages of their own here. `input` is an object there
+Results of tools are blocks of a user's message there and separate messages here. `input` is an object there
 and JSON text here: arguments that are no JSON object come as `{"arguments": TEXT}`. Thinking is shown only to a
 client that asked for it, since many take the first block for the answer.
 

@@ -126,7 +126,7 @@ class GatewayApp:
     async def _streamed(
         self, dialect: Dialect, asked: Asked, call: asyncio.Task[Replies], headers: dict[str, str]
     ) -> Response:
-        """A call that ends before the first ping can still be refused with a status of its own."""
+        """A call that ends before the first ping can still be refused with its status."""
         headers = {**headers, "cache-control": "no-store"}
         done, _ = await asyncio.wait({call}, timeout=self._limits.ping_seconds)
         if done:

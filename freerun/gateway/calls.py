@@ -1,4 +1,4 @@
-"""Calls in flight: each is a task of its own, so it outlives the client that asked.
+"""Calls in flight: each is a separate task, so it outlives the client that asked.
 
 A client that gives up and asks again (an SDK after its time-out) joins the call through its session
 (`ChatCall.is_retry`); one that is gone leaves a call that is committed once, like any other.

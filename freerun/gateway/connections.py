@@ -1,6 +1,6 @@
 """Connections with a limit on the head of a request, its first line and headers: uvicorn has none.
 
-Bodies have limits of their own (`admission.py`), and so have idle connections (uvicorn's keep-alive). The parser
+Bodies have other limits (`admission.py`), and so have idle connections (uvicorn's keep-alive). The parser
 is httptools: h11, which is written in Python, takes several times as long.
 """
 

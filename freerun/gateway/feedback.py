@@ -1,10 +1,10 @@
 """`POST /v1/feedback`: a client rates a reply by the id of its answer. Only where something listens to it."""
 
-import math
 from collections.abc import Callable
 
 import msgspec
 
+from freerun.config.values import MAX_REWARD
 from freerun.gateway import anthropic, chat_completions, responses
 from freerun.gateway.dialect import decode
 from freerun.gateway.refusals import RefusedError
@@ -38,6 +38,6 @@ def read_feedback(body: bytes, *, key: str) -> Feedback:
     prefix = next((prefix for prefix in _PREFIXES if asked.id.startswith(prefix)), None)
     if prefix is None:
         raise RefusedError(f'id: "{asked.id}" is not the id of an answer, such as chatcmpl-...', param="id")
-    if not math.isfinite(asked.reward):
-        raise RefusedError("reward: must be a finite number", param="reward")
+    if not abs(asked.reward) <= MAX_REWARD:  # nan is not
+        raise RefusedError(f"reward: must be a number from {-MAX_REWARD:g} to {MAX_REWARD:g}", param="reward")
     return Feedback(key=key, reply_id=asked.id.removeprefix(prefix), reward=asked.reward)

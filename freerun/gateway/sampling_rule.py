@@ -11,13 +11,13 @@ import logging
 from collections.abc import Mapping
 
 from freerun.chat.messages import AS_IN_RECIPE, CallSampling
+from freerun.config.values import MAX_TEMPERATURE
 from freerun.gateway.refusals import RefusedError
 from freerun.types import Sampling
 
 HEADER = "x-freerun-sampling"
 _NEUTRAL = {"min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
 """What a recipe has no key for: it samples as if these were set."""
-_MAX_TEMPERATURE = 1000.0
 _GREEDY_TEMPERATURE = 0.001
 """Dividing by less would overflow; below it the likeliest token is certain anyway."""
 _LEAST_TOP_P = 1e-6
@@ -57,7 +57,7 @@ class SamplingRule:
 def _chosen(asked: Mapping[str, float]) -> CallSampling:
     """The client's settings, within what engines take."""
     temperature, top_p, top_k = (asked.get(name) for name in ("temperature", "top_p", "top_k"))
-    _check("temperature", temperature, lowest=0, highest=_MAX_TEMPERATURE)
+    _check("temperature", temperature, lowest=0, highest=MAX_TEMPERATURE)
     _check("top_p", top_p, lowest=0, highest=1)
     if top_k is not None and top_k < -1:
         raise RefusedError(f"top_k: {top_k:g} must be at least 0, which samples from all tokens", param="top_k")

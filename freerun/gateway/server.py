@@ -40,6 +40,17 @@ class _Server(uvicorn.Server):
         yield
 
 
+def check_exposure(address: Address, key: str) -> None:
+    """Refuse an address that other machines can reach without a key, and a key that no client could send."""
+    if not address.is_loopback and not key:
+        raise ConfigError(
+            f"gateway: {address.host}:{address.port} can be reached from other machines and needs a key; give one "
+            "(freerun serve: --key KEY), or listen on 127.0.0.1"
+        )
+    if not re.fullmatch(r"[!-~]*", key):
+        raise ConfigError("gateway: the key must be of printable ASCII characters without spaces")
+
+
 class Gateway:
     """Serves the sessions of a directory over HTTP."""
 
@@ -55,17 +66,10 @@ class Gateway:
         clients_choose_sampling: bool = False,
     ) -> None:
         self._address = parse_address(address)
-        is_loopback = self._address.is_loopback
-        if not is_loopback and not key:
-            raise ConfigError(
-                f"gateway: {address} can be reached from other machines and needs a key; give one "
-                "(freerun serve: --key KEY), or listen on 127.0.0.1"
-            )
-        if not re.fullmatch(r"[!-~]*", key):
-            raise ConfigError("gateway: the key must be of printable ASCII characters without spaces")
+        check_exposure(self._address, key)
         self._app = GatewayApp(
             sessions,
-            admission=Admission(sessions, is_loopback=is_loopback, key=key),
+            admission=Admission(sessions, is_loopback=self._address.is_loopback, key=key),
             sampling=SamplingRule(sampling, clients_choose=clients_choose_sampling),
             limits=limits,
             feedback=feedback,

@@ -18,6 +18,11 @@ _MAX_ENDED = 4096
 """Keys of ended sessions that are told so; an older key is unknown."""
 
 
+def random_key(prefix: str = "sk-") -> str:
+    """A key that cannot be guessed."""
+    return prefix + secrets.token_urlsafe(_KEY_BYTES)
+
+
 class Session(Protocol):
     """Answers calls; a `ChatSession`."""
 
@@ -55,7 +60,7 @@ class SessionKeys:
 
     def add(self, session: Session) -> str:
         """The key of a session that begins."""
-        key = self._prefix + secrets.token_urlsafe(_KEY_BYTES)
+        key = random_key(self._prefix)
         self._sessions[key] = session
         return key
 

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from freerun.model.activations import gated, rms_norm
 from freerun.model.decoder_config import DecoderConfig
 from freerun.model.packed import PackedWeight, is_worth_packing
+from freerun.model.unkept import with_unkept_inputs
 
 
 class Attention(Protocol):
@@ -31,12 +35,24 @@ class Attention(Protocol):
 
 
 class Linear(nn.Linear):
-    """A linear layer; for generation its weight may also be packed."""
+    """A linear layer; for generation its weight may also be packed. On the meta device it draws nothing."""
 
     packed: PackedWeight | None = None
 
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if self.packed is None else self.packed.linear(x, self.bias)
+
+
+class Embedding(nn.Embedding):
+    """An embedding that draws nothing on the meta device: torch would import its compiler for it, for seconds."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 class RMSNorm(nn.Module):
@@ -47,7 +63,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Under autocast queries and keys are bfloat16 while the weight is float32.
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+        return rms_norm(x, self.weight.to(x.dtype), self.eps)
 
 
 def rotary_frequencies(config: DecoderConfig) -> Tensor:
@@ -83,6 +99,8 @@ class Block(nn.Module):
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
+        self.is_recomputed = False
+        """Whether the backward pass computes the whole block again from its input, and keeps nothing else."""
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_size = config.head_size
         num_qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_size
@@ -96,13 +114,40 @@ class Block(nn.Module):
         self.k_norm = RMSNorm(config.head_size, config.norm_eps) if config.has_qk_norm else None
 
     def forward(self, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, attend: Attention) -> Tensor:
-        qkv = self.qkv(self.attention_norm(x_TC)).view(x_TC.shape[0], -1, self.head_size)
+        if not (self.is_recomputed and torch.is_grad_enabled()):
+            return self._compute(x_TC, cos_T1D, sin_T1D, attend, with_unkept_inputs)
+        # Everything is computed again, so nothing of it is kept by other means. Here and not around the block:
+        # hooks of the block, such as those that gather its weights, must not run within its own backward pass.
+        out_TC: Tensor = checkpoint(
+            self._compute,
+            x_TC,
+            cos_T1D,
+            sin_T1D,
+            attend,
+            lambda function, compute, *sources: function(*compute(*sources)),
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        return out_TC
+
+    def _compute(
+        self, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, attend: Attention, feed: Callable[..., Tensor]
+    ) -> Tensor:
+        """`feed` calls a layer with what is computed for it (`unkept.py`)."""
+        qkv = feed(self.qkv, lambda x: (self.attention_norm(x),), x_TC).view(x_TC.shape[0], -1, self.head_size)
         qk, v_TKD = qkv.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
-        q_THD, k_TKD = rotate(self._normed(qk), cos_T1D, sin_T1D).split([self.num_heads, self.num_kv_heads], dim=1)
-        attended_THD = attend(self.layer, q_THD, k_TKD, v_TKD)
+
+        def attend_to(q_THD: Tensor, k_TKD: Tensor) -> Tensor:
+            return attend(self.layer, q_THD, k_TKD, v_TKD)
+
+        def rotated(qk: Tensor) -> Sequence[Tensor]:
+            qk = rotate(self._normed(qk), cos_T1D, sin_T1D)
+            return torch.split(qk, [self.num_heads, self.num_kv_heads], dim=1)
+
+        attended_THD = feed(attend_to, rotated, qk)
         x_TC = x_TC + self.attention_out(attended_THD.reshape(x_TC.shape[0], -1))
-        gate, up = self.gate_up(self.feed_forward_norm(x_TC)).chunk(2, dim=-1)
-        out_TC: Tensor = x_TC + self.down(F.silu(gate) * up)
+        gate_up = feed(self.gate_up, lambda x: (self.feed_forward_norm(x),), x_TC)
+        out_TC: Tensor = x_TC + feed(self.down, lambda x: (gated(x),), gate_up)
         return out_TC
 
     def _normed(self, qk: Tensor) -> Tensor:
@@ -113,21 +158,13 @@ class Block(nn.Module):
         return torch.cat((self.q_norm(q_THD), self.k_norm(k_TKD)), dim=1)
 
 
-def _packed(weight: Tensor, packed: PackedWeight | None, *, is_changed: bool) -> PackedWeight | None:
-    if packed is None:
-        return PackedWeight(weight) if is_worth_packing(weight) else None
-    if is_changed:
-        packed.refresh(weight)
-    return packed
-
-
 class Decoder(nn.Module):
     """Token ids and positions in, normalised hidden states out; `logits` are computed only where needed."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding = Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_size, config.norm_eps)
         if not config.is_head_tied:
@@ -143,6 +180,12 @@ class Decoder(nn.Module):
         hidden_TC: Tensor = self.final_norm(x_TC)
         return hidden_TC
 
+    @property
+    def head_weight(self) -> Tensor:
+        """What hidden states are multiplied by to give logits."""
+        weight: Tensor = self.embedding.weight if self.config.is_head_tied else self.head.weight
+        return weight
+
     def logits(self, hidden_TC: Tensor) -> Tensor:
         if not self.config.is_head_tied:
             logits_TV: Tensor = self.head(hidden_TC)
@@ -151,33 +194,57 @@ class Decoder(nn.Module):
             return self._packed_embedding.linear(hidden_TC, None)
         return F.linear(hidden_TC, self.embedding.weight)
 
-    def pack(self, changed: Collection[str]) -> None:
-        """Pack the weights for generation; those packed before are packed again only if in `changed`.
+    def recompute_blocks(self, is_on: bool) -> None:
+        """Whether the backward pass computes each block again from its input (`train.recompute_activations`)."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.is_recomputed = is_on
 
-        Products then use the packed copies: after changing a weight, pack again.
+    def pack(
+        self, weights: Mapping[str, Tensor], spare: Mapping[str, PackedWeight] = MappingProxyType({})
+    ) -> dict[str, PackedWeight]:
+        """Packed copies of `weights`, and of this model's own that have none yet; `spare` ones give their memory.
+
+        Nothing of the model changes, so another thread may compute with it: `use_packed` makes it use them.
         """
+        return {
+            name: PackedWeight(weights.get(name, own).to(own.dtype), spare=spare.get(name))
+            for name, own, packed in self._multiplied()
+            if (packed is None or name in weights) and is_worth_packing(own)
+        }
+
+    def use_packed(self, packed: Mapping[str, PackedWeight]) -> dict[str, PackedWeight]:
+        """Multiply by these instead of the weights of these names; returns those that they replace."""
+        replaced = {name: old for name, old in self.packed_weights().items() if name in packed}
         for name, layer in self.named_modules():
             if isinstance(layer, Linear):
-                layer.packed = _packed(layer.weight, layer.packed, is_changed=f"{name}.weight" in changed)
-        if self.config.is_head_tied:
-            is_changed = "embedding.weight" in changed
-            self._packed_embedding = _packed(self.embedding.weight, self._packed_embedding, is_changed=is_changed)
+                layer.packed = packed.get(f"{name}.weight", layer.packed)
+        self._packed_embedding = packed.get("embedding.weight", self._packed_embedding)
+        return replaced
 
     def packed_weights(self) -> dict[str, PackedWeight]:
         """The packed copies by the names of their weights."""
-        copies = {
-            f"{name}.weight": layer.packed for name, layer in self.named_modules() if isinstance(layer, Linear)
-        }
-        copies["embedding.weight"] = self._packed_embedding
-        return {name: packed for name, packed in copies.items() if packed is not None}
+        return {name: packed for name, _, packed in self._multiplied() if packed is not None}
+
+    def _multiplied(self) -> Iterator[tuple[str, Tensor, PackedWeight | None]]:
+        """Weights that hidden states are multiplied by: name, plain, packed."""
+        for name, layer in self.named_modules():
+            if isinstance(layer, Linear):
+                yield f"{name}.weight", layer.weight, layer.packed
+        if self.config.is_head_tied:
+            yield "embedding.weight", self.embedding.weight, self._packed_embedding
 
     def frozen_copy(self, changing: Collection[str]) -> Decoder:
         """A copy for generation that keeps the weights named in `changing` as they are now and shares the others.
 
-        Of a packed weight in `changing` only the packed form is kept: the layer's parameter is empty.
+        Packed weights are shared too, since they never change. Of a packed weight in `changing` only the packed
+        form is kept: the layer's parameter is empty.
         """
-        weights = (*self.named_parameters(), *self.packed_weights().items())
-        stand_ins: dict[int, Any] = {id(weight): weight for name, weight in weights if name not in changing}
+        packed_weights = self.packed_weights()
+        stand_ins: dict[int, Any] = {id(p): p for name, p in self.named_parameters() if name not in changing}
+        for packed in packed_weights.values():
+            packed.is_shared = True
+            stand_ins[id(packed)] = packed
         for name, layer in self.named_modules():
             if isinstance(layer, Linear) and layer.packed is not None and f"{name}.weight" in changing:
                 stand_ins[id(layer.weight)] = nn.Parameter(layer.weight.new_empty(0), requires_grad=False)

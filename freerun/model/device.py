@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from freerun.config.engine import Device, Dtype
+from freerun.config.engine import Device
 from freerun.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def resolve_device(key: str, asked: Device, *, index: int) -> torch.device:
     return torch.device(choose_device(key, asked, num_gpus=num_gpus, index=index))
 
 
-def resolve_dtype(asked: Dtype) -> torch.dtype:
+def resolve_dtype(asked: str) -> torch.dtype:
+    """The dtype of this name in a recipe (`config.engine.Dtype`)."""
     import torch
 
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[asked]

@@ -5,15 +5,14 @@
 
 A plain product reorders the matrix at every call. With the 8 to 64 rows of a decode step this costs as much as the
 product: SmolLM2's layers reach half of the peak without packed weights and nine tenths with them. The price is a
-second copy, refreshed at each load (docs/decisions/0016-engine-speed.md).
+second copy of each weight (docs/decisions/0016-engine-speed.md), and a third into which the next version is packed
+while this one is in use (docs/decisions/0043-swapped-weights.md).
 """
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import functools
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,27 +33,22 @@ def is_worth_packing(weight: Tensor) -> bool:
 
 
 class PackedWeight:
-    """A packed copy of a weight, to be refreshed when the weight changes."""
+    """A packed copy of a weight; it never changes while it is in use."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self._opaque = _pack(weight)
-        self._is_refreshed_in_place = _has_known_order(weight.shape)
-
-    def refresh(self, weight: Tensor) -> None:
-        """Pack the weight's new values, faster into memory already allocated."""
-        if self._is_refreshed_in_place:
+    def __init__(self, weight: Tensor, *, spare: PackedWeight | None = None) -> None:
+        """`spare`, of the same shape, gives its memory, which is faster, and must not be used any more."""
+        self._opaque: Tensor
+        if spare is not None and _has_known_order(weight.shape):
+            self._opaque = spare._opaque
             _copy_in_blocks(weight, _blocks_of(self._opaque, weight.shape))
         else:
             self._opaque = _pack(weight)
+        self.is_shared = False
+        """Whether several models multiply by it, so that its memory cannot be given away by one."""
 
     def linear(self, x_TC: Tensor, bias: Tensor | None) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x_TC, self._opaque, bias, "none", [], "")
         return product
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PackedWeight:
-        twin = copy.copy(self)
-        twin._opaque = self._opaque.clone()
-        return twin
 
 
 def _pack(weight: Tensor) -> Tensor:

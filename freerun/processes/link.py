@@ -5,6 +5,7 @@ runs: on this machine (`local.py`), or on a node of a Ray cluster (`freerun.back
 worker nor the pools that talk to it can tell.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -80,6 +81,10 @@ class Launcher(Protocol):
 
     async def launch(self, job: WorkerJob, receives: Any) -> Link[Any]:
         """Start a worker; `receives` is the union of its messages to us. The same job again is its successor."""
+
+    def pids(self) -> Mapping[str, int]:
+        """The processes that it started on this machine and that have not ended, by worker."""
+        ...
 
     async def close(self) -> None:
         """Release what the workers shared; the owners of the links close them."""

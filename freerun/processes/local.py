@@ -34,10 +34,12 @@ class LocalLauncher:
         self._seats = seats
         self.weights = weights
         """Its descriptors are ours to close."""
+        self._children: dict[str, Child[Any]] = {}
+        """The newest process of each worker."""
 
     async def launch(self, job: WorkerJob, receives: Any) -> Child[Any]:
         seat = self._seats.get(job.name, Seat())
-        return await Child.start(
+        child: Child[Any] = await Child.start(
             job.name,
             job.module,
             receives=receives,
@@ -46,6 +48,11 @@ class LocalLauncher:
             cores=seat.cores,
             inherited_fds=job.weights.descriptors if job.weights else (),
         )
+        self._children[job.name] = child
+        return child
+
+    def pids(self) -> dict[str, int]:
+        return {name: child.pid for name, child in self._children.items() if child.is_alive}
 
     async def close(self) -> None:
         for descriptor in self.weights.descriptors if self.weights else ():

@@ -33,7 +33,8 @@ HEARTBEAT_SECONDS = 1.0
 FIRST_MESSAGE_SECONDS = 60.0
 
 
-def _die_with_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel to kill this process when its parent ends; call it in a child of this pid."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may be gone already. Compared with its pid, not with 1: in a container the controller may be
     # process 1, and a subreaper adopts orphans.
@@ -153,7 +154,7 @@ def exit_with_traceback() -> NoReturn:
 def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
     """The whole `__main__` of a worker module: argv is what `Child.start` gave it."""
     descriptor, cores, parent_pid = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    _die_with_parent(parent_pid)
+    die_with_parent(parent_pid)
     # The controller decides when a worker ends, not a signal to the whole group.
     signal.signal(signal.SIGINT, _ignore_signal)
     signal.signal(signal.SIGTERM, _ignore_signal)

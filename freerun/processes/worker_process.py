@@ -44,13 +44,13 @@ def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence
     return known | threads | waiting | {"TOKENIZERS_PARALLELISM": "false"}
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """Pids of everything below a living process, other sessions included."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):
-                found += [child, *_descendants(child)]
+                found += [child, *descendants(child)]
     return found
 
 
@@ -199,9 +199,9 @@ class WorkerProcess:
     def kill(self) -> None:
         is_running = self._pidfd is not None and self.is_alive
         self._is_ended_by_us |= is_running
-        descendants = _descendants(self.pid) if is_running else []
+        below = descendants(self.pid) if is_running else []
         self._kill_group()
-        for pid in descendants:
+        for pid in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         self._writer.close()

@@ -2,25 +2,21 @@
 
 The first evaluation is what the others are compared with. All must have asked the same prompts of the same split.
 
-**The interval** (95 %) is over prompts. With d the change of a prompt's share of right samples, the difference is
-mean(max(d, 0)) - mean(max(-d, 0)): what was gained minus what was lost. Each of the two gets Wilson's interval, as
-an accuracy does (`events/pass_at_k.py`), and both are combined by MOVER (Zou and Donner, 2008) with their
-correlation. Unlike Student's t it does not shrink to a point when no prompt changed (decision 31).
+How sure the difference is, `events/paired.py` says.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import correlation
 
 from freerun.errors import FreerunError
 from freerun.evaluation.job import EvalJob, read_job
 from freerun.events.accuracy import percent
 from freerun.events.events import PromptResult
-from freerun.events.pass_at_k import Estimate, effective_number, estimate_pass_at_k, wilson
+from freerun.events.paired import paired_interval
+from freerun.events.pass_at_k import estimate_pass_at_k
 from freerun.events.reader import RunReader
-from freerun.reports.intervals import mean
 from freerun.reports.tables import CSV_FILE, TABLE_FILE, points, with_interval, write_csv, write_table
 
 EVALUATION_COLUMNS = ("evaluation", "model", "prompts", "samples", "accuracy", "difference", "better", "worse")
@@ -87,28 +83,6 @@ def changes(first: EvaluationRecord, other: EvaluationRecord) -> list[float]:
     """How the share of right samples changed, for each prompt that both graded."""
     before, after = first.shares(), other.shares()
     return [after[key] - before[key] for key in before if key in after]
-
-
-def paired_interval(paired: Sequence[float], num_samples: int) -> Estimate:
-    """The mean change of prompts with at least `num_samples` samples each; see the module docstring."""
-    if not paired:
-        return Estimate(math.nan, math.nan, math.nan)
-    gains, losses = [max(c, 0.0) for c in paired], [max(-c, 0.0) for c in paired]
-    gain, gain_low, gain_high = _rate(gains, num_samples)
-    loss, loss_low, loss_high = _rate(losses, num_samples)
-    r = correlation(gains, losses) if any(gains) and any(losses) else 0.0
-    low = _combined(gain - gain_low, loss_high - loss, r)
-    high = _combined(gain_high - gain, loss - loss_low, r)
-    return Estimate(gain - loss, gain - loss - low, gain - loss + high)
-
-
-def _rate(values: Sequence[float], num_samples: int) -> Estimate:
-    rate = mean(values)
-    return Estimate(rate, *wilson(rate, effective_number(values, len(values) * num_samples)))
-
-
-def _combined(first: float, second: float, r: float) -> float:
-    return math.sqrt(max(0.0, first**2 - 2 * r * first * second + second**2))
 
 
 def evaluation_rows(evaluations: Sequence[EvaluationRecord]) -> list[list[str]]:

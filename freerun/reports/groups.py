@@ -20,7 +20,8 @@ from freerun.reports.intervals import mean, t_interval
 from freerun.reports.record import RunRecord
 
 NOTHING = Estimate(math.nan, math.nan, math.nan)
-NOT_A_SETTING = ("run.seed", "run.name", "run.directory")
+NOT_A_SETTING = ("run.seed", "run.name", "run.directory", "report.")
+"""Keys, and with a dot at the end sections, that do not change what a run computes."""
 MAX_LABEL_KEYS = 4
 """Groups that differ in more keys are named after their first run instead."""
 
@@ -76,7 +77,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
     """The groups, in the order of their first runs."""
     members: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
     for record in records:
-        settings = sorted((key, _plain(value)) for key, value in record.config.items() if key not in NOT_A_SETTING)
+        settings = sorted((key, _plain(value)) for key, value in record.config.items() if not _is_no_setting(key))
         members.setdefault(tuple(settings), []).append(record)
     labels = _labels([dict(settings) for settings in members]) or _names([runs[0] for runs in members.values()])
     return [RunGroup(label, runs) for label, runs in zip(labels, members.values(), strict=True)]
@@ -152,3 +153,7 @@ def _plain(value: Any) -> str:
 def _names(records: Sequence[RunRecord]) -> list[str]:
     names = [record.name for record in records]
     return names if len(set(names)) == len(names) else [str(record.path) for record in records]
+
+
+def _is_no_setting(key: str) -> bool:
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in NOT_A_SETTING)

@@ -20,6 +20,7 @@ from freerun.processes.link import Launcher, Link, WorkerJob
 from freerun.processes.patience import within
 from freerun.processes.supervision import OnDeath, bury, end, start_again
 from freerun.reward import messages as m
+from freerun.reward.grader_counts import GraderCounts
 from freerun.types import Doing, Grade, GradeFailed
 
 AT_ONCE_SECONDS = 0.1
@@ -34,7 +35,7 @@ class GraderProcess:
     def __init__(
         self,
         name: str,
-        config: RewardConfig,
+        configs: Sequence[RewardConfig],
         *,
         launcher: Launcher,
         start_seconds: float,
@@ -43,13 +44,18 @@ class GraderProcess:
         self.name = name
         self.doing = Doing("starting")
         self.link: Link[m.FromWorker] | None = None
-        self._config = config
+        self.ready = m.Ready()
+        """What its graders have to be told, once it is started."""
+        self._configs = tuple(configs)
         self._launcher = launcher
         self._start_seconds = start_seconds
         self._on_death = on_death
-        self._seconds = dict.fromkeys((part.grader for part in config.parts), config.timeout_seconds)
+        self._timeout_seconds = self._configs[0].timeout_seconds
+        graders = (part.grader for config in self._configs for part in config.parts)
+        self._seconds = dict.fromkeys(graders, self._timeout_seconds)
         """How long each grader took; a slow answer counts half with each quick one after it."""
         self._is_lost = False
+        self.counts = GraderCounts(name, lambda: asyncio.get_running_loop().time())
         self._died_on: int | None = None
         """The number of the job that the last process died on."""
 
@@ -64,13 +70,15 @@ class GraderProcess:
         worker = WorkerJob(self.name, "grader", "freerun.reward.worker")
         self.link = await self._launcher.launch(worker, m.FromWorker)
         self._is_lost = False
-        self.link.send(m.Begin(self._config))
+        self.link.send(m.Begin(self._configs))
         reply = await self._receive(self.link, self._start_seconds)
         if not isinstance(reply, m.Ready):
             how = await self._end(self.link, reply, self._start_seconds)
             if isinstance(reply, m.ConfigRefused):
                 raise ConfigError(reply.reason)
             raise WorkerError(f"{self.name} could not start: {how}")
+        self.ready = reply
+        self.counts.note_started()
         self.doing = Doing("idle")
 
     async def ensure_alive(self) -> None:
@@ -85,34 +93,39 @@ class GraderProcess:
             self.link = None
         await self.start()
 
-    async def grade(self, jobs: Sequence[m.Job]) -> AsyncIterator[Grade]:
-        """The grades of the jobs, in order. Ends early when the process is lost: send the rest again."""
+    async def grade(self, jobs: Sequence[m.Job]) -> AsyncIterator[tuple[Grade, ...]]:
+        """The grades of each job, in order. Ends early when the process is lost: send the rest again."""
         if not jobs:
             return
         await self.ensure_alive()
         assert self.link is not None
         self.link.send(m.Jobs(tuple(jobs)))
         for job in jobs:
-            if (grade := await self._grade(job, self.link)) is not None:
-                yield grade
+            if (grades := await self._grade(job, self.link)) is not None:
+                yield grades
             if self._is_lost:
                 return
         self.doing = Doing("idle")
 
-    async def _grade(self, job: m.Job, link: Link[m.FromWorker]) -> Grade | None:
-        """The grade of the job under way; None if the process died and the job may be tried once more."""
+    async def _grade(self, job: m.Job, link: Link[m.FromWorker]) -> tuple[Grade, ...] | None:
+        """The grades of the job under way; None if the process died and the job may be tried once more."""
         self.doing = Doing("grading", job.key)
-        clock, limit = asyncio.get_running_loop().time, self._config.timeout_seconds
+        clock, limit = asyncio.get_running_loop().time, self._timeout_seconds
         began = clock()
-        reply = await self._receive(link, limit)
+        num_completions = len(job.completions)
+        with self.counts.job() as answers:
+            reply = await self._receive(link, limit)
+            if isinstance(reply, m.Graded):
+                answers.append(reply.grades)
         self._seconds[job.grader] = max(clock() - began, self._seconds[job.grader] / 2)
-        if isinstance(reply, m.Graded) and reply.number == job.number:
-            return reply.grade
+        if isinstance(reply, m.Graded) and (reply.number, len(reply.grades)) == (job.number, num_completions):
+            return reply.grades
         how = await self._end(link, reply, limit)
         if isinstance(reply, TimeoutError):
-            return GradeFailed(f"{job.grader} timed out after {limit} s grading {job.key}: {how}")
+            failed = GradeFailed(f"{job.grader} timed out after {limit} s grading {job.key}: {how}")
+            return (failed,) * num_completions
         if job.number == self._died_on:
-            return GradeFailed(f"{job.grader} died 2 times grading {job.key}: {how}")
+            return (GradeFailed(f"{job.grader} died 2 times grading {job.key}: {how}"),) * num_completions
         self._died_on = job.number
         return None
 

@@ -8,7 +8,7 @@
     format   the whole completion matches `reward.format_pattern`, but for whitespace around it
     reasoning-gym
              what the dataset of the answer, a reasoning_gym entry as JSON, gives the completion
-    m:f      the user's function f(prompt=, completion=, answer=) of module m
+    m:f      the user's function f of module m, called with what its parameters ask for (`user_call.py`)
 
 A grader returns a verdict (`verdict.py`) and raises what it cannot judge: a reference answer without a number is a
 failure of the grade, not a wrong completion. A completion without anything usable is wrong, not a failure.
@@ -22,17 +22,19 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from freerun.config.reward import RewardConfig
+from freerun.config.reward import RewardConfig, with_grader
 from freerun.config.user_code import is_user_code, split_name
 from freerun.config.values import did_you_mean
 from freerun.errors import ConfigError, DataError
 from freerun.reward.code import check_absences, check_tests, code_grader
 from freerun.reward.last_number import Ratio, last_number
 from freerun.reward.reasoning_gym_entry import check_entry, check_installed, reasoning_gym_grader
-from freerun.reward.user_function import GRADER_SETTING, import_function
-from freerun.reward.verdict import GraderFunction
+from freerun.reward.user_call import GRADER_SETTING
+from freerun.reward.user_function import import_function
+from freerun.reward.verdict import GraderFunction, LoadedGrader, of_text
 from freerun.types import Prompt
 
 CALLERS_MODULE = "__main__"
@@ -168,24 +170,26 @@ def check_graders(config: RewardConfig) -> None:
             raise _unknown_grader(name, config)
 
 
-def make_graders(config: RewardConfig) -> dict[str, GraderFunction]:
-    """The graders that `config` names, ready to be called; imports the user's module if it names one."""
-    check_graders(config)
-    names = [part.grader for part in config.parts]
-    return {name: import_function(name) if is_user_code(name) else _BUILT_IN[name].make(config) for name in names}
+def make_graders(*configs: RewardConfig) -> dict[str, LoadedGrader]:
+    """The graders that any of `configs` names, ready to be called; imports the user's modules."""
+    graders: dict[str, LoadedGrader] = {}
+    for config in configs:
+        check_graders(config)
+        for _, name in config.parts:
+            if name not in graders:
+                is_own = is_user_code(name)
+                graders[name] = import_function(name) if is_own else of_text(_BUILT_IN[name].make(config))
+    return graders
 
 
 def check_answers(config: RewardConfig, prompts: Iterable[Prompt]) -> None:
     """Raise with the first prompts whose answers a grader cannot read: in a run they would be failed grades."""
-    known = [(name, _BUILT_IN[name].check_answer) for _, name in config.parts if name in _BUILT_IN]
-    checks = [(name, check) for name, check in known if check is not None]
-    if not checks:
-        return
+    checks = cache(lambda grader: _answer_checks(with_grader(config, grader)))
     complaints: dict[str, str] = {}
     num_prompts = 0
     for prompt in prompts:
         num_prompts += 1
-        for grader, check in checks:
+        for grader, check in checks(prompt.grader):
             try:
                 check(prompt)
             except ValueError as error:
@@ -196,6 +200,11 @@ def check_answers(config: RewardConfig, prompts: Iterable[Prompt]) -> None:
             f"{len(complaints)} of {num_prompts} answers cannot be read; fix them or change reward.grader"
         )
         raise DataError("\n".join(lines))
+
+
+def _answer_checks(config: RewardConfig) -> list[tuple[str, Callable[[Prompt], object]]]:
+    known = [(name, _BUILT_IN[name].check_answer) for _, name in config.parts if name in _BUILT_IN]
+    return [(name, check) for name, check in known if check is not None]
 
 
 def _unknown_grader(name: str, config: RewardConfig) -> ConfigError:

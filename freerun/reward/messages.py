@@ -6,20 +6,23 @@ pool ── Jobs ───► process ── Graded ──► pool              
 A grade carries the number of its job: a stray message cannot pass for the answer to another job.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
 from freerun.config.reward import RewardConfig
-from freerun.types import Completion, GradeFailed, Prompt, Reward
+from freerun.types import Completion, FinishReason, GradeFailed, Prompt, Reward
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """Import the graders of this configuration."""
+    """Import the graders of these configurations, which differ in `grader` only."""
 
-    config: RewardConfig
+    configs: tuple[RewardConfig, ...]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion to be graded by one of the graders; its reward does not include the grader's weight."""
+    """Completions of one prompt to be graded by one of the graders; rewards do not include the grader's weight."""
 
     number: int
     """Unique among the jobs of a pool."""
@@ -27,18 +30,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """Of the prompt, for messages; graders do not see it."""
     prompt: str
-    completion: str
     answer: str
+    completions: tuple[str, ...]
+    """One, or all of a group for a function that compares them."""
+    finish_reasons: tuple[FinishReason, ...]
+    num_tokens: tuple[int, ...]
+    row: dict[str, Any] = {}
+    """Empty for a grader that does not ask for it."""
 
 
-def job_of(number: int, grader: str, prompt: Prompt, completion: Completion) -> Job:
+def job_of(
+    number: int, grader: str, prompt: Prompt, completions: Sequence[Completion], *, takes_row: bool = False
+) -> Job:
     return Job(
         number=number,
         grader=grader,
         key=prompt.key,
         prompt=prompt.text,
-        completion=completion.text,
         answer=prompt.answer,
+        completions=tuple(completion.text for completion in completions),
+        finish_reasons=tuple(completion.finish_reason for completion in completions),
+        num_tokens=tuple(len(completion.token_ids) for completion in completions),
+        row=prompt.row if takes_row else {},
     )
 
 
@@ -51,6 +64,11 @@ class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The graders are imported; the process takes jobs."""
 
+    of_groups: tuple[str, ...] = ()
+    """Graders that compare all completions of a prompt."""
+    with_rows: tuple[str, ...] = ()
+    """Graders that ask for the row of the prompt."""
+
 
 class ConfigRefused(msgspec.Struct, frozen=True, tag="refused"):
     """The configuration names a grader that cannot be used."""
@@ -60,7 +78,8 @@ class ConfigRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 class Graded(msgspec.Struct, frozen=True, tag="graded"):
     number: int
-    grade: Reward | GradeFailed
+    grades: tuple[Reward | GradeFailed, ...]
+    """One for each completion of the job."""
 
 
 ToWorker = Begin | Jobs

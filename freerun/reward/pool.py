@@ -4,13 +4,15 @@
        ▲                                  │
        └────── future of the job ◄────────┘
 
-- A grade is one job for each part of `reward.grader`. What no grader has to decide is decided here: a cut-off
+- A grade is one job for each part of `reward.grader`; a part that compares the completions of a prompt is one job
+  for all of them. What no grader has to decide is decided here: a cut-off
   completion is wrong (`reward.requires_stop`), and a long one is penalised.
 - The pool owns the futures. A process only turns jobs into grades and never sees who waits for them.
 - A part that fails fails the grade: a `GradeFailed` with its reason, never a reward (invariant 8).
 - A cancelled caller leaves the pool as it was: its queued jobs are skipped; one that a process already has ends or
   times out by itself.
-- When a process cannot be replaced, every waiting and later `grade` raises `WorkerError`.
+- When a process cannot be replaced, every waiting and later `grade` raises `WorkerError`, and so does
+  `wait_for_loss`, which ends the run before it uses up more prompts.
 
 The pool does not know what a grader computes, nor how many failures are too many: the controller counts them.
 Every process that had to be replaced is reported to `on_death`.
@@ -19,17 +21,23 @@ Every process that had to be replaced is reported to `on_death`.
 import asyncio
 import itertools
 import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from freerun.config.reward import RewardConfig
+from freerun.config.reward import RewardConfig, with_grader
 from freerun.config.user_code import is_user_code
-from freerun.errors import WorkerError
+from freerun.errors import DataError, WorkerError
+from freerun.events.events import GraderReport
 from freerun.processes.link import Launcher
 from freerun.processes.supervision import OnDeath, Supervisor, start_all
 from freerun.reward.grader_process import GraderProcess
 from freerun.reward.graders import check_graders
-from freerun.reward.messages import Job, job_of
+from freerun.reward.messages import Job, Ready, job_of
+from freerun.reward.user_call import group_refusal
 from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
 from freerun.types import Completion, Doing, Grade, GradeFailed, Prompt, Reward, encode
+
+_Answer = asyncio.Future[tuple[Grade, ...]]
+"""The grades of a job's completions."""
 
 
 class GraderPool:
@@ -43,15 +51,21 @@ class GraderPool:
         launcher: Launcher,
         start_seconds: float,
         on_death: OnDeath,
+        own_graders: Iterable[str] = (),
+        judges_sessions: bool = False,
     ) -> None:
-        check_graders(config)
+        """`own_graders` are those of prompts that are not graded by `reward.grader`."""
         self.num_graded = 0
-        self._config = config
+        self._configs = {grader: with_grader(config, grader) for grader in ("", *own_graders)}
+        """By `Prompt.grader`."""
+        for each in self._configs.values():
+            check_graders(each)
+        self._judges_sessions = judges_sessions
         self._max_completion_tokens = max_completion_tokens
         self._processes = [
             GraderProcess(
                 f"grader-{index}",
-                config,
+                tuple(self._configs.values()),
                 launcher=launcher,
                 start_seconds=start_seconds,
                 on_death=on_death,
@@ -59,18 +73,29 @@ class GraderPool:
             for index in range(config.num_workers)
         ]
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
-        self._waiting: dict[int, asyncio.Future[Grade]] = {}
+        self._waiting: dict[int, _Answer] = {}
         """By the number of the job; a job that is not in it has no caller any more."""
         self._numbers = itertools.count()
+        self._ready = Ready()
         self._refusal = "the grader pool is not started"
         self._supervisor = Supervisor(on_loss=lambda error: self._refuse(str(error) or repr(error)))
+        self.wait_for_loss = self._supervisor.wait_for_loss
+        """Never returns; raises when a process cannot be replaced."""
 
     def activities(self) -> dict[str, Doing]:
         return {process.name: process.doing for process in self._processes}
 
+    def reports(self, seconds: float) -> list[GraderReport]:
+        """What each process has done, at this time of the run's clock."""
+        return [report for process in self._processes for report in process.counts.reports(seconds)]
+
     async def start(self) -> None:
         """Start all processes; raises `ConfigError` or `WorkerError`, and then leaves none behind."""
         await start_all((process.start() for process in self._processes), self.close)
+        self._ready = self._processes[0].ready
+        if self._judges_sessions and self._ready.of_groups:
+            await self.close()
+            raise group_refusal(self._ready.of_groups[0])
         self._refusal = ""
         for process in self._processes:
             self._supervisor.start(self._serve(process))
@@ -82,44 +107,88 @@ class GraderPool:
             process.doing = Doing("ended")
         await self._supervisor.close([p.link for p in self._processes if p.link is not None])
 
+    def compares(self, prompt: Prompt) -> bool:
+        return any(self._compares(part.grader) for part in self._configs[prompt.grader].parts)
+
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
         """Grade the completion when a process is free; raises only if there will be none."""
-        if self._refusal:
-            raise WorkerError(self._refusal)
-        grade = await self._grade_parts(prompt, completion)
+        if self.compares(prompt):
+            return (await self.grade_group(prompt, [completion]))[0]
+        self._check_open()
+        graded = await self._grade_parts(prompt, completion, {})
         self.num_graded += 1
-        return grade
+        return graded
 
-    async def _grade_parts(self, prompt: Prompt, completion: Completion) -> Grade:
-        """The weighted sum of the grades of all parts, or the failure of the first that fails."""
-        is_cut_off = self._config.requires_stop and completion.finish_reason == "length"
-        rewards: dict[str, Reward] = {}
-        graders = [part.grader for part in self._config.parts]
-        if is_cut_off and not is_user_code(graders[0]):  # a user's function may return other parts too
-            rewards[graders.pop(0)] = Reward(self._config.incorrect, False)
-        jobs = [self._job(grader, prompt, completion) for grader in graders]
+    async def grade_group(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Grade]:
+        """Grade the completions of a prompt concurrently; what compares them gets all at once."""
+        self._check_open()
+        graders = [part.grader for part in self._configs[prompt.grader].parts]
+        comparing = [self._job(grader, prompt, completions) for grader in graders if self._compares(grader)]
+        compared = {job.grader: self._ask(job) for job in comparing}
+
+        async def grade(index: int) -> Grade:
+            own = {name: (answer, index) for name, answer in compared.items()}
+            graded = await self._grade_parts(prompt, completions[index], own)
+            self.num_graded += 1
+            return graded
+
         try:
-            for job, grading in [(job, self._ask(job)) for job in jobs]:
-                grade = await grading
+            return await asyncio.gather(*map(grade, range(len(completions))))
+        finally:
+            self._forget(comparing)
+
+    async def _grade_parts(
+        self, prompt: Prompt, completion: Completion, compared: Mapping[str, tuple[_Answer, int]]
+    ) -> Grade:
+        """The weighted sum of the grades of all parts, or the failure of the first that fails."""
+        config = self._configs[prompt.grader]
+        is_cut_off = config.requires_stop and completion.finish_reason == "length"
+        rewards: dict[str, Reward] = {}
+        graders = [part.grader for part in config.parts]
+        if is_cut_off and not is_user_code(graders[0]):  # a user's function may return other parts too
+            rewards[graders.pop(0)] = Reward(config.incorrect, False)
+        jobs = [self._job(grader, prompt, [completion]) for grader in graders if grader not in compared]
+        answers = {**compared, **{job.grader: (self._ask(job), 0) for job in jobs}}
+        try:
+            for grader in graders:
+                answer, index = answers[grader]
+                grade = (await answer)[index]
                 if isinstance(grade, GradeFailed):
                     return grade
                 is_wrong = is_cut_off and not rewards
-                rewards[job.grader] = as_wrong(grade, self._config) if is_wrong else grade
+                rewards[grader] = as_wrong(grade, config) if is_wrong else grade
         finally:
-            for job in jobs:
-                self._waiting.pop(job.number, None)
-        overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, self._config)
-        return weigh(rewards, self._config, overlong=overlong)
+            self._forget(jobs)
+        overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, config)
+        return weigh(rewards, config, overlong=overlong)
 
-    def _job(self, grader: str, prompt: Prompt, completion: Completion) -> Job:
-        job = job_of(next(self._numbers), grader, prompt, completion)
-        encode(job)  # text that is not Unicode fails its own caller, not the jobs sent with it
+    def _check_open(self) -> None:
+        if self._refusal:
+            raise WorkerError(self._refusal)
+
+    def _compares(self, grader: str) -> bool:
+        return grader in self._ready.of_groups
+
+    def _job(self, grader: str, prompt: Prompt, completions: Sequence[Completion]) -> Job:
+        takes_row = grader in self._ready.with_rows
+        job = job_of(next(self._numbers), grader, prompt, completions, takes_row=takes_row)
+        try:
+            encode(job)  # text that is not Unicode fails its own caller, not the jobs sent with it
+        except (TypeError, NotImplementedError, OverflowError) as error:
+            raise DataError(
+                f"{prompt.key}: its row cannot be sent to {grader} ({error}); use texts, numbers of 64 "
+                'bits, lists and dicts, or leave out the parameter "row"'
+            ) from error
         return job
 
-    def _ask(self, job: Job) -> asyncio.Future[Grade]:
+    def _ask(self, job: Job) -> _Answer:
         self._waiting[job.number] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait(job)
         return self._waiting[job.number]
+
+    def _forget(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            self._waiting.pop(job.number, None)
 
     async def _serve(self, process: GraderProcess) -> None:
         """Pass jobs to one process for as long as it can be kept alive."""
@@ -127,10 +196,10 @@ class GraderPool:
         while True:
             await process.ensure_alive()
             jobs = [job for job in jobs or await self._take(process) if job.number in self._waiting]
-            async for grade in process.grade(tuple(jobs)):
-                grading = self._waiting.get(jobs.pop(0).number)
-                if grading is not None and not grading.done():
-                    grading.set_result(grade)
+            async for grades in process.grade(tuple(jobs)):
+                answer = self._waiting.get(jobs.pop(0).number)
+                if answer is not None and not answer.done():
+                    answer.set_result(grades)
 
     async def _take(self, process: GraderProcess) -> list[Job]:
         taken = [await self._queue.get()]
@@ -142,7 +211,7 @@ class GraderPool:
     def _refuse(self, reason: str) -> None:
         """Fail every grade that waits, now and later."""
         self._refusal = reason
-        for grading in self._waiting.values():
-            if not grading.done():
-                grading.set_exception(WorkerError(reason))
-                grading.exception()  # mark it as retrieved: of several parts only the first is awaited
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(WorkerError(reason))
+                answer.exception()  # mark it as retrieved: of several parts only the first is awaited

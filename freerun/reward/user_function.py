@@ -19,33 +19,39 @@ import contextlib
 import inspect
 import itertools
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from freerun.config.reward import RewardConfig
-from freerun.config.user_code import check_signature, import_named
+from freerun.config.user_code import import_named
 from freerun.errors import ConfigError
+from freerun.events.events import GraderReport
+from freerun.reward.grader_counts import GraderCounts
 from freerun.reward.messages import job_of
-from freerun.reward.verdict import GraderFunction, judge
+from freerun.reward.user_call import GRADER_SETTING, UserCall, call_of, group_refusal
+from freerun.reward.verdict import LoadedGrader, judge
 from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
 from freerun.types import Completion, Doing, Grade, GradeFailed, Prompt
 
-GRADER_SETTING = "reward.grader"
 RewardFunction = Callable[..., Any]
-"""Called with prompt, completion and answer by keyword; returns a verdict (`verdict.py`)."""
+"""Called with what its parameters ask for (`user_call.py`); returns a verdict (`verdict.py`) or a list of them."""
 
 
-def import_function(name: str) -> GraderFunction:
-    """A grader that calls the function, with prompt, completion and answer by keyword."""
+def import_function(name: str) -> LoadedGrader:
+    """A grader that calls the function with what its parameters ask for."""
     _, function = import_named(name, setting=GRADER_SETTING)
-    check_call(name, function)
 
-    def grade(prompt: str, completion: str, answer: str) -> Any:
-        verdict = function(prompt=prompt, completion=completion, answer=answer)
+    def finished(**arguments: Any) -> Any:
+        verdict = function(**arguments)
         return _event_loop().run(verdict) if inspect.iscoroutine(verdict) else verdict
 
-    return grade
+    return _loaded(call_of(name, function), finished)
+
+
+def _loaded(call: UserCall, function: Callable[..., Any]) -> LoadedGrader:
+    return LoadedGrader(lambda job: call.verdicts(function, job), is_group=call.is_group, takes_row=call.takes_row)
 
 
 @cache
@@ -54,15 +60,9 @@ def _event_loop() -> asyncio.Runner:
     return asyncio.Runner()
 
 
-def check_call(name: str, function: Callable[..., Any]) -> None:
-    """Refuse a function that cannot be called with what a grader gets."""
-    shape, arguments = "grade(prompt, completion, answer)", {"prompt": "", "completion": "", "answer": ""}
-    check_signature(function, name=name, setting=GRADER_SETTING, shape=shape, **arguments)
-
-
 def check_function(name: str, function: RewardFunction) -> None:
     """Refuse a function that a thread cannot call."""
-    check_call(name, function)
+    call_of(name, function)
     if inspect.iscoroutinefunction(function):
         raise ConfigError(
             f'config: the reward function "{name}" is async, and would run in a thread of this program; make it a '
@@ -73,18 +73,34 @@ def check_function(name: str, function: RewardFunction) -> None:
 class FunctionGrader:
     """Calls the function in threads of this process; implements `protocols.Grader`."""
 
-    def __init__(self, function: RewardFunction, config: RewardConfig, *, max_completion_tokens: int) -> None:
+    def __init__(
+        self,
+        function: RewardFunction,
+        config: RewardConfig,
+        *,
+        max_completion_tokens: int,
+        judges_sessions: bool = False,
+    ) -> None:
         self.num_graded = 0
-        self._function = function
         self._config = config
         self._max_completion_tokens = max_completion_tokens
         self._name = config.parts[0].grader
         self._places = asyncio.Semaphore(config.num_workers)
         self._numbers = itertools.count()
         check_function(self._name, function)
+        self._grader = _loaded(call_of(self._name, function), function)
+        if judges_sessions and self._grader.is_group:
+            raise group_refusal(self._name)
+
+        self._counts = GraderCounts("reward", time.monotonic, num_at_once=config.num_workers)
+        self._counts.note_started()
 
     def activities(self) -> dict[str, Doing]:
         return {}
+
+    def reports(self, seconds: float) -> list[GraderReport]:
+        """What the threads have done, at this time of the run's clock."""
+        return self._counts.reports(seconds)
 
     async def start(self) -> None:
         """Nothing to start."""
@@ -92,10 +108,28 @@ class FunctionGrader:
     async def close(self) -> None:
         """Nothing to end: threads that still run cannot be stopped."""
 
+    def compares(self, prompt: Prompt) -> bool:
+        return self._grader.is_group
+
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
+        return (await self.grade_group(prompt, [completion]))[0]
+
+    async def grade_group(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Grade]:
+        if self._grader.is_group:
+            return list(await self._grade(prompt, completions))
+        each = await asyncio.gather(*(self._grade(prompt, [completion]) for completion in completions))
+        return [grade for grades in each for grade in grades]
+
+    async def _grade(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Grade]:
         async with self._places:
-            grade = await self._judge(prompt, completion)
-        self.num_graded += 1
+            with self._counts.job() as answers:
+                grades = await self._judge(prompt, completions)
+                answers.append(grades)
+        self.num_graded += len(completions)
+        return [self._settled(grade, completion) for grade, completion in zip(grades, completions, strict=True)]
+
+    def _settled(self, grade: Grade, completion: Completion) -> Grade:
+        """The grade with what no function decides: whether the completion was cut off, and its length."""
         if isinstance(grade, GradeFailed):
             return grade
         if self._config.requires_stop and completion.finish_reason == "length":
@@ -103,29 +137,27 @@ class FunctionGrader:
         overlong = overlong_value(len(completion.token_ids), self._max_completion_tokens, self._config)
         return weigh({self._name: grade}, self._config, overlong=overlong)
 
-    async def _judge(self, prompt: Prompt, completion: Completion) -> Grade:
+    async def _judge(self, prompt: Prompt, completions: Sequence[Completion]) -> tuple[Grade, ...]:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Grade] = loop.create_future()
-        job = job_of(next(self._numbers), self._name, prompt, completion)
+        answer: asyncio.Future[tuple[Grade, ...]] = loop.create_future()
+        job = job_of(next(self._numbers), self._name, prompt, completions, takes_row=self._grader.takes_row)
 
-        def settle(grade: Grade) -> None:
+        def settle(grades: tuple[Grade, ...]) -> None:
             if not answer.done():
-                answer.set_result(grade)
+                answer.set_result(grades)
 
         def work() -> None:
-            grade = judge(self._call, job, self._config)
+            grades = judge(self._grader, job, self._config)
             with contextlib.suppress(RuntimeError):  # the loop is closed: the run ended meanwhile
-                loop.call_soon_threadsafe(settle, grade)
+                loop.call_soon_threadsafe(settle, grades)
 
         # A daemon: a function that hangs must not keep the program from exiting.
         threading.Thread(target=work, name=f"freerun reward {job.number}", daemon=True).start()
         try:
             return await asyncio.wait_for(answer, self._config.timeout_seconds)
         except TimeoutError:
-            return GradeFailed(
+            failed = GradeFailed(
                 f"{self._name} took longer than reward.timeout_seconds = {self._config.timeout_seconds:g}; it "
                 "runs in a thread of this program, which cannot be ended"
             )
-
-    def _call(self, prompt: str, completion: str, answer: str) -> Any:
-        return self._function(prompt=prompt, completion=completion, answer=answer)
+            return (failed,) * len(completions)

@@ -6,13 +6,15 @@
     {name: verdict}    the sum of its entries, each recorded under its name; the first entry decides whether the
                        completion is right
 
-A grader that raises, or returns anything else, is a failure with the end of its traceback.
+A function that compares the completions of a group returns a list of these. A grader that raises, or returns
+anything else, is a failure with the end of its traceback.
 """
 
 import numbers
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ from freerun.reward.messages import Job
 from freerun.types import Grade, GradeFailed, Reward
 
 GraderFunction = Callable[[str, str, str], Any]
-"""(prompt text, completion text, answer) -> verdict; `to_reward` checks that it is one."""
+"""(prompt text, completion text, answer) -> verdict: a grader that needs nothing else."""
 CREDIT_TOLERANCE = 1e-6
 """Shares are sums and quotients of floats: within this of 1 is 1."""
 
@@ -36,16 +38,42 @@ class Credit(NamedTuple):
     """How much of it is right, from 0 to 1."""
 
 
-def judge(grader: GraderFunction, job: Job, config: RewardConfig) -> Grade:
+@dataclass(frozen=True)
+class LoadedGrader:
+    """A grader that can be called, and what it has to be told."""
+
+    verdicts: Callable[[Job], Sequence[Any]]
+    """One verdict for each completion of a job, in order; `to_reward` checks that they are some."""
+    is_group: bool = False
+    takes_row: bool = False
+
+
+def of_text(grade: GraderFunction) -> LoadedGrader:
+    """A grader that judges one completion after another."""
+    return LoadedGrader(lambda job: [grade(job.prompt, completion, job.answer) for completion in job.completions])
+
+
+def judge(grader: LoadedGrader, job: Job, config: RewardConfig) -> tuple[Grade, ...]:
     """Call the grader; a fork of this process that returns from it ends."""
     pid = os.getpid()
     try:
-        return to_reward(grader(job.prompt, job.completion, job.answer), job.grader, config)
+        return tuple(to_reward(verdict, job.grader, config) for verdict in _verdicts(grader, job))
     except BaseException:  # noqa: BLE001 - the edge of user code: a failure is data
-        return GradeFailed(f"{job.grader} failed:\n{end_of_traceback()}")
+        return (GradeFailed(f"{job.grader} failed:\n{end_of_traceback()}"),) * len(job.completions)
     finally:
         if os.getpid() != pid:
             os._exit(0)
+
+
+def _verdicts(grader: LoadedGrader, job: Job) -> Sequence[Any]:
+    verdicts = grader.verdicts(job)
+    expected = len(job.completions)
+    if not isinstance(verdicts, list | tuple | np.ndarray) or len(verdicts) != expected:
+        raise ValueError(
+            f"{job.grader} returned {reprlib.repr(verdicts)} of type {type(verdicts).__name__} for a group of "
+            f"{expected} completions; return a list of {expected} verdicts, in the same order"
+        )
+    return list(verdicts)
 
 
 def to_reward(verdict: Any, grader: str, config: RewardConfig) -> Reward:

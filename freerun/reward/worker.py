@@ -25,18 +25,23 @@ def serve(parent: Parent[ToWorker]) -> None:
     begin = _next_message(parent)
     assert isinstance(begin, Begin)
     try:
-        graders = make_graders(begin.config)
+        graders = make_graders(*begin.configs)
     except ConfigError as error:
         traceback.print_exc()
         parent.send(ConfigRefused(sendable(str(error))))
         parent.finish()
         return
-    parent.send(Ready())
+    parent.send(
+        Ready(
+            of_groups=tuple(name for name, grader in graders.items() if grader.is_group),
+            with_rows=tuple(name for name, grader in graders.items() if grader.takes_row),
+        )
+    )
     while True:
         message = _next_message(parent)
         assert isinstance(message, Jobs)
         for job in message.jobs:
-            parent.send_now(Graded(job.number, judge(graders[job.grader], job, begin.config)))
+            parent.send_now(Graded(job.number, judge(graders[job.grader], job, begin.configs[0])))
 
 
 def _next_message(parent: Parent[ToWorker]) -> ToWorker:

@@ -22,7 +22,7 @@ async def sample_call(
 ) -> tuple[Completion, ...]:
     """Samples with `sampling` and no settings of the client, up to the tokens and stop strings of the call.
 
-    Each reply is a request of its own: it has its own number among the calls, and so its own random numbers.
+    Each reply is a separate request: it has its own number among the calls, and so its own random numbers.
     """
     sampling = msgspec.structs.replace(
         sampling,

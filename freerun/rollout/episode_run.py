@@ -79,7 +79,7 @@ _TRUNCATED = _Scored(Reward(0.0, False), is_truncated=True)
 
 
 class _Running:
-    """An episode in a task of its own, which can be interrupted where it waits."""
+    """An episode in a separate task, which can be interrupted where it waits."""
 
     def __init__(self, episode: Episode, task: Task, policy: Policy, clock: SessionClock) -> None:
         self._clock = clock

@@ -14,6 +14,7 @@ before the first session.
 import contextlib
 import importlib
 import inspect
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,6 +52,16 @@ async def open_episode(config: RolloutConfig) -> AsyncIterator[Episode]:
             yield await stack.enter_async_context(adapter.open_episode(name, config))
         else:
             yield load_episode(config.episode)
+
+
+def reads_endpoint(config: RolloutConfig) -> bool:
+    """Whether the module of `rollout.episode` has the words `policy.base_url` or `policy.api_key`."""
+    prefix = config.episode.partition(":")[0]
+    try:
+        source = inspect.getsource(importlib.import_module(ADAPTERS.get(prefix, prefix)))
+    except (ImportError, OSError, TypeError, ValueError):  # no source to read: the first session will tell
+        return False
+    return re.search(r"\bpolicy\.(base_url|api_key)\b", source) is not None
 
 
 def load_episode(name: str) -> Episode:

@@ -10,8 +10,6 @@ fault: the session fails, and the next call connects again.
 Needs the package mcp (`pip install 'freerun[mcp]'`), which is imported only here, when a server is named.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib
@@ -37,7 +35,7 @@ _CONNECTION_CLOSED = -32000
 
 
 @contextlib.asynccontextmanager
-async def open_server(name: str) -> AsyncIterator[tuple[McpTool, ...]]:
+async def open_server(name: str) -> AsyncIterator[tuple["McpTool", ...]]:
     """The tools of the server "mcp:...", for as long as the context lasts."""
     address = name.removeprefix(PREFIX).strip()
     _check(name, address)
@@ -71,7 +69,7 @@ class McpTool:
     """One tool of a server; implements `tools.PolicyTool`."""
 
     tool: Tool
-    server: McpServer
+    server: "McpServer"
 
     async def call(self, arguments: str, abandoned: Abandoned) -> str:
         try:
@@ -131,7 +129,7 @@ class McpServer:
 
 
 class _Connection:
-    """A client in a task of its own: its context must be left by the task that entered it."""
+    """A client in a separate task: its context must be left by the task that entered it."""
 
     def __init__(self, address: str) -> None:
         self._address = address

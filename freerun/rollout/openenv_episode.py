@@ -5,7 +5,7 @@
 
     reset(seed, settings) ──► observation ──► policy ──► step(action) ──► observation, reward, done ──► ...
 
-Each session has a WebSocket of its own, and behind it the server has an environment of its own. What the policy
+Each session has its own WebSocket, and behind it its own environment in the server. What the policy
 says becomes an action: the text of its only text field, or of the field that the setting `action` names, or else
 all fields as JSON. Observations are shown likewise. The other settings are arguments of the environment's `reset`.
 

@@ -13,7 +13,7 @@ A session that failed is tried once more; then its group fails. One that ran int
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -115,8 +115,10 @@ class Sessions:
         )
 
     async def _play(self, job: SessionJob, prompt: Prompt, generator: Generator, grader: Grader) -> PlayedSession:
+        sampled: list[Completion] = []
+
         async def sample(request: SampleRequest) -> tuple[Completion, ...]:
-            return await sample_call(
+            completions = await sample_call(
                 generator,
                 request,
                 self._sampling,
@@ -125,24 +127,31 @@ class Sessions:
                 session=job.number,
                 request_ids=self._request_ids,
             )
+            sampled.extend(completions)
+            return completions
 
         async def grade(text: str) -> Grade:
-            return await grader.grade(prompt, _as_completion(text))
+            return await grader.grade(prompt, _as_completion(text, sampled))
 
         try:
             try:
                 return await self._runner.run(job, sample=sample, grade=grade)
             except SessionFailedError:  # an environment that could not be reached may be there again
+                sampled.clear()
                 return await self._runner.run(job, sample=sample, grade=grade)
         finally:
             generator.end_session(job.number)
 
 
-def _as_completion(text: str) -> Completion:
-    """A text to be graded; which tokens it was made of does not matter to graders."""
-    nothing = np.zeros(0, np.int32)
+def _as_completion(text: str, sampled: Sequence[Completion]) -> Completion:
+    """A text to be graded, with the tokens that the session has sampled so far and how the last call ended."""
+    token_ids = np.concatenate([np.zeros(0, np.int32), *(completion.token_ids for completion in sampled)])
     return Completion(
-        token_ids=nothing, logprobs=nothing.astype(np.float32), spans=(), finish_reason="stop", text=text
+        token_ids=token_ids,
+        logprobs=np.zeros(len(token_ids), np.float32),
+        spans=(),
+        finish_reason=sampled[-1].finish_reason if sampled else "stop",
+        text=text,
     )
 
 

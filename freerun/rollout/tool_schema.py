@@ -47,7 +47,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Pa
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(
                 f'the tool "{name}" takes "{parameter}", which no schema can describe; the policy passes '
-                "arguments by name, so give each a parameter of its own"
+                "arguments by name, so give each its own parameter"
             )
     return parameters
 

@@ -45,7 +45,7 @@ class PolicyTool(Protocol):
 
 @dataclass(frozen=True)
 class FunctionTool:
-    """A Python function; a plain one runs in a thread of its own, an async one on the event loop."""
+    """A Python function; a plain one runs in a thread, an async one on the event loop."""
 
     tool: Tool
     function: Callable[..., Any]
@@ -82,7 +82,7 @@ def as_tools(tools: Iterable[Callable[..., Any] | PolicyTool]) -> dict[str, Poli
 
 
 def in_words(tools: Iterable[Tool]) -> str:
-    """The tools for a system prompt, in the format that is read where a template has none of its own (hermes)."""
+    """The tools for a system prompt, in the format that is read where a template has none (hermes)."""
     listed = "\n".join(msgspec.json.encode(tool).decode() for tool in tools)
     return (
         f"You may call these functions:\n<tools>\n{listed}\n</tools>\n"

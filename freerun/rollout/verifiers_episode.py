@@ -6,7 +6,7 @@
     agent worker ── task, base_url, key ──► verifiers_runner.py, one process ── HTTP ──► gateway of the worker
                  ◄── reward, its parts ───┘
 
-verifiers (0.4 or newer, with uv and the package) is installed in an environment of its own, the one of the setting
+verifiers (0.4 or newer, with uv and the package) is installed in another environment, the one of the setting
 `python`. The other settings are fields of the taskset's config. Which task a session plays is the field `task` of
 its prompt's row; `verifiers_runner.py tasks` writes such rows.
 """

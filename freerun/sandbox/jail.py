@@ -33,8 +33,9 @@ class Cell(NamedTuple):
 
     uid: int
     """For a child of root; 0 means that it keeps the uid of its parent."""
-    descriptors: tuple[int, ...]
-    """In the order in which the child finds them, from 0 on."""
+    descriptors: tuple[int | None, ...]
+    """In the order in which the child finds them, from 0 on. None is /dev/null, opened by the child: flags and
+    locks belong to what was opened."""
     has_directory: bool
     max_processes: int
     """Of all with its uid: for a normal user the processes of program and tests count together."""

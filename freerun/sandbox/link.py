@@ -15,8 +15,6 @@ would reach its globals, and with them everything. And only the program accepts 
 the tests must ask for them (`in_place`).
 """
 
-from __future__ import annotations
-
 import builtins
 import json
 import socket
@@ -45,7 +43,7 @@ class Remote:
     """
 
     def __init__(
-        self, link: CallLink, number: int, description: str, *, is_true: bool, kind: str = "value"
+        self, link: "CallLink", number: int, description: str, *, is_true: bool, kind: str = "value"
     ) -> None:
         self._link = link
         self._number = number

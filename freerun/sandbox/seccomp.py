@@ -109,7 +109,7 @@ def assemble(*, has_namespaces: bool) -> bytes:
     """The filter, ready for `install`; made once by the fork server.
 
     Without namespaces a signal could reach any process of the same uid, and a change of mode or time any of its
-    files: these calls are refused. Locks are refused too: the program has no files of its own.
+    files: these calls are refused. Locks are refused too: the program has no files.
     """
     lock = _PRETEND if has_namespaces else _REFUSE
     numbers = [n for name, n in ALLOWED.items() if has_namespaces or name not in _REACHING_OUT]

@@ -38,8 +38,6 @@ PRELOADED = (
 _MAX_REQUEST_BYTES = 4096
 _MAX_DESCRIPTORS = 4
 _SETUP_DONE = b"ready"
-_OWN_NULL = -1
-"""In place of a descriptor: /dev/null, opened by the child. Flags and locks belong to what was opened."""
 
 
 class _Child(NamedTuple):
@@ -61,14 +59,14 @@ class Server:
     def execute(self, allowed: Limits, descriptors: list[int]) -> dict[str, Any]:
         """Run a program (program, output), under examination if there are tests (tests, verdict) too."""
         program, output, *examination = descriptors
-        streams = (_OWN_NULL, output, output, program)
+        streams = (None, output, output, program)
         if not examination:
             children = [self._fork(candidate.run, 0, streams, allowed)]
         else:
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
-                silent = (_OWN_NULL, _OWN_NULL, _OWN_NULL, *examination, theirs.fileno())
+                silent = (None, None, None, *examination, theirs.fileno())
                 children.append(self._fork(examiner.examine, 1, silent, allowed))
         # Of all before the first is ended: tests that need no program may finish before it is locked up.
         problems = [_setup_problem(child) for child in children]
@@ -80,7 +78,9 @@ class Server:
             "problem": next(filter(None, problems), ""),
         }
 
-    def _fork(self, main: Callable[[], None], role: int, descriptors: tuple[int, ...], allowed: Limits) -> _Child:
+    def _fork(
+        self, main: Callable[[], None], role: int, descriptors: tuple[int | None, ...], allowed: Limits
+    ) -> _Child:
         setup, says_setup = os.pipe()
         cell = jail.Cell(
             uid=self._uid + role if self._uid else 0,
@@ -106,7 +106,7 @@ def _be_child(main: Callable[[], None], walls: jail.Walls, cell: jail.Cell, allo
     says_setup = len(cell.descriptors) - 1
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        jail.keep_only(tuple(null if given == _OWN_NULL else given for given in cell.descriptors))
+        jail.keep_only(tuple(null if given is None else given for given in cell.descriptors))
         try:
             jail.lock(walls, cell, allowed)
         except BaseException as error:

@@ -1,4 +1,7 @@
-"""What a program that calls `freerun.train` adds to a run: a reward function, rows, listeners, a stop switch."""
+"""What a program that calls `freerun.train` adds to a run: a reward function, rows, listeners, a stop switch.
+
+`freerun serve` adds the key of its clients.
+"""
 
 import contextlib
 import threading
@@ -6,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from freerun.events.events import Listener
+from freerun.gateway.sessions import random_key
 from freerun.reward.user_function import RewardFunction
 
 
@@ -33,6 +37,20 @@ class StopSwitch:
 
 
 @dataclass(frozen=True)
+class LiveKey:
+    """What clients of a run on live traffic send as their key."""
+
+    used: str
+    is_given: bool
+    """By the user, not made up: an address that other machines can reach needs that."""
+
+
+def make_key(given: str) -> LiveKey:
+    """The key that the user gave, or a random one."""
+    return LiveKey(given or random_key(), bool(given))
+
+
+@dataclass(frozen=True)
 class Attachments:
     """Empty for a command."""
 
@@ -42,3 +60,5 @@ class Attachments:
     """JSON lines for `data.jsonl` in the run directory."""
     listeners: Sequence[Listener] = ()
     stop: StopSwitch = field(default_factory=StopSwitch)
+    live_key: LiveKey | None = None
+    """Of a run on live traffic."""

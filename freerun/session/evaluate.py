@@ -20,12 +20,9 @@ from freerun.events.store import Store
 from freerun.processes.supervision import Supervisor
 from freerun.protocols import Generator
 from freerun.session.agents import Workflows, make_agents
+from freerun.session.assembly import make_grader, make_rollout_pool
 from freerun.session.attachments import StopSwitch
-from freerun.session.build import (
-    make_grader,
-    make_launcher,
-    make_rollout_pool,
-)
+from freerun.session.build import make_launcher
 from freerun.session.preflight import check_setup, read_prompts
 from freerun.terminal.lines import ProgressLines
 from freerun.types import Completion, Prompt, Request
@@ -62,11 +59,7 @@ def run_eval(job: EvalJob, directory: Path, *, stop: StopSwitch | None = None) -
         seconds = time.monotonic() - began
         with Store(directory) as store:
             num_samples = job.recipe.eval.num_samples
-            store(
-                result.as_event(
-                    seconds=seconds, version=job.version, num_samples=num_samples, keeps_completions=True
-                )
-            )
+            store(result.as_event(seconds=seconds, version=job.version, num_samples=num_samples))
             store(RunFinished(seconds=seconds, outcome="finished", version=job.version, model_directory=job.model))
         save_job(dataclasses.replace(job, num_available=len(available)), directory)
 

@@ -20,6 +20,7 @@ from freerun.session.run_directory import CONFIG_FILE
 if TYPE_CHECKING:
     from freerun.controller.checkpoint import Checkpoint
     from freerun.evaluation.job import EvalJob, Split
+    from freerun.events.best import CheckpointVersion
 
 
 def make_job(
@@ -27,7 +28,7 @@ def make_job(
     task: str | Recipe,
     overrides: Sequence[str],
     *,
-    version: int | None,
+    version: CheckpointVersion | None,
     ks: Sequence[int],
     split: Split,
     is_greedy: bool,
@@ -38,7 +39,7 @@ def make_job(
 
     if split not in get_args(Split):
         raise ConfigError(f'split "{split}" must be one of {", ".join(get_args(Split))}')
-    model, version = find_model(target, version)
+    model, found = find_model(target, version)
     own_recipe = target / CONFIG_FILE
     if isinstance(task, Recipe):
         recipe, task = task, ""
@@ -53,10 +54,10 @@ def make_job(
     check_ks(ks, recipe.eval.num_samples)
     rows = recipe.data.path or recipe.run.name  # a mixture has no path
     name = task or (rows if recipe.data.reads_rows else recipe.data.task)
-    return EvalJob(recipe, str(model), version, Path(name).name, split, is_greedy)
+    return EvalJob(recipe, str(model), found, Path(name).name, split, is_greedy)
 
 
-def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
+def find_model(target: Path, version: CheckpointVersion | None = None) -> tuple[Path, int]:
     """The model directory itself, or that of a run's checkpoint: the newest, or the one of `version`."""
     target = Path(local_directory(str(target)))
     if (target / "config.json").is_file() or is_adapter(target):
@@ -74,6 +75,10 @@ def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
     from freerun.controller.checkpoint import read_checkpoint
 
     checkpoints = target / "checkpoints"
+    if version == "best":
+        version = _best_version(target, checkpoints)
+        if version == 0 and not (checkpoints / "step-0").is_dir():
+            return find_model(Path(load_recipe(target / CONFIG_FILE, []).model.path))
     if version is None:
         checkpoint = _newest_whole(target, checkpoints)
     elif (checkpoints / f"step-{version}").is_dir():
@@ -82,6 +87,19 @@ def find_model(target: Path, version: int | None = None) -> tuple[Path, int]:
         kept = ", ".join(sorted(path.name for path in checkpoints.glob("step-*"))) or "none"
         raise CheckpointError(f'the run "{target}" has no checkpoint of version {version}; it keeps {kept}')
     return checkpoint.model_directory, checkpoint.state.version
+
+
+def _best_version(run: Path, checkpoints: Path) -> int:
+    """The version with the best held-out accuracy of those that can be had."""
+    from freerun.events.best import best_eval
+    from freerun.events.reader import RunReader
+    from freerun.events.run_files import saved_versions
+
+    with RunReader(run) as reader:
+        best = best_eval(reader.evals(), kept=saved_versions(checkpoints))
+    if best is None:
+        raise CheckpointError(f'the run "{run}" has no held-out evaluation, so no best version; name a version')
+    return best.version
 
 
 def _newest_whole(run: Path, checkpoints: Path) -> Checkpoint:

@@ -21,12 +21,12 @@ from freerun.events.events import (
     CheckpointSaved,
     RunFinished,
     RunOutcome,
-    RunStarted,
     SftStep,
     StepFinished,
 )
 from freerun.session.attachments import StopSwitch
 from freerun.session.listeners import Listeners
+from freerun.session.provenance import session_start
 from freerun.types import Doing
 from freerun.workers.messages import DIVERGED
 
@@ -49,6 +49,8 @@ class Lifetime:
         """The trainer's, as far as events have said."""
         self._sft_step = checkpoint.state.sft.step if checkpoint and checkpoint.state.sft else 0
         self.is_stopping = False
+        self.why_early = ""
+        """Why the work was finished before all its steps, if it was."""
         self.unsaved = ""
         """Why a checkpoint could not be written, if one could not."""
         self._recipe = recipe
@@ -75,7 +77,7 @@ class Lifetime:
         self._emit_start()
         try:
             await work
-            outcome, reason = "interrupted" if self.is_stopping else "finished", ""
+            outcome, reason = ("interrupted", "") if self.is_stopping else ("finished", self.why_early)
         except asyncio.CancelledError:
             outcome, reason = "interrupted", "stopped at once, without a checkpoint of the last steps"
         except FreerunError as error:
@@ -146,13 +148,11 @@ class Lifetime:
 
     def _emit_start(self) -> None:
         self.emit(
-            RunStarted(
+            session_start(
+                self._recipe,
+                self._directory,
                 seconds=self.seconds,
-                name=self._recipe.run.name,
-                directory=str(self._directory),
-                num_steps=self._recipe.train.num_steps,
                 version=self.version,
-                max_staleness=self._recipe.buffer.max_staleness,
                 sft_step=self._sft_step,
             )
         )

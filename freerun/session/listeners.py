@@ -14,7 +14,7 @@ or add it to `LISTENERS`.
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Listeners:
     def __init__(self, own: Sequence[Listener] = ()) -> None:
         self._own = list(own)
         self._added: list[QueuedListener] = []
+        self._watched: list[Callable[[], Iterable[str]]] = []
         self._seconds = 0.0
         """The run's clock at the newest event."""
 
@@ -62,6 +63,14 @@ class Listeners:
     def add(self, name: str, listener: Listener) -> None:
         """Add a listener that the run must neither wait for nor fail with."""
         self._added.append(QueuedListener(name, listener))
+
+    def watch(self, find_faults: Callable[[], Iterable[str]]) -> None:
+        """Ask with each event whether there is something to say; it must answer at once."""
+        self._watched.append(find_faults)
+
+    def say(self, text: str) -> None:
+        """A message that people should read once."""
+        self(Notice(seconds=self._seconds, text=printable(text)))
 
     def check(self) -> None:
         """Raise if the run can no longer be recorded."""
@@ -78,17 +87,16 @@ class Listeners:
     def finish(self) -> None:
         """Wait for the added listeners and close them."""
         for listener in self._added:
-            listener.close(self._say)
+            listener.close(self.say)
         self._report_failures()
 
     def _report_failures(self) -> None:
         failed = [listener for listener in self._added if listener.failure]
         self._added = [listener for listener in self._added if listener not in failed]
+        for text in [text for find_faults in self._watched for text in find_faults()]:
+            self.say(text)
         for listener in failed:
-            self._say(f"listener {listener.name} {listener.failure}; it gets no more events")
-
-    def _say(self, text: str) -> None:
-        self(Notice(seconds=self._seconds, text=text))
+            self.say(f"listener {listener.name} {listener.failure}; it gets no more events")
 
     def _call(self, method: str, *values: Any, **named: Any) -> None:
         for listener in self._own:
@@ -143,10 +151,9 @@ def open_listeners(recipe: Recipe, directory: Path, given: Sequence[Listener] = 
     """The listeners of a run: its own, those that the recipe names, and those that a program gives."""
     own: list[Listener] = []
     with ExitStack() as stack:
+        stack.callback(_close_all, own)
         for name in OF_EVERY_RUN:
             own.append(LISTENERS[name](recipe, directory))
-            if (close := getattr(own[-1], "close", None)) is not None:
-                stack.callback(close)
         listeners = Listeners(own)
         stack.callback(listeners.finish)
         for name in recipe.run.listeners:
@@ -155,6 +162,14 @@ def open_listeners(recipe: Recipe, directory: Path, given: Sequence[Listener] = 
             name = getattr(listener, "__qualname__", type(listener).__name__)
             listeners.add(name, _checked(listener, f"listener {name}"))
         yield listeners
+
+
+def _close_all(listeners: Sequence[Listener]) -> None:
+    """Close all in order, also if one of them raises: the summary tells the size of a store that is closed."""
+    with ExitStack() as stack:
+        for listener in reversed(listeners):
+            if (close := getattr(listener, "close", None)) is not None:
+                stack.callback(close)
 
 
 def check_listeners(recipe: Recipe) -> None:

@@ -1,6 +1,7 @@
 """What a run would do: the text of `--dry-run`. Nothing is generated or trained.
 
-It starts a grader process for a moment: only there is known whether a user's function can be imported.
+It starts a grader process for a moment: only there is known whether a user's function can be imported. It is tried
+on the reference answers of some prompts.
 """
 
 import asyncio
@@ -15,12 +16,17 @@ from freerun.config.data import DataConfig
 from freerun.config.recipe import Recipe
 from freerun.data.demonstrations import SftData
 from freerun.data.mixture import PromptStream
+from freerun.data.task_prompt import near_copies
+from freerun.data.tokenizer import Tokenizer
 from freerun.processes.local import LocalLauncher, Seat
 from freerun.processes.placement import place, rollout_names, trainer_names
-from freerun.session.build import lends_cores, make_grader
+from freerun.session.assembly import make_grader
+from freerun.session.build import lends_cores
+from freerun.session.costs import describe_costs
 from freerun.session.devices import planned_devices
 from freerun.session.memory import describe_memory
 from freerun.session.preflight import check_setup, read_inputs
+from freerun.session.trial import Trial, describe_trials, trial_warnings, try_references
 
 
 def describe_plan(recipe: Recipe, *, resume: bool = False) -> str:
@@ -28,26 +34,35 @@ def describe_plan(recipe: Recipe, *, resume: bool = False) -> str:
     directory = Path(recipe.model.path)
     check_setup(recipe, is_new=not resume)
     inputs = read_inputs(recipe, directory)
-    lines = _sft_lines(inputs.sft)
+    lines, warnings, costs = _sft_lines(inputs.sft), list[str](), list[str]()
     if inputs.source is not None:
-        asyncio.run(_try_graders(recipe))
-        lines += _data_lines(recipe, inputs.source)
+        trials = asyncio.run(_try_graders(recipe, inputs.source, inputs.tokenizer))
+        lines += [*_data_lines(recipe, inputs.source), *describe_trials(trials)]
+        warnings = [*_leak_warnings(inputs.source), *trial_warnings(trials)]
     devices = planned_devices(recipe)
+    if inputs.source is not None:
+        is_on_cpu = {*devices.values()} == {"cpu"} and recipe.runtime.backend == "local"
+        costs = describe_costs(recipe, directory, inputs.source, is_on_cpu=is_on_cpu)
     lines += [
         *_stage_lines(recipe, devices),
         *describe_memory(recipe, directory, engine_device=devices.get("rollout-0")),
+        *costs,
+        *warnings,
         *_warning_lines(recipe, devices),
     ]
     return "\n".join(["plan", *(f"  {line}" for line in lines)])
 
 
-async def _try_graders(recipe: Recipe) -> None:
-    """Start one grader process and end it; an error here would end a run."""
+async def _try_graders(recipe: Recipe, source: PromptStream, tokenizer: Tokenizer) -> list[Trial]:
+    """Start one grader process and try it on reference answers; an error at the start would end a run."""
     alone = dataclasses.replace(recipe, reward=dataclasses.replace(recipe.reward, num_workers=1))
     with tempfile.TemporaryDirectory(prefix="freerun-plan-") as logs:
         grader = make_grader(alone, LocalLauncher(Path(logs), {}))
         try:
             await grader.start()
+            # Only an episode knows which texts it has graded, if any.
+            tried = None if recipe.rollout.episode or recipe.rollout.command else grader
+            return await try_references(source, tokenizer, tried, default_grader=recipe.reward.grader)
         finally:
             await grader.close()
 
@@ -59,17 +74,34 @@ def _sft_lines(data: SftData | None) -> list[str]:
 
 
 def _data_lines(recipe: Recipe, source: PromptStream) -> list[str]:
+    num_held_out = len(source.held_out(recipe.eval.num_prompts))
+    if recipe.online.is_on:
+        seconds = recipe.online.feedback_seconds
+        return [f"data: live traffic, rated within {seconds:g} s; {num_held_out} prompts held out for evaluation"]
     num_trained = recipe.train.num_steps * recipe.train.prompts_per_step
     lines = [
-        f"data: {source.epoch_size} training prompts, {len(source.held_out(recipe.eval.num_prompts))} held out for"
+        f"data: {source.epoch_size} training prompts, {num_held_out} held out for"
         f" evaluation; {recipe.train.num_steps} steps use {num_trained} prompts, "
-        f"{num_trained / source.epoch_size:.1f} epochs"
+        f"{num_trained / source.epoch_size:.1f} epochs",
+        "data: no held-out prompt is trained on",
     ]
     if recipe.data.mixture:
         lines.append(f"data: a mixture of {_shares(recipe.data)}, each with its own epochs")
     if source.num_too_long:
         lines.append(f"data: {source.num_too_long} prompts exceed data.max_prompt_tokens and are left out")
     return lines
+
+
+def _leak_warnings(source: PromptStream) -> list[str]:
+    prompts = source.prompts()
+    copies = near_copies(prompts)  # equal ones were refused before
+    if not copies:
+        return []
+    held_out, trained = copies[0]
+    return [
+        f"warning: {len(copies)} of {len(prompts.held_out)} held-out prompts differ from a training prompt only "
+        f"in case or spaces (such as {held_out.key} and {trained.key}); remove them on one side"
+    ]
 
 
 def _shares(data: DataConfig) -> str:
@@ -94,16 +126,28 @@ def _stage_lines(recipe: Recipe, devices: Mapping[str, str]) -> list[str]:
     if not recipe.generates:
         return trainers
     started = (recipe.buffer.max_staleness + 1) * recipe.batch_size
+    engine = recipe.engine
+    if engine.is_elastic:
+        rollouts.append(
+            f"rollout workers retire while the trainer is the limit, down to engine.min_workers = "
+            f"{engine.min_workers}, and come back when it waits"
+        )
     return [
         *rollouts,
         f"training: {recipe.batch_size} trajectories per step ({recipe.train.prompts_per_step} prompts x "
         f"{recipe.sampling.group_size}), {_count(recipe.train.num_minibatches, 'update')}",
         *trainers,
         *_agent_lines(recipe),
-        f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})",
+        _grader_line(recipe),
         f"staleness: at most {recipe.buffer.max_staleness}; up to {started} trajectories are started before the "
         f'first step ends; buffer.policy = "{recipe.buffer.policy}"',
     ]
+
+
+def _grader_line(recipe: Recipe) -> str:
+    own = [f"{name} by ({part.grader})" for name, part in recipe.data.parts.items() if part.grader]
+    line = f"graders: {recipe.reward.num_workers} x ({recipe.reward.grader})"
+    return f"{line}; {', '.join(own)}" if own else line
 
 
 def _agent_lines(recipe: Recipe) -> list[str]:

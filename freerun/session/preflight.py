@@ -1,6 +1,6 @@
 """Everything that is checked before a run, an evaluation or a dry run starts, in one order.
 
-    task, files ─► backends, devices ─► graders, objective ─► listeners ─► weights ─► tokenizer ─► prompts, answers
+    task, files ─► devices ─► graders, objective, listeners, trackers ─► weights ─► tokenizer ─► prompts, answers
 
 `check_setup` needs only the recipe; `read_inputs` and `read_prompts` read the model's small files and the data,
 and return what they read. Nothing is written, so bad input leaves no run behind. The only worker that is started,
@@ -30,11 +30,12 @@ from freerun.model.adapter_directory import check_directory, check_rank, is_adap
 from freerun.model.hub import how_to_fetch, is_hub_name, local_directory
 from freerun.reward.graders import check_answers, check_graders
 from freerun.session.agents import check_agents
-from freerun.session.build import check_backends, check_model, check_positions, make_source
+from freerun.session.build import check_backends, check_model, check_positions, make_source, reward_configs
 from freerun.session.listeners import check_listeners
 from freerun.session.own_objective import check_own_objective
 from freerun.session.run_directory import DATA_FILE
 from freerun.session.sft import make_sft_data
+from freerun.trackers.registry import check_trackers
 from freerun.types import Prompt
 
 
@@ -60,10 +61,12 @@ def check_setup(recipe: Recipe, *, is_new: bool = True, trains: bool = True, has
         _check_model_files(recipe)
     check_backends(recipe, trains=trains)
     if recipe.generates and not has_reward:
-        check_graders(recipe.reward)
+        for config in reward_configs(recipe):
+            check_graders(config)
     if trains:
         check_own_objective(recipe)
         check_listeners(recipe)
+        check_trackers(recipe.report.to)
 
 
 def read_inputs(recipe: Recipe, model: Path, *, checkpoint: Checkpoint | None = None) -> Inputs:
@@ -163,7 +166,7 @@ def _check_data_files(recipe: Recipe) -> None:
     """Fail if there is no such task, its prompts are in files that are not there, or no grader can read them."""
     for part in recipe.data.parts.values():
         check_task(part)
-        grader = recipe.reward.grader
+        grader = part.grader or recipe.reward.grader
         if part.task.startswith("reasoning-gym/") and "reasoning-gym" not in grader and not is_user_code(grader):
             raise ConfigError(
                 f'config: reward.grader = "{grader}" cannot read the answers of data.task = "{part.task}"; '

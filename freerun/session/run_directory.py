@@ -26,6 +26,7 @@ from freerun.controller.manifest import replace_file
 from freerun.errors import CheckpointError, ConfigError, FreerunError
 from freerun.events.reader import RunReader
 from freerun.events.schema import STORE_NAME, StoreError
+from freerun.events.session_rows import recorded_sessions
 from freerun.model.adapter_directory import is_adapter
 from freerun.model.companions import copy_companions
 from freerun.session.run_lock import LOCK_FILE, locked
@@ -57,7 +58,7 @@ def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Ch
     with ExitStack() as stack:
         try:
             if not resume:
-                _check_vacant(run, is_locked=False)  # before the lock as well: a refusal must leave no file behind
+                check_vacant(run, is_locked=False)  # before the lock as well: a refusal must leave no file behind
                 run.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts and completions are private
             stack.enter_context(locked(run.path))
             checkpoint: Checkpoint | None = None
@@ -74,7 +75,7 @@ def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Ch
 
 
 def _start(run: RunDirectory, recipe: Recipe) -> None:
-    _check_vacant(run, is_locked=True)
+    check_vacant(run, is_locked=True)
     if run.config.is_file():  # of a run that failed before its first step
         _clear(run.path)
     # The config comes first: a directory that has one is ours, and may be cleared if the start fails.
@@ -82,7 +83,7 @@ def _start(run: RunDirectory, recipe: Recipe) -> None:
     copy_companions(Path(recipe.model.path), run.model)
 
 
-def _check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
+def check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
     """Refuse a directory that holds a run with steps, or anything that is not a run."""
     if run.config.is_file():
         if not is_unused(run):
@@ -141,12 +142,14 @@ def keep_rows(run: RunDirectory, rows: bytes, *, resume: bool) -> None:
 
 
 def _resume(run: RunDirectory, recipe: Recipe) -> Checkpoint | None:
-    _check_same_run(recipe, load_recipe(run.config, []), run)
+    check_same_run(recipe, load_recipe(run.config, []), run)
     restore_replaced(run.checkpoints)
     found = find_checkpoint(run.checkpoints)
     checkpoint = found.checkpoint
     if checkpoint is not None:
         _check_resumable(run, recipe, checkpoint)
+    else:
+        _check_own_start(run)
     set_aside = tidy_for_resume(run.checkpoints, checkpoint)
     for damaged, reason in zip(set_aside, reversed(found.damage), strict=False):
         print(f"freerun: a damaged checkpoint was set aside as {damaged} ({reason})", file=sys.stderr)
@@ -164,6 +167,19 @@ def _check_resumable(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint) 
         if recipe.objective.kl_coefficient > 0:
             _check_reference(run)
         _check_store(run, checkpoint)
+
+
+def _check_own_start(run: RunDirectory) -> None:
+    """Refuse to begin again what began with the steps of another run."""
+    if not (run.path / STORE_NAME).is_file():
+        return
+    with RunReader(run.path) as reader:
+        origins = [session.origin for session in recorded_sessions(reader) if session.origin]
+    if origins:
+        raise CheckpointError(
+            f'the run "{run.path}" has no checkpoint to continue from, and from version 0 it would be another run '
+            f"({origins[-1]}); delete it and make it again"
+        )
 
 
 def _check_store(run: RunDirectory, checkpoint: Checkpoint) -> None:
@@ -233,9 +249,11 @@ CHANGEABLE = ("sft.lr", "sft.eval_every_steps", "sft.save_every_steps")
 """Keys of fixed sections that a resumed run may change."""
 
 
-def _check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
+def check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
     """Refuse to resume with settings that decide which prompt an ordinal is, or how large a batch is."""
     keys = ["run.seed", "sampling.group_size", "train.prompts_per_step"]
+    if recipe.online.is_on != saved.online.is_on:  # an ordinal is a prompt, or a session that is over
+        keys.append("online.feedback_seconds")
     for section in ("data", "lora", "sft"):
         keys += [f"{section}.{field.name}" for field in dataclasses.fields(getattr(recipe, section))]
     for key in keys:
@@ -243,5 +261,5 @@ def _check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
         if now != before and key not in CHANGEABLE:
             raise ConfigError(
                 f'config: {key} = {now} differs from the run\'s own {before} in "{run.config}"; '
-                "a run is resumed with the data and batches it was started with"
+                "a run is resumed and forked with the data and batches it was started with"
             )

@@ -8,6 +8,7 @@ from typing import Any
 from freerun.controller.checkpoint import CheckpointWriter, ControllerState
 from freerun.errors import CheckpointError, FreerunError
 from freerun.events.events import CheckpointSaved
+from freerun.session.kept_versions import KeptVersions
 from freerun.session.lifetime import Lifetime
 
 
@@ -15,15 +16,25 @@ class Saver:
     """Implements `SaveCheckpoint`; `save_files` is the trainer's `save`."""
 
     def __init__(
-        self, life: Lifetime, checkpoints: Path, save_files: Callable[..., Awaitable[None]], *, keep: int
+        self,
+        life: Lifetime,
+        checkpoints: Path,
+        save_files: Callable[..., Awaitable[None]],
+        *,
+        keep: int,
+        kept: KeptVersions | None = None,
     ) -> None:
         self._life = life
         self._checkpoints = checkpoints
         self._save_files = save_files
         self._keep = keep
+        self._kept = kept
+        """Knows which checkpoints stay beside the newest."""
 
     def __call__(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """Ask the trainer for its files at once; the rest, failures included, is the coroutine's."""
+        if self._kept is not None:
+            self._kept.expect(state.version)
         try:
             writer = CheckpointWriter(self._checkpoints, state)
         except CheckpointError as error:
@@ -34,9 +45,11 @@ class Saver:
         """Seal the checkpoint when the trainer has written its files."""
         try:
             await saved
-            # The store first: it must never lack steps of the checkpoint.
+            protected = self._kept.protected() if self._kept else ()
+            # The store first: it must never lack steps of the checkpoint, nor the evaluations by which older
+            # ones are removed.
             await asyncio.to_thread(self._life.flush)
-            directory = await writer.seal(keep=self._keep)
+            directory = await writer.seal(keep=self._keep, protected=protected)
         except FreerunError as error:
             await asyncio.to_thread(writer.discard)
             if not isinstance(error, CheckpointError):

@@ -11,15 +11,15 @@ import math
 from collections.abc import Callable
 
 from freerun.config.recipe import Recipe
+from freerun.config.sft import SftConfig
 from freerun.controller.checkpoint import Checkpoint, ControllerState, SftState
 from freerun.controller.checkpointing import SaveCheckpoint
 from freerun.data.demonstrations import SftData, open_sft_data
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import CheckpointError, WorkerError
 from freerun.events.events import SftStep
-from freerun.session.build import make_gate_and_buffer
+from freerun.session.assembly import make_gate_and_buffer
 from freerun.session.lifetime import Lifetime
-from freerun.trainer.schedule import cosine_learning_rate
 from freerun.types import Demonstration, Doing
 from freerun.workers.trainer_client import TrainerClient
 
@@ -38,6 +38,18 @@ def make_sft_data(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint |
             "restore them, or start a run with another run.name"
         )
     return data
+
+
+def cosine_learning_rate(step: int, *, num_steps: int, peak: float, ramp_steps: int) -> float:
+    """A linear ramp over the first steps, under a cosine from the peak down to a tenth of it."""
+    ramp = min(1.0, (step + 1) / ramp_steps) if ramp_steps else 1.0
+    fall = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * step / num_steps))
+    return peak * ramp * fall
+
+
+def sft_learning_rate(config: SftConfig, step: int, *, num_steps: int) -> float:
+    """Of the step after `step` steps."""
+    return cosine_learning_rate(step, num_steps=num_steps, peak=config.lr, ramp_steps=config.warmup_steps)
 
 
 class SftStage:
@@ -91,7 +103,7 @@ class SftStage:
 
     async def _train(self, batch: list[Demonstration]) -> None:
         config, num_steps = self._config, self._data.num_steps
-        lr = cosine_learning_rate(self.step, num_steps=num_steps, peak=config.lr, ramp_steps=config.warmup_steps)
+        lr = sft_learning_rate(config, self.step, num_steps=num_steps)
         loss = await self._trainer.supervise(batch, lr)
         if not math.isfinite(loss):
             raise WorkerError(

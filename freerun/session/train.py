@@ -7,47 +7,62 @@ What a run does at its start, its end and on a signal is in `lifetime.py`.
 """
 
 import asyncio
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from freerun.config.recipe import Recipe
-from freerun.controller.checkpoint import Checkpoint, drop_optimizers
+from freerun.controller.checkpoint import Checkpoint, drop_optimizers, remove_old
 from freerun.controller.controller import Controller
-from freerun.controller.stages import Stages
 from freerun.data.demonstrations import SftData
+from freerun.data.live_prompts import LivePrompts
 from freerun.data.mixture import PromptStream
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ConfigError
 from freerun.events.events import (
+    AnyEvent,
     CoresMoved,
+    EngineLoaded,
     EngineReport,
+    EvalRow,
+    GraderReport,
     Notice,
     RunFinished,
     RunOutcome,
+    WeightsLoaded,
     WorkerDied,
 )
 from freerun.processes.link import Launcher
+from freerun.processes.supervision import Supervisor
 from freerun.session.agents import Workflows, make_agents
-from freerun.session.attachments import Attachments
-from freerun.session.build import (
+from freerun.session.assembly import (
     RunGrader,
-    make_core_lending,
-    make_curriculum,
-    make_gate_and_buffer,
+    make_balance,
     make_grader,
-    make_launcher,
     make_rollout_pool,
+    make_stages,
     make_trainer,
+    wait_for_losses,
 )
+from freerun.session.attachments import Attachments
+from freerun.session.build import make_core_lending, make_launcher
 from freerun.session.core_lending import CoreLending
+from freerun.session.kept_versions import KeptVersions, past_evals
 from freerun.session.lifetime import Lifetime
 from freerun.session.listeners import open_listeners
+from freerun.session.live_server import LiveServer, check_traffic
+from freerun.session.long_lived import long_lived_objects
+from freerun.session.page import RunPage
 from freerun.session.preflight import Inputs, check_setup, read_inputs, readable_rows, rl_checkpoint
+from freerun.session.process_watch import ProcessWatch
+from freerun.session.reporters import open_reporters
 from freerun.session.run_directory import RunDirectory, keep_rows, open_run, write_config
 from freerun.session.saving import Saver
 from freerun.session.sft import SftStage
+from freerun.session.trainer_start import trainer_start
 from freerun.types import Doing, EngineStats, WeightRoute
 from freerun.workers.agent_pool import AgentPool
-from freerun.workers.messages import StartTrainer
+from freerun.workers.messages import Loaded
 from freerun.workers.rollout_pool import RolloutPool
 from freerun.workers.trainer_client import TrainerClient
 
@@ -62,6 +77,7 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
 def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None = None) -> RunFinished:
     """Train by the recipe, with what the caller attaches, and return how it ended."""
     attached = attached or Attachments()
+    check_traffic(recipe, attached.live_key)
     inputs, has_reward = None, attached.reward is not None
     if resume:
         check_setup(recipe, is_new=False, has_reward=has_reward)
@@ -88,9 +104,15 @@ def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None =
 
             async def run_to_end() -> RunFinished:
                 life = Lifetime(recipe, run.path, listeners, checkpoint=checkpoint, stop=attached.stop)
-                return await life.run(TrainingSession(life, recipe, run, checkpoint, inputs, attached).run())
+                page = RunPage(recipe.page, run)
+                session = TrainingSession(life, recipe, run, checkpoint, inputs, attached)
+                try:
+                    return await life.run(session.run(page))
+                finally:
+                    await page.close(listeners.flush)
 
-            return asyncio.run(run_to_end())
+            with open_reporters(recipe, run.path, listeners):
+                return asyncio.run(run_to_end())
 
 
 class TrainingSession:
@@ -115,9 +137,11 @@ class TrainingSession:
         self._grader: RunGrader | None = None
         self._agents: AgentPool | None = None
         self._lending: CoreLending | None = None
+        self._live: LiveServer | None = None
 
-    async def run(self) -> None:
+    async def run(self, page: RunPage) -> None:
         """Train to the end, or until a stop is requested."""
+        page.open(self._life.emit, self._life.seconds)
         await self._run_stages()
         if not self._life.is_stopping and not self._recipe.checkpoint.keep_optimizer:
             drop_optimizers(self._run.checkpoints)
@@ -135,14 +159,21 @@ class TrainingSession:
             on_progress=lambda doing: self._life.act("trainer", doing),
             on_cores=self._on_trainer_cores,
         )
+        watching: asyncio.Task[None] | None = None
         try:
             self._lending = make_core_lending(recipe, trainer.use_cores) if source else None
             await self._start_workers(trainer, launcher.weights)
+            watching = asyncio.create_task(self._watch_processes(launcher))
             if self._inputs.sft is not None:
                 await self._run_sft(self._inputs.sft, trainer)
             if source is not None and not self._life.is_stopping:
                 await self._run_rl(source, tokenizer, trainer)
         finally:
+            if self._live is not None:
+                await self._live.close()
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
             workers = (trainer, self._pool, self._grader, self._agents)
             await asyncio.gather(*(worker.close() for worker in workers if worker))
             await launcher.close()
@@ -156,6 +187,8 @@ class TrainingSession:
             on_report=self._on_engine_report,
             on_death=self._on_worker_death,
             on_busy=self._on_rollout_busy,
+            on_doing=self._life.act,
+            on_loaded=self._on_engine_loaded,
         )
         self._agents = make_agents(
             self._recipe,
@@ -167,25 +200,12 @@ class TrainingSession:
 
     async def _start_workers(self, trainer: TrainerClient, weights: WeightRoute | None) -> None:
         self._life.act("controller", Doing("starting", "the workers"))
-        recipe, checkpoint = self._recipe, self._checkpoint
-        saved, has_adapter = checkpoint.model_directory if checkpoint else None, recipe.lora.is_on
-        start = StartTrainer(
-            model_directory=recipe.model.path if has_adapter or saved is None else str(saved),
-            adapter_directory=str(saved) if has_adapter and saved else "",
-            lora=recipe.lora,
-            seed=recipe.run.seed,
-            companions_directory=str(self._run.model),
-            train=recipe.train,
-            objective=recipe.objective,
-            temperature=recipe.sampling.temperature,
-            max_completion_tokens=recipe.sampling.max_completion_tokens,
-            is_truncated=recipe.sampling.top_k > 0 or recipe.sampling.top_p < 1,
-            version=self._life.version,
-            optimizer_file=str(checkpoint.optimizer_file) if checkpoint else "",
-            is_in_sft=checkpoint is not None and checkpoint.state.sft is not None,
-            reference_directory=str(self._run.reference) if recipe.objective.kl_coefficient > 0 else "",
+        start = trainer_start(
+            self._recipe,
+            self._checkpoint,
+            companions=self._run.model,
+            reference=self._run.reference,
             weights=weights,
-            num_engine_gpus=recipe.engine.num_workers * recipe.engine.num_gpus if recipe.generates else 0,
             borrows_cores=self._lending is not None,
         )
         others = asyncio.gather(*(w.start() for w in (self._pool, self._grader, self._agents) if w))
@@ -206,37 +226,105 @@ class TrainingSession:
         if pool is not None:
             pool.raise_loss()
 
-    def _make_saver(self, trainer: TrainerClient) -> Saver:
-        return Saver(self._life, self._run.checkpoints, trainer.save, keep=self._recipe.checkpoint.keep)
+    def _make_saver(self, trainer: TrainerClient, kept: KeptVersions | None = None) -> Saver:
+        keep = self._recipe.checkpoint.keep
+        return Saver(self._life, self._run.checkpoints, trainer.save, keep=keep, kept=kept)
 
     async def _run_rl(self, source: PromptStream, tokenizer: Tokenizer, trainer: TrainerClient) -> None:
         assert self._pool is not None
         assert self._grader is not None
-        gate, buffer = make_gate_and_buffer(self._recipe, rl_checkpoint(self._checkpoint))
         workflows = Workflows(self._recipe, tokenizer, self._agents)
-        stages = Stages(
-            source=source,
-            workflow=workflows.training(),
+        if self._attached.live_key is not None:
+            self._live = LiveServer(
+                self._recipe,
+                tokenizer,
+                self._pool,
+                workflows,
+                self._attached.live_key,
+                start_recording=lambda: controller.start_one(),
+            )
+            await self._live.prepare()
+        stages = make_stages(
+            self._recipe,
+            rl_checkpoint(self._checkpoint),
+            source=source if self._live is None else LivePrompts(source),
+            workflow=workflows.training() if self._live is None else self._live.traffic,
             evaluation_workflow=workflows.evaluation(),
             generator=self._pool,
             grader=self._grader,
-            gate=gate,
-            buffer=buffer,
             trainer=trainer,
-            curriculum=make_curriculum(self._recipe, rl_checkpoint(self._checkpoint)),
         )
+        evals = past_evals(self._run.path) if self._life.version else []
+        kept = self._make_kept(source, evals)
+        balance = make_balance(self._recipe, self._pool, self._life.emit)
+
+        def emit(event: AnyEvent) -> None:
+            kept(event)
+            self._life.emit(event)
+            balance(event)
+            if isinstance(event, WeightsLoaded):
+                self._serve_from_now()
+
         controller = Controller(
             self._recipe,
             stages,
-            emit=self._life.emit,
-            save_checkpoint=self._make_saver(trainer),
-            lost_workers=[w.wait_for_loss() for w in (self._pool, trainer, self._agents) if w is not None],
+            emit=emit,
+            save_checkpoint=self._make_saver(trainer, kept),
+            lost_workers=wait_for_losses(trainer, self._pool, self._grader, self._agents),
             version=self._life.version,
             seconds=self._life.seconds,
+            evals=evals,
         )
+        await self._run_controller(controller, kept)
+
+    def _make_kept(self, source: PromptStream, evals: Sequence[EvalRow]) -> KeptVersions:
+        keeps_best = self._recipe.checkpoint.keep_best
+        return KeptVersions(
+            self._recipe.eval,
+            self._run.checkpoints,
+            evals=evals,
+            version=self._life.version,
+            is_on=keeps_best and bool(source.held_out(self._recipe.eval.num_prompts)),
+        )
+
+    async def _run_controller(self, controller: Controller, kept: KeptVersions) -> None:
+        """Train to the end; then remove old checkpoints, and serve live clients further."""
         self._life.act("controller", Doing("running"))
         self._life.on_stop(controller.request_stop)
-        await controller.run()
+        with long_lived_objects():
+            await controller.run()
+        self._life.why_early = controller.why_early
+        kept.end()
+        self._life.flush()  # the evaluations by which checkpoints are removed
+        remove_old(self._run.checkpoints, keep=self._recipe.checkpoint.keep, protected=kept.protected())
+        if self._live is not None and not self._life.is_stopping:
+            await self._serve_on()
+
+    def _serve_from_now(self) -> None:
+        """The engines have weights, so they can serve."""
+        if self._live is not None and not self._live.url:
+            self._note(f"live traffic is served at {self._live.open()}")
+
+    async def _serve_on(self) -> None:
+        """All steps are trained; clients are served until a stop is requested."""
+        assert self._pool is not None
+        stopped, background = asyncio.Event(), Supervisor()
+        self._life.on_stop(stopped.set)
+        self._note(f"all steps are trained; version {self._life.version} is served until Ctrl-C")
+        try:
+            background.start(self._pool.wait_for_loss())
+            await background.watch(stopped.wait())
+        finally:
+            await background.close()
+        self._life.is_stopping = False  # the run was over: only serving was stopped
+
+    async def _watch_processes(self, launcher: Launcher) -> None:
+        def grader_reports(seconds: float) -> Sequence[GraderReport]:
+            return self._grader.reports(seconds) if self._grader is not None else ()
+
+        pids = {"controller": os.getpid()}
+        watch = ProcessWatch(self._life, pids=lambda: pids | dict(launcher.pids()), graders=grader_reports)
+        await watch.run()
 
     def _note(self, text: str) -> None:
         self._life.emit(Notice(seconds=self._life.seconds, text=text))
@@ -245,10 +333,20 @@ class TrainingSession:
 
     def _on_engine_report(self, worker: str, stats: EngineStats) -> None:
         self._life.emit(EngineReport(seconds=self._life.seconds, worker=worker, stats=stats))
-        self._life.act(worker, _doing(stats))
         for pool in (self._grader, self._agents):
             for name, doing in pool.activities().items() if pool else ():
                 self._life.act(name, doing)
+
+    def _on_engine_loaded(self, worker: str, loaded: Loaded) -> None:
+        self._life.emit(
+            EngineLoaded(
+                seconds=self._life.seconds,
+                worker=worker,
+                version=loaded.published.version,
+                load_seconds=loaded.load_seconds,
+                num_interrupts=loaded.num_interrupts,
+            )
+        )
 
     def _on_rollout_busy(self, worker: str, is_busy: bool) -> None:
         if self._lending is not None:
@@ -263,11 +361,3 @@ class TrainingSession:
         self._life.emit(
             WorkerDied(seconds=self._life.seconds, worker=worker, reason=reason, is_restarted=is_restarted)
         )
-
-
-def _doing(stats: EngineStats) -> Doing:
-    if stats.num_running:
-        return Doing("generating", num_done=stats.num_running)
-    if stats.num_evaluating:
-        return Doing("evaluating", num_done=stats.num_evaluating)
-    return Doing("waiting", "the gate to admit a rollout")

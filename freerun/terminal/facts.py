@@ -16,7 +16,14 @@ from freerun.terminal.wording import bar, brief, count, duration, histogram, pri
 
 Live = tuple[str | tuple[str, str], ...]
 """Text, or text with its style."""
-LOST = {"filtered": "", "passed_over": "", "dropped": "yellow", "requeued": "yellow", "failed": "bold red"}
+LOST = {
+    "filtered": "",
+    "passed_over": "",
+    "unrated": "",
+    "dropped": "yellow",
+    "requeued": "yellow",
+    "failed": "bold red",
+}
 """Outcomes of groups that are not trained on, with their style."""
 
 
@@ -53,8 +60,8 @@ class Position:
 
 def facts(state: RunState) -> list[Fact]:
     """All facts, in the order in which they are told."""
-    told = (sft, _steps, _reward, _held_out, _length, _staleness, _generation, _training, _policy, _interrupts)
-    return [fact(state) for fact in (*told, _trained, _deaths)]
+    told = (sft, _steps, _reward, _held_out, _length, _staleness, _generation, _training, _queues, _policy)
+    return [fact(state) for fact in (*told, _weights, _interrupts, _trained, _deaths)]
 
 
 def position(state: RunState, now: float) -> Position:
@@ -87,7 +94,8 @@ def _steps(state: RunState) -> Fact:
         return Fact("steps")
     since = f", from {state.start_version}" if state.start_version else ""
     took = duration(state.seconds - state.started)
-    return Fact("steps", summary=f"{state.version} of {state.num_steps}{since}, in {took}")
+    origin = f"; {printable(state.origin)}" if state.origin else ""
+    return Fact("steps", summary=f"{state.version} of {state.num_steps}{since}, in {took}{origin}")
 
 
 def _reward(state: RunState) -> Fact:
@@ -105,7 +113,8 @@ def _reward(state: RunState) -> Fact:
 
 
 def _held_out(state: RunState) -> Fact:
-    skipped = f"{len(state.skipped_evals)} evaluations skipped" if state.skipped_evals else ""
+    num_skipped = len(state.skipped_evals)
+    skipped = f"{num_skipped} evaluation{'s' if num_skipped > 1 else ''} skipped" if num_skipped else ""
     if not state.evals:
         return Fact("held-out", live=(), summary=skipped)
     first, last = state.evals[0], state.evals[-1]
@@ -121,8 +130,15 @@ def _held_out(state: RunState) -> Fact:
 
 
 def _length(state: RunState) -> Fact:
-    length = _metrics(state).get("completion_length")
-    return Fact("length", line="" if length is None else f"length {length:.1f}")
+    metrics = _metrics(state)
+    length = metrics.get("completion_length")
+    if length is None:
+        return Fact("length", live=())
+    shares = {"cut off": metrics.get("cut_off_share"), "empty": metrics.get("empty_share")}
+    words = "".join(f" · {share_of_time(share)} {name}" for name, share in shares.items() if share is not None)
+    return Fact(
+        "length", live=((f"{length:.1f}", "bold"), (f" tokens{words}", "dim")), line=f"length {length:.1f}"
+    )
 
 
 def _staleness(state: RunState) -> Fact:
@@ -145,14 +161,14 @@ def _staleness(state: RunState) -> Fact:
 
 
 def _generation(state: RunState) -> Fact:
-    rate = state.generated_tokens_per_second
+    rate, over_step = state.generated_tokens_per_second, state.token_marks.tokens_per_second
     shares = {name: engine.busy_share for name, engine in sorted(state.engines.items())}
     busy = ", ".join(f"{name} {share_of_time(share)}" for name, share in shares.items() if share is not None)
     parts = [f"{count(state.engine_total('num_tokens'))} tokens"] if state.engines else []
     return Fact(
         "generation",
         live=_pace(rate, state.recent_generate_share),
-        line="" if rate is None else f"gen {count(rate)} tok/s",
+        line="" if over_step is None else f"gen {count(over_step)} tok/s",
         summary="; ".join([*parts, f"busy: {busy}"] if busy else parts),
     )
 
@@ -174,6 +190,25 @@ def _training(state: RunState) -> Fact:
     )
 
 
+def _queues(state: RunState) -> Fact:
+    """What waits between the engines and the trainer: which of them is ahead."""
+    if state.queues is None or state.finished:
+        return Fact("queues", live=())
+    counts, needed = state.queues.counts, state.prompts_per_step
+    ready = f"{count(counts.num_ready)}{f' of {count(needed)}' if counts.num_ready < needed else ''} ready"
+    num_admitted = counts.gate_capacity // max(1, state.group_size)
+    gate = f" · gate {f'open for {count(num_admitted)}' if num_admitted else 'closed'}" if state.group_size else ""
+    return Fact("queues", live=((ready, "bold"), (f" · {count(counts.num_running)} in work{gate}", "dim")))
+
+
+def _weights(state: RunState) -> Fact:
+    """How far what was sampled is from what is trained."""
+    names = {"effective_sample_size": "ESS", "behaviour_weight_max": "largest", "grad_norm": "gradient norm"}
+    metrics = _metrics(state)
+    shown = " · ".join(f"{word} {metrics[name]:.2g}" for name, word in names.items() if name in metrics)
+    return Fact("weights", live=(shown,) if shown else ())
+
+
 def _policy(state: RunState) -> Fact:
     names = {"engine_trainer_kl": "KL engine-trainer", "entropy": "entropy"}
     metrics = _metrics(state)
@@ -185,7 +220,8 @@ def _interrupts(state: RunState) -> Fact:
     if not state.engines:
         return Fact("interrupts", live=())
     total = state.engine_total
-    number, loads = count(total("num_interrupts")), f"in {count(total('num_loads'))} loads"
+    num_loads = total("num_loads")
+    number, loads = count(total("num_interrupts")), f"in {count(num_loads)} load{'s' if num_loads != 1 else ''}"
     recomputed = f"{count(total('num_recomputed_tokens'))} tokens recomputed"
     paused = f"decoding paused {duration(total('load_seconds'))}"
     return Fact(

@@ -2,12 +2,13 @@
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from freerun.events.accuracy import percent_within
+from freerun.events.accuracy import percent, percent_within
+from freerun.events.best import best_eval
 from freerun.events.events import (
     AnyEvent,
     CheckpointSaved,
@@ -15,15 +16,20 @@ from freerun.events.events import (
     EvalSkipped,
     GroupFinished,
     Notice,
+    PageOpened,
     RunFinished,
     RunStarted,
     SftStep,
     StepFinished,
     WorkerDied,
 )
+from freerun.events.health import Finding, examine
 from freerun.events.metrics import RunState, failure_kind
+from freerun.events.run_files import describe_bytes
 from freerun.model.adapter_directory import is_adapter
 from freerun.terminal.facts import Fact, facts, position
+from freerun.terminal.health_lines import closing_lines, count_levels, summary_lines
+from freerun.terminal.page_lines import describe_page
 from freerun.terminal.wording import brief, count, duration, printable_block
 
 LINE_SECONDS = 5.0
@@ -51,6 +57,8 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
             return f"no held-out accuracy of version {event.version}: {event.reason}"
         case Notice():
             return event.text
+        case PageOpened():
+            return describe_page(event, state.directory)
         case CheckpointSaved():
             return f"checkpoint {event.version} saved  {event.directory}"
         case WorkerDied():
@@ -63,37 +71,76 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
             return ""
 
 
-def summarize(state: RunState, *, num_bytes: int = 0, shows_failures: bool = False) -> str:
+def summarize(
+    state: RunState,
+    *,
+    num_bytes: int = 0,
+    kept: Collection[int] | None = None,
+    shows_failures: bool = False,
+    unfinished: str = "still running",
+    next_command: str = "",
+) -> str:
     """The closing summary of a run, whose directory takes `num_bytes`; plain text, lines aligned.
 
-    Where the lines above it show failures, their traceback is not repeated.
+    `kept` are the versions with a checkpoint, if that is known. Where the lines above it show failures, their
+    traceback is not repeated. `unfinished` is how a run is that has not ended, `next_command` what to type in
+    place of the usual.
     """
-    model = state.finished.model_directory if state.finished else ""
-    size = f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
+    saved = f"{state.checkpoint.directory}/model" if state.checkpoint else ""
+    model = state.finished.model_directory if state.finished else saved
+    findings = examine(state, state.seconds)
     told = [
-        Fact("outcome", summary=_outcome(state, shows_failures)),
+        Fact("outcome", summary=_outcome(state, count_levels(findings), unfinished)),
         *facts(state),
         Fact("model", summary=model or "no checkpoint was written"),
-        Fact("disk", summary=f"{size} in {state.directory}" if num_bytes else ""),
-        Fact("next", summary=_next_command(state)),
+        Fact("best", summary=_best(state, kept)),
+        Fact("in full", summary=_reason_in_full(state, shows_failures)),
+        Fact("disk", summary=f"{describe_bytes(num_bytes)} in {state.directory}" if num_bytes else ""),
+        Fact("view", summary=f"freerun view {shlex.quote(state.directory)}" if state.directory else ""),
+        Fact("next", summary=next_command or _next_command(state, findings)),
     ]
-    return "\n".join(f"{fact.name:<11}{printable_block(fact.summary)}" for fact in told if fact.summary)
+    lines = [f"{fact.name:<11}{printable_block(fact.summary)}" for fact in told if fact.summary]
+    health = [f"{'' if number else 'health':<11}{line}" for number, line in enumerate(summary_lines(findings))]
+    return "\n".join([*lines[:-1], *health, lines[-1], *closing_lines(findings)])
 
 
-def _outcome(state: RunState, shows_failures: bool) -> str:
-    if state.finished is None:
-        return "still running"
-    reason = state.finished.reason
-    if shows_failures and failure_kind(reason) in state.failures:
-        reason = brief(reason)
-    return f"{state.finished.outcome}{f': {reason}' if reason else ''}"
+def _best(state: RunState, kept: Collection[int] | None) -> str:
+    """The best evaluated version that can be had, and where."""
+    best = best_eval(state.evals, kept=kept)
+    if best is None or kept is None or len(state.evals) < 2:
+        return ""
+    where = f"{state.directory}/checkpoints/step-{best.version}/model"
+    if best.version not in kept:
+        where = "the model that the run began with"
+    return f"held-out {percent(best.accuracy)} at version {best.version}: {where}"
 
 
-def _next_command(state: RunState) -> str:
+def _outcome(state: RunState, health: str, unfinished: str) -> str:
+    """How it ended and why, in one sentence; without a reason, how many findings of health there are."""
+    outcome = state.finished.outcome if state.finished else unfinished
+    if state.finished and state.finished.reason:
+        return f"{outcome}: {brief(state.finished.reason)}"
+    return f"{outcome}, with {health}" if health else outcome
+
+
+def _reason_in_full(state: RunState, shows_failures: bool) -> str:
+    """The traceback or the log of what ended the run, unless it is shown above."""
+    reason = state.finished.reason.strip() if state.finished else ""
+    is_shown = shows_failures and failure_kind(reason) in state.failures
+    return reason if "\n" in reason and not is_shown else ""
+
+
+def _next_command(state: RunState, findings: Sequence[Finding]) -> str:
     directory = shlex.quote(state.directory)
     if state.finished is None or state.finished.outcome != "finished":
-        # The run's own resolved recipe: it has the name and every override the run was started with.
-        return f"freerun train {directory}/config.toml --resume"
+        # A run's directory has its own resolved recipe, with the name and every override it was started with.
+        return (
+            f"freerun serve {directory}/config.toml --resume"
+            if state.is_live
+            else f"freerun train {directory} --resume"
+        )
+    if any(finding.rule == "nothing_learned" for finding in findings):
+        return f"freerun show {directory} --order reward"
     if not state.is_sft_only:
         return f"freerun eval {directory}"
     model = shlex.quote(state.finished.model_directory)

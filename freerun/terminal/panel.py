@@ -1,6 +1,6 @@
 """The live view: a `RunState` in, renderables out.
 
-    title ─ progress ─ facts (two columns, or one on a narrow terminal) ─ processes ─ recent completions
+    title ─ progress ─ facts (two columns, or one on a narrow terminal) ─ health ─ processes ─ recent completions
 
 Pure functions of the state, the run's clock and the terminal's size. Untrusted text enters only as
 `rich.text.Text` of `printable` text, so neither markup nor control characters survive.
@@ -15,22 +15,53 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from freerun.events.metrics import RecentCompletion, RunState
+from freerun.events.events import RecentCompletion
+from freerun.events.metrics import RunState
 from freerun.terminal.facts import Live, facts, position, sft
+from freerun.terminal.health_lines import panel_lines
 from freerun.terminal.wording import describe_doing, duration, printable
 from freerun.types import ProcessState
 
-WIDE = 110
+WIDE, WIDER = 110, 170
+"""Columns of a terminal from which on the facts stand in two and in three columns."""
+FRAME_ROWS = 4
+"""The frame, the progress, and the line below, which a terminal needs for its cursor."""
+MIN_FACTS = 3
+PRIORITY = (
+    "reward",
+    "held-out",
+    "staleness",
+    "generation",
+    "training",
+    "trained",
+    "policy",
+    "interrupts",
+    "queues",
+)
+"""Facts that a low terminal shows first; then the others."""
+ROLES = ("trainer", "rollout", "agent", "grader")
+"""Processes that a low terminal shows first; then the others."""
+MAX_FINDINGS = 4
+"""Lines for the health of the run."""
+OWN_HINT = "Ctrl-C saves and stops"
+"""What a person can do where the run itself is shown."""
 STYLES: dict[ProcessState, str] = {"waiting": "yellow", "died": "bold red"}
 
 
-def render(state: RunState, *, now: float, width: int, height: int) -> RenderableType:
-    """The whole view, no higher than the terminal allows."""
-    numbers = _facts(state, num_columns=2 if width >= WIDE else 1)
-    num_free = max(0, height - len(numbers.rows) - 7)
-    processes = _processes(state, now, max(1, num_free - 4))
-    completions = _completions(state.recent, num_free - len(processes.rows) - 1, max(16, 2 * width // 5))
+def render(state: RunState, *, now: float, width: int, height: int, hint: str = OWN_HINT) -> RenderableType:
+    """The whole view, no higher than the terminal; completions get what the other parts leave."""
+    room = max(0, height - FRAME_ROWS)
+    numbers = _facts(
+        state, num_columns=1 + (width >= WIDE) + (width >= WIDER), max_rows=max(MIN_FACTS, 2 * room // 5)
+    )
+    room -= len(numbers.rows) + 1
+    health = panel_lines(state, now, max_rows=min(MAX_FINDINGS, height // 8, max(0, room - 1)))
+    room -= len(health) + bool(health)
+    processes = _processes(state, now, max_rows=min(room - 1, max(3, room // 2)))
+    room -= len(processes.rows) + bool(processes.rows)
+    completions = _completions(state.recent, room - 1, max(16, 2 * width // 5))
     parts: list[RenderableType] = [_progress(state, now), Text(), numbers]
+    parts += [Text(), *health] if health else []
     for table in (processes, completions):
         parts += [Text(), table] if table.rows else []
     return Panel(
@@ -39,7 +70,7 @@ def render(state: RunState, *, now: float, width: int, height: int) -> Renderabl
         border_style="dim",
         title=Text.assemble(("freerun ", "bold cyan"), (printable(state.name, 60), "bold")),
         title_align="left",
-        subtitle=_footer(state),
+        subtitle=_footer(state, hint),
         subtitle_align="right",
         padding=(0, 1),
     )
@@ -63,9 +94,12 @@ def _progress(state: RunState, now: float) -> Table:
     return grid
 
 
-def _facts(state: RunState, *, num_columns: int) -> Table:
+def _facts(state: RunState, *, num_columns: int, max_rows: int) -> Table:
     """The facts that show whether the run learns, keeps its bound and wastes no time, column by column."""
-    shown = [(fact.name, _text(fact.live or (("–", "dim"),))) for fact in facts(state) if fact.live is not None]
+    known = {fact.name: fact.live for fact in facts(state) if fact.live is not None}
+    chosen = sorted(known, key=lambda name: PRIORITY.index(name) if name in PRIORITY else len(PRIORITY))
+    chosen = chosen[: num_columns * max_rows]
+    shown = [(name, _text(live or (("–", "dim"),))) for name, live in known.items() if name in chosen]
     grid = _grid(2)
     for _ in range(num_columns):
         grid.add_column(style="dim", no_wrap=True, width=10)
@@ -82,17 +116,22 @@ def _processes(state: RunState, now: float, max_rows: int) -> Table:
     grid.add_column(style="dim", no_wrap=True, max_width=14, overflow="ellipsis", min_width=10)
     grid.add_column(no_wrap=True, justify="right", width=7)
     grid.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    workers = sorted(state.activities)
-    num_shown = len(workers) if len(workers) <= max_rows else max_rows - 1
+    workers = [] if state.finished else sorted(state.activities, key=_role)  # they have ended with it
+    num_shown = len(workers) if len(workers) <= max_rows else max(0, max_rows - 1)
     for worker in workers[:num_shown]:
         activity = state.activities[worker]
         doing = (describe_doing(activity.doing), STYLES.get(activity.doing.state, ""))
-        since = "" if state.finished else duration(max(0.0, now - activity.seconds))
+        since = duration(max(0.0, now - activity.seconds))
         details = (f"  {_details(state, worker)}", "dim not bold")
         grid.add_row(printable(worker, 40), Text(since, "dim"), _text((doing, details)))
-    if num_shown < len(workers):
+    if num_shown < len(workers) and max_rows > 0:
         grid.add_row("", "", Text(f"and {len(workers) - num_shown} more", "dim"))
     return grid
+
+
+def _role(worker: str) -> tuple[int, str]:
+    role = worker.partition("-")[0]
+    return ROLES.index(role) if role in ROLES else len(ROLES), worker
 
 
 def _details(state: RunState, worker: str) -> str:
@@ -103,11 +142,15 @@ def _details(state: RunState, worker: str) -> str:
         return f"on {num_cores} core{'s' if num_cores > 1 else ''}{borrowed}"
     if worker not in state.engines:
         return ""
-    stats = state.engines[worker].latest
-    parts = [f"{stats.num_running} running"]
-    parts += [f"{stats.num_waiting} waiting"] if stats.num_waiting else []
-    parts += [f"{stats.num_evaluating} evaluating"] if stats.num_evaluating else []
-    return ", ".join([*parts, "no weights yet" if stats.version is None else f"version {stats.version}"])
+    engine, activity = state.engines[worker], state.activities[worker]
+    stats, parts = engine.latest, []
+    # Counters are reported now and then: those from before it began what it does would contradict it.
+    if engine.reported >= activity.seconds:
+        parts += [f"{stats.num_running} running"] if activity.doing.num_done is None else []
+        parts += [f"{stats.num_waiting} waiting"] if stats.num_waiting else []
+        parts += [f"{stats.num_evaluating} evaluating"] if stats.num_evaluating else []
+    version = engine.loaded_version
+    return ", ".join([*parts, "no weights yet" if version is None else f"version {version}"])
 
 
 def _completions(recent: Iterable[RecentCompletion], max_rows: int, tail_chars: int) -> Table:
@@ -124,7 +167,7 @@ def _completions(recent: Iterable[RecentCompletion], max_rows: int, tail_chars: 
     return grid
 
 
-def _footer(state: RunState) -> Text:
+def _footer(state: RunState, hint: str) -> Text:
     if state.finished:
         style = {"finished": "bold green", "interrupted": "bold yellow"}.get(state.finished.outcome, "bold red")
         return Text(state.finished.outcome, style)
@@ -133,7 +176,7 @@ def _footer(state: RunState) -> Text:
         notes.append(f"{len(state.deaths)} worker deaths · ", "bold red")
     if state.checkpoint:
         notes.append(f"checkpoint {state.checkpoint.version} · ")
-    return notes.append("Ctrl-C saves and stops")
+    return notes.append(hint)
 
 
 def _text(parts: Live) -> Text:

@@ -14,12 +14,19 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from freerun.errors import ConfigError
-from freerun.events.events import AnyEvent, Notice
+from freerun.events.events import AnyEvent, Notice, PageOpened
 from freerun.events.metrics import RunState
+from freerun.events.opening import recorded_state
+from freerun.events.page_link import read_link
+from freerun.events.reader import RunReader
+from freerun.events.run_files import disk_bytes, saved_versions
+from freerun.events.schema import store_file
 from freerun.processes.worker_process import open_log
+from freerun.terminal.health_lines import HealthLog
 from freerun.terminal.lines import describe_event, summarize
-from freerun.terminal.panel import render
-from freerun.terminal.wording import printable_block
+from freerun.terminal.page_lines import describe_page
+from freerun.terminal.panel import OWN_HINT, render
+from freerun.terminal.wording import printable_block, wrapped
 
 FRAMES_PER_SECOND = 4
 LOG_FILE = "log.txt"
@@ -34,7 +41,13 @@ class RunView:
     """A listener that shows a run until it is closed; the last picture and the summary stay."""
 
     def __init__(
-        self, console: Console, log: RawIOBase, *, directory: Path, now: Callable[[], str] = _time_of_day
+        self,
+        console: Console,
+        log: RawIOBase | None,
+        *,
+        directory: Path,
+        now: Callable[[], str] = _time_of_day,
+        hint: str = OWN_HINT,
     ) -> None:
         self.state = RunState()
         self._console = console
@@ -42,6 +55,8 @@ class RunView:
         """Unbuffered: what a full disk refuses is lost, and not tried again when the file is closed."""
         self._directory = directory
         self._now = now
+        self._hint = hint
+        self._health = HealthLog()
         self._offset: float | None = None
         # rich's thread builds the picture while the controller's updates the state.
         self._lock = threading.Lock()
@@ -54,24 +69,63 @@ class RunView:
         with self._lock:
             self.state(event)
             self._offset = event.seconds - time.monotonic()
-        if line := describe_event(self.state, event):
-            is_shown = self._live is None or isinstance(event, Notice)  # above the picture
-            self._say(f"{self._now()}  {printable_block(line)}", is_shown=is_shown)
+        lines = [describe_event(self.state, event), *self._health(self.state, event)]
+        is_link = isinstance(event, PageOpened) and self._console.is_terminal
+        is_shown = self._live is None or isinstance(event, Notice)  # above the picture
+        for line in filter(None, lines):
+            self._say(f"{self._now()}  {printable_block(line)}", is_shown=is_shown and not is_link)
+        if isinstance(event, PageOpened) and is_link:
+            # The token is for the person at the terminal: neither the log nor a file of output gets it.
+            link = read_link(self._directory)
+            self._print(f"{self._now()}  {describe_page(event, self.state.directory, link)}")
 
-    def close(self) -> None:
-        """Stop drawing; summarize the run if it has ended."""
+    def rewind(self, version: int, *, seconds: float = 0.0) -> None:
+        """Begin with what the store says of the sessions before: the run began with them, not with this one."""
+        if not store_file(self._directory).is_file():
+            return
+        with RunReader(self._directory) as reader:
+            self.begin_with(recorded_state(reader))
+        self.state.failures.clear()  # the first of each cause is shown in full in every session
+
+    def begin_with(self, state: RunState, *, seconds_ago: float | None = None) -> None:
+        """Show this state from now on, without lines for what led to it; its newest event was `seconds_ago`."""
+        with self._lock:
+            self.state = state
+            self._offset = None if seconds_ago is None else state.seconds + seconds_ago - time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line with the time, above the picture where there is one."""
+        self._say(f"{self._now()}  {printable_block(text)}")
+
+    def close(self, *, unfinished: str = "") -> None:
+        """Stop drawing; summarize the run if it has ended, or if it is said how it is."""
         if self._live is not None:
             self._live.stop()
-        if self.state.finished is not None:
-            num_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
-            self._say(summarize(self.state, num_bytes=num_bytes, shows_failures=self._live is None))
-        self._log.close()
+        if self.state.finished is not None or unfinished:
+            summary = summarize(
+                self.state,
+                num_bytes=disk_bytes(self._directory),
+                kept=saved_versions(self._directory / "checkpoints"),
+                shows_failures=self._live is None,
+                unfinished=unfinished,
+            )
+            is_wrapped = self._console.is_terminal
+            self._print(wrapped(summary, self._console.width) if is_wrapped else summary)
+            self._say(summary, is_shown=False)
+        if self._log is not None:
+            self._log.close()
 
     def _say(self, text: str, *, is_shown: bool = True) -> None:
-        if is_shown:  # neither markup nor wrapping: a line is a line
-            self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        if is_shown:
+            self._print(text)
+        if self._log is None:
+            return
         with suppress(OSError):  # a full disk: the store says so, and ends the run
             self._log.write(f"{text}\n".encode(errors="replace"))
+
+    def _print(self, text: str) -> None:
+        """Neither markup nor wrapping: a line is a line."""
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
         """The current picture; between events the run's clock follows ours."""
@@ -79,7 +133,8 @@ class RunView:
         with self._lock:
             is_running = self._offset is not None and self.state.finished is None
             now = time.monotonic() + (self._offset or 0.0) if is_running else self.state.seconds
-            return render(self.state, now=max(now, self.state.seconds), width=width, height=height)
+            now = max(now, self.state.seconds)
+            return render(self.state, now=now, width=width, height=height, hint=self._hint)
 
 
 def open_run_view(directory: Path) -> RunView:

@@ -6,6 +6,7 @@ screen, a data file can hold one. They reach a terminal only through `printable`
 
 import math
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -19,6 +20,10 @@ ESCAPES = re.compile(
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|\x1b[ -/]*[0-~]?"
 )
+BEGIN = re.compile(r"(?:[\w-]{0,10} +)?(?:(?:alarm|warn|info) +|→ )?")
+"""What stands before the text of a line of the summary: its name, a level of health, an arrow."""
+MIN_ROOM = 20
+TRACEBACK_HEAD = "Traceback (most recent call last):"
 MAX_MARKS = 2
 """Accents on one character: scripts need two at most, vandals pile up hundreds."""
 VISIBLE = {"\n": "⏎", "\r": "", "\t": " ", "\u2028": "⏎", "\u2029": "⏎"}
@@ -40,14 +45,30 @@ def printable_block(text: str, max_lines: int = 30) -> str:
     return "\n    ".join(lines)
 
 
+def wrapped(summary: str, width: int) -> str:
+    """Long lines broken between words, and continued below where their text begins; a long word stays whole."""
+    lines = []
+    for line in summary.splitlines():
+        begin = BEGIN.match(line)
+        indent = begin.end() if begin else 0
+        room = max(width - indent, MIN_ROOM)
+        pieces = textwrap.wrap(line[indent:], room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [line[:indent] + pieces[0], *(" " * indent + piece for piece in pieces[1:])]
+    return "\n".join(lines)
+
+
 def brief(text: str) -> str:
-    """One line for a text that was shown in full elsewhere: its first and its last line."""
+    """One line for a text that is shown in full elsewhere: its first and its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
+    first = "".join(lines[:1]).removesuffix(TRACEBACK_HEAD).rstrip()
+    joint = " " if first.endswith(":") else " ... "
+    return joint.join(dict.fromkeys(filter(None, [first, *lines[-1:]])))
 
 
 def describe_doing(doing: Doing) -> str:
     """`waiting for 1 of 2 groups`, `training: proximal, 3 of 8`."""
+    if doing.state == "loading":
+        return f"waiting for the engines to load {doing.what}"
     what = f" for {doing.what}" if doing.state == "waiting" else f": {doing.what}"
     words = doing.state + (what if doing.what else "")
     if doing.num_total is not None:

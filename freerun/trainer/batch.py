@@ -67,6 +67,8 @@ class Rated(NamedTuple):
     """Of each of its sampled tokens in the step's loss (`aggregation.py`)."""
     places: Ints | None = None
     """With a critic: where its sampled tokens are in the step's timeline (`timeline.py`)."""
+    place: int = 0
+    """Its place in the batch."""
 
     @property
     def num_read_tokens(self) -> int:
@@ -99,6 +101,10 @@ class MicroBatch:
     """What the critic is trained towards."""
     is_kept_L: Tensor | None = None
     """Whether M2PO trains on the token."""
+    indices: tuple[int, ...] = ()
+    """Of its trajectories in the step's batch; those of a rank without any are empty."""
+    trajectory_lengths: tuple[int, ...] = ()
+    """Sampled tokens of each of them: how L divides."""
 
 
 def family_of(prompt_ids: Ints, completions: Sequence[Ints]) -> Family:
@@ -156,6 +162,8 @@ def pack_trajectories(rated: Sequence[Rated]) -> MicroBatch:
         advantages_L=_flat([r.advantages for r in rated], np.float32),
         token_weights_L=_flat([np.full(len(r.advantages), r.token_weight) for r in rated], np.float32),
         places_L=_flat(places, np.int64) if places else None,
+        indices=tuple(r.place for r in rated),
+        trajectory_lengths=tuple(len(r.advantages) for r in rated),
     )
 
 

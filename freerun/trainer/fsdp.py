@@ -10,8 +10,6 @@ Processes communicate by gloo, and by NCCL if the model is on GPUs. All sockets 
 unless the launcher of the process sets FREERUN_HOST.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from datetime import timedelta
@@ -60,7 +58,7 @@ class Meeting:
             self._store = FileStore(self.address, num_ranks)
             self._store.set_timeout(TIMEOUT)
 
-    def join(self, device: torch.device) -> FsdpRanks:
+    def join(self, device: torch.device) -> "FsdpRanks":
         """Returns when all ranks have joined; the models to shard are on `device`."""
         if device.type == "cuda":
             torch.cuda.set_device(device)  # NCCL and FSDP use the current device, by default the first

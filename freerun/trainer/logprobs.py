@@ -5,10 +5,9 @@ logits stay float32.
 
 The same function gives current outputs (with gradient), and proximal and reference ones (under `torch.no_grad`).
 The logprobs are those of the sampling distribution before top-k and top-p: the logits divided by the sampling
-temperature. Full logits are the fastest head measured. Their memory, one float per vocabulary entry and loss token
-(`cross_entropy.py`; more with an entropy bonus), is what `train.micro_batch_tokens` bounds.
+temperature. Logits are computed in chunks (`head.py`).
 
-Shapes: T packed tokens, L loss tokens, C model width, V vocabulary.
+Shapes: T packed tokens, L loss tokens, C model width.
 """
 
 # ruff: noqa: N815 - the fields are tensors, and tensors carry their shape in the name
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from freerun.model.attention import PackedCausalAttention
 from freerun.model.decoder import Decoder
 from freerun.trainer.batch import PackedSequences
-from freerun.trainer.cross_entropy import consume_logits
+from freerun.trainer.head import target_logprobs
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,21 @@ def policy_outputs(
     dtype: torch.dtype = torch.float32,
 ) -> PolicyOutputs:
     """One forward over packed sequences, where they and the model are."""
-    with nullcontext() if dtype == torch.float32 else torch.autocast(packed.token_ids_T.device.type, dtype):
+    is_cast = dtype != torch.float32
+    with torch.autocast(packed.token_ids_T.device.type, dtype) if is_cast else nullcontext():
         hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))
-        # Not hidden_TC[...]: its backward adds to a shared prompt from several threads, in no fixed order.
-        hidden_LC = hidden_TC.index_select(0, packed.predictors_L)
+    # Not hidden_TC[...]: its backward adds to a shared prompt from several threads, in no fixed order.
+    hidden_LC = hidden_TC.index_select(0, packed.predictors_L)
+    logprobs_L, entropies_L = target_logprobs(
         # Hidden states are divided, not logits: there are far fewer of them.
-        logits_LV = model.logits(hidden_LC / temperature).float()
-    # Entropies are taken first: the logprobs consume the logits.
-    entropies_L = _entropies(logits_LV) if with_entropies else None
+        hidden_LC / temperature,
+        model.head_weight,
+        packed.targets_L,
+        dtype=dtype if is_cast else None,
+        with_entropies=with_entropies,
+    )
     return PolicyOutputs(
-        logprobs_L=consume_logits(logits_LV, packed.targets_L),
+        logprobs_L=logprobs_L,
         entropies_L=entropies_L,
         # Detached: the critic reads the policy's features and does not train them (`critic.py`).
         values_L=critic(hidden_LC.detach()).float().squeeze(-1) if critic is not None else None,
@@ -68,8 +72,3 @@ def completion_logprobs(
 ) -> Tensor:
     """The logprobs alone."""
     return policy_outputs(model, packed, temperature=temperature, dtype=dtype).logprobs_L
-
-
-def _entropies(logits_LV: Tensor) -> Tensor:
-    log_probabilities_LV = torch.log_softmax(logits_LV, dim=-1)
-    return -(log_probabilities_LV.exp() * log_probabilities_LV).sum(dim=-1)

@@ -15,6 +15,8 @@ they are biased towards what the behaviour policy visited.
 Shapes: L loss tokens (sampled tokens of a micro-batch), K calls.
 """
 
+# ruff: noqa: N815 - the fields are tensors, and tensors carry their shape in the name
+
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +44,8 @@ class Loss:
     """Sum over tokens, not weighted."""
     value_loss: float = 0.0
     """Weighted sum over tokens, without its coefficient."""
+    is_clipped_L: Tensor | None = None
+    """Which tokens trained on a hard clip holds back; None if the objective has none."""
 
 
 def compute_loss(
@@ -52,7 +56,7 @@ def compute_loss(
     objective: ObjectiveConfig,
 ) -> Loss:
     """The loss of what the policy says now about a micro-batch."""
-    policy_L, num_clipped, num_masked = _policy_terms(outputs, micro_batch, proximal_logprobs_L, objective)
+    policy_L, is_clipped_L, num_masked = _policy_terms(outputs, micro_batch, proximal_logprobs_L, objective)
     terms_L = policy_L
     reference_kl = value_loss = 0.0
     if objective.kl_coefficient > 0:
@@ -70,13 +74,14 @@ def compute_loss(
         terms_L = terms_L + objective.value_coefficient * errors_L
         value_loss = float((micro_batch.token_weights_L * errors_L.detach()).sum())
     total = (micro_batch.token_weights_L * terms_L).sum()
-    return Loss(total, num_clipped, num_masked, reference_kl, value_loss)
+    num_clipped = 0 if is_clipped_L is None else int(is_clipped_L.sum())
+    return Loss(total, num_clipped, num_masked, reference_kl, value_loss, is_clipped_L)
 
 
 def _policy_terms(
     outputs: PolicyOutputs, micro_batch: MicroBatch, proximal_L: Tensor | None, objective: ObjectiveConfig
-) -> tuple[Tensor, int, int]:
-    """Each token's negative gain with its behaviour weight; how many are clipped, how many left out."""
+) -> tuple[Tensor, Tensor | None, int]:
+    """Each token's negative gain with its behaviour weight; which are clipped, how many left out."""
     behaviour_L, call_lengths_K = micro_batch.behaviour_logprobs_L, micro_batch.call_lengths_K
     if objective.uses_proximal:
         assert proximal_L is not None
@@ -91,8 +96,8 @@ def _policy_terms(
     if micro_batch.is_kept_L is not None:
         weights_L = torch.where(micro_batch.is_kept_L, weights_L, 0.0)
     is_trained_L = weights_L > 0
-    num_clipped = 0 if is_clipped_L is None else int((is_clipped_L & is_trained_L).sum())
-    return -(weights_L * gains_L), num_clipped, int((~is_trained_L).sum())
+    is_clipped_L = None if is_clipped_L is None else is_clipped_L & is_trained_L
+    return -(weights_L * gains_L), is_clipped_L, int((~is_trained_L).sum())
 
 
 def k3(logprobs_L: Tensor, reference_logprobs_L: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """What a training step reports about itself. A metric that cannot be computed is absent, never NaN.
 
     reward, accuracy, completion_length     means over the samples of the batch; the length counts sampled tokens
+    equal_group_share, cut_off_share ...    whether there is something to learn from: `group_metrics.py`
     reward/<part>                           mean of one part of the reward, before its weight, over the
                                             samples that have it; absent for a reward of one part
     num_calls, num_sequences                means over the samples, where one of them is a session of several calls
@@ -23,6 +24,7 @@
                                             under the trainer's own version: engine and trainer should agree
     grad_norm                               before clipping, mean over the updates applied
     lr                                      of the last update
+    num_updates                             updates applied: minibatches, or 0 if there was nothing to learn from
     skipped_updates                         updates whose gradient norm was not finite
     train_tokens_per_second                 tokens that went forward and backward, over the whole step's time
 
@@ -46,6 +48,7 @@ from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
 from freerun.trainer.batch import MicroBatch
+from freerun.trainer.group_metrics import group_metrics
 from freerun.trainer.logprobs import PolicyOutputs
 from freerun.trainer.loss import Loss
 from freerun.trainer.optimizer import Update
@@ -62,8 +65,11 @@ def count_staleness(samples: Sequence[WholeSample], version: int) -> dict[int, i
     return dict(sorted(Counter(staleness_of(samples, version)).items()))
 
 
-def batch_metrics(samples: Sequence[WholeSample], version: int) -> dict[str, float]:
+def batch_metrics(
+    groups: Sequence[tuple[WholeSample, ...]], version: int, objective: ObjectiveConfig
+) -> dict[str, float]:
     """Metrics of a batch that do not depend on training."""
+    samples = [sample for group in groups for sample in group]
     lengths = [sample.num_sampled for sample in samples]
     staleness = staleness_of(samples, version)
     sequences = [part for sample in samples for part in sample.parts]
@@ -78,6 +84,7 @@ def batch_metrics(samples: Sequence[WholeSample], version: int) -> dict[str, flo
             "staleness_mean": float(np.mean(staleness)),
             "staleness_max": float(max(staleness)),
         }
+        | group_metrics(groups, compares_within_groups=objective.compares_within_groups)
         | _session_means(samples)
         | _reward_part_means([sample.reward for sample in samples])
     )
@@ -139,9 +146,11 @@ class StepMeter:
         self._log_weights: list[NDArray[np.float64]] = []
         self._is_fresh: list[NDArray[np.float64]] = []
         self._updates: list[Update] = []
+        self.log_weights: NDArray[np.float64] = np.empty(0)
+        """Of the tokens of all ranks, in the order of passes; known after `metrics`."""
 
     def add_pass(self, micro_batch: MicroBatch, outputs: PolicyOutputs, loss: Loss) -> None:
-        self._losses.append(replace(loss, total=loss.total.detach()))
+        self._losses.append(replace(loss, total=loss.total.detach(), is_clipped_L=None))
         is_idle = micro_batch.packed.num_loss_tokens == 0
         self._num_computed_tokens += 0 if is_idle else micro_batch.packed.token_ids_T.numel()
         self._current.append(_as_array(outputs.logprobs_L))
@@ -170,6 +179,7 @@ class StepMeter:
         )
         metrics = {
             "loss": loss,
+            "num_updates": float(len(applied)),
             "skipped_updates": float(len(self._updates) - len(applied)),
             "train_tokens_per_second": num_computed_tokens / seconds,
         }
@@ -182,8 +192,8 @@ class StepMeter:
             metrics["entropy"] = float(-current.mean())
             metrics |= self._objective_metrics(current.size)
         if self._log_weights:
-            log_weights = gather_floats(self._ranks, self._log_weights)
-            metrics |= behaviour_metrics(log_weights, gather_floats(self._ranks, self._is_fresh) > 0)
+            self.log_weights = gather_floats(self._ranks, self._log_weights)
+            metrics |= behaviour_metrics(self.log_weights, gather_floats(self._ranks, self._is_fresh) > 0)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _objective_metrics(self, num_tokens: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ The state is saved and loaded as a flat dictionary of tensors, ready for safeten
     exp_avg.<parameter>   exp_avg_sq.<parameter>   step.<parameter>   num_updates
 """
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,20 @@ NUM_UPDATES = "num_updates"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 BETAS = (0.9, 0.95)
 """Decay of the first and the second moment, as in the paper."""
+
+
+class PlainAdamW(torch.optim.AdamW):
+    """torch's AdamW without the wrappers around its methods; the arithmetic is torch's own.
+
+    The wrappers keep torch's compiler away from these methods, and import it at the first call, which takes as
+    long as importing torch itself. Nothing is compiled here, so a trainer starts without it.
+    """
+
+    add_param_group: Any = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    state_dict: Any = inspect.unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict: Any = inspect.unwrap(torch.optim.AdamW.load_state_dict)
+    zero_grad: Any = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    step: Any = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 @dataclass(frozen=True)
@@ -83,7 +98,7 @@ class Optimizer:
             self._parameters |= head
             self._head = [*head.values()]
             parameter_groups.append({"params": self._head, "weight_decay": 0.0, "lr_scale": critic_lr_scale})
-        self._adamw = torch.optim.AdamW(
+        self._adamw = PlainAdamW(
             parameter_groups,
             lr=config.lr,
             betas=BETAS,

@@ -24,12 +24,13 @@ from freerun.trainer.batch import MicroBatch
 from freerun.trainer.correction import drifts, keep_small_drifts
 from freerun.trainer.critic import advantages_and_returns
 from freerun.trainer.logprobs import PolicyOutputs
+from freerun.trainer.phases import PhaseClock
 from freerun.trainer.ranks import Ranks, decide_together
 from freerun.trainer.timeline import Timeline
 
 Minibatch = list[MicroBatch]
 OnProgress = Callable[[str, int, int], None]
-"""Called with the activity, the minibatch and the micro-batch that is done."""
+"""Called with the activity, the minibatch and the micro-batch that is next."""
 
 
 @torch.no_grad()
@@ -41,23 +42,26 @@ def prepare(
     reference: Callable[[MicroBatch], PolicyOutputs],
     timeline: Timeline | None,
     on_progress: OnProgress,
+    phases: PhaseClock,
     ranks: Ranks,
 ) -> list[Minibatch]:
     """The same minibatches with everything that the objective needs from the start of the step."""
     prepared: list[Minibatch] = []
     for m, minibatch in enumerate(minibatches):
         if objective.decides_over_the_step or (objective.uses_proximal and m > 0):
-            minibatch = [_with_proximal(b, policy(b)) for b in _reporting(minibatch, "proximal", m, on_progress)]
+            with phases.phase("proximal"):
+                batches = _reporting(minibatch, "proximal", m, on_progress)
+                minibatch = [_with_proximal(batch, policy(batch)) for batch in batches]
         if objective.kl_coefficient > 0:
-            minibatch = [
-                replace(b, reference_logprobs_L=reference(b).logprobs_L)
-                for b in _reporting(minibatch, "reference", m, on_progress)
-            ]
+            with phases.phase("reference"):
+                batches = _reporting(minibatch, "reference", m, on_progress)
+                minibatch = [replace(batch, reference_logprobs_L=reference(batch).logprobs_L) for batch in batches]
         prepared.append(minibatch)
-    if timeline is not None:
-        prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, timeline, objective, ranks))
-    if objective.correction == "m2po":
-        prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, ranks))
+    with phases.phase("rating"):
+        if timeline is not None:
+            prepared = _over_the_step(prepared, lambda batches: rate_tokens(batches, timeline, objective, ranks))
+        if objective.correction == "m2po":
+            prepared = _over_the_step(prepared, lambda batches: mask_tokens(batches, ranks))
     return prepared
 
 
@@ -115,8 +119,8 @@ def _over_the_step(
 
 def _reporting(minibatch: Minibatch, activity: str, m: int, on_progress: OnProgress) -> Iterator[MicroBatch]:
     for n, batch in enumerate(minibatch):
-        yield batch
         on_progress(activity, m, n)
+        yield batch
 
 
 def _known(values_L: Tensor | None) -> Tensor:

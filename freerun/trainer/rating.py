@@ -23,8 +23,11 @@ def rate(
     lengths = [sample.num_sampled for sample in samples]
     weights = axis_function(objective, "aggregation")(lengths, max_completion_tokens, objective)
     advantages = advantages_by_call(groups, objective)
+    # By identity: the parts of a sample need not be neighbours in the batch.
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    places_in_batch = {id(trajectory): place for place, trajectory in enumerate(trajectories)}
     rated = [
-        Rated(part, of_calls[part.completion.calls], weight)
+        Rated(part, of_calls[part.completion.calls], weight, place=places_in_batch[id(part)])
         for sample, of_calls, weight in zip(samples, advantages, weights, strict=True)
         for part in sample.parts
     ]

@@ -42,6 +42,7 @@ class SupervisedTrainer:
         self._config = config
         self._on_progress = on_progress
         self._ranks = ranks or SingleRank()
+        model.recompute_blocks(config.recompute_activations)
         self._optimizer = Optimizer(model, config, ranks=self._ranks)
 
     def step(self, demonstrations: Sequence[Demonstration], lr: float) -> float:
@@ -50,10 +51,11 @@ class SupervisedTrainer:
         micro_batches = self._micro_batches(demonstrations)
         total = 0.0
         for n, micro_batch in enumerate(micro_batches):
+            self._on_progress(Doing("training", "SFT", n + 1, len(micro_batches)))
             loss = self._summed_loss(micro_batch) / num_trained
             loss.backward()
             total += float(loss.detach())
-            self._on_progress(Doing("training", "SFT", n + 1, len(micro_batches)))
+        self._on_progress(Doing("training", "SFT, update of the weights"))
         self._optimizer.update(lr)
         return add_numbers(self._ranks, [total])[0]
 
@@ -64,8 +66,8 @@ class SupervisedTrainer:
         micro_batches = self._micro_batches(demonstrations)
         total = 0.0
         for n, micro_batch in enumerate(micro_batches):
-            total += float(self._summed_loss(micro_batch))
             self._on_progress(Doing("training", "SFT, held-out rows", n + 1, len(micro_batches)))
+            total += float(self._summed_loss(micro_batch))
         return add_numbers(self._ranks, [total])[0] / num_trained
 
     def optimizer_state(self) -> dict[str, Tensor]:

@@ -47,10 +47,12 @@ from freerun.trainer.loss import compute_loss
 from freerun.trainer.metrics import StepMeter, batch_metrics, count_staleness
 from freerun.trainer.optimizer import Optimizer, learning_rate
 from freerun.trainer.packing import cut_families, deal_minibatches, pack_for_ranks
+from freerun.trainer.phases import PhaseClock
 from freerun.trainer.preparation import Minibatch, prepare
 from freerun.trainer.ranks import Ranks, SingleRank
 from freerun.trainer.rating import rate
 from freerun.trainer.timeline import Timeline
+from freerun.trainer.trained import TrajectoryMeter
 from freerun.types import Doing, Group, StepResult
 
 
@@ -76,6 +78,8 @@ class PolicyTrainer:
     ) -> None:
         self.model = model
         self.version = version
+        self.phases = PhaseClock()
+        """What is not part of a step, publishing and saving, is added by the caller."""
         self.reference: Decoder | None = None
         """The frozen policy of version 0; the caller sets it if the objective has a KL term."""
         self._config = config
@@ -88,6 +92,7 @@ class PolicyTrainer:
         """Whether tokens were sampled with top-k or top-p, which the trainer's logprobs ignore."""
         self._on_progress = on_progress
         self._ranks = ranks or SingleRank()
+        model.recompute_blocks(config.recompute_activations)
         self._device = model.embedding.weight.device
         self._dtype = resolve_dtype(config.dtype)
         self._critic: nn.Linear | None = None
@@ -103,17 +108,28 @@ class PolicyTrainer:
         A batch that cannot belong to this version raises ValueError before anything has changed.
         """
         started = time.perf_counter()
-        for trajectory in (t for group in groups for t in group.trajectories):
-            check_trajectory(trajectory, version=self.version)
+        self._on_progress(Doing("training", "rating the batch"))
+        with self.phases.phase("rating"):
+            for trajectory in (t for group in groups for t in group.trajectories):
+                check_trajectory(trajectory, version=self.version)
+            rated, timeline = rate(groups, self._objective, max_completion_tokens=self._max_completion_tokens)
+            minibatches = self._form_minibatches(rated)
         meter = StepMeter(self._objective, self._ranks, version=self.version, is_truncated=self._is_truncated)
-        rated, timeline = rate(groups, self._objective, max_completion_tokens=self._max_completion_tokens)
-        self._update_weights(self._form_minibatches(rated), timeline, meter)
-        samples = [sample for group in groups for sample in group.samples]
-        metrics = batch_metrics(samples, self.version)
+        trained = TrajectoryMeter(rated)
+        self._update_weights(minibatches, timeline, meter, trained)
+        samples_by_group = [group.samples for group in groups]
+        metrics = batch_metrics(samples_by_group, self.version, self._objective)
         metrics |= meter.metrics(seconds=time.perf_counter() - started)
-        staleness_counts = count_staleness(samples, self.version)
         self.version += 1
-        return StepResult(version=self.version, metrics=metrics, staleness_counts=staleness_counts)
+        return StepResult(
+            version=self.version,
+            metrics=metrics,
+            staleness_counts=count_staleness(
+                [s for of_group in samples_by_group for s in of_group], self.version - 1
+            ),
+            phases=self.phases.take(),
+            trajectories=trained.trajectories(self._ranks, meter.log_weights, len(rated)),
+        )
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Flat, with the critic; live tensors, sharded ones as shares: write them before the next step."""
@@ -152,7 +168,9 @@ class PolicyTrainer:
         ]
         return [on_device(batch, self._device) for batch in own]
 
-    def _update_weights(self, minibatches: list[Minibatch], timeline: Timeline | None, meter: StepMeter) -> None:
+    def _update_weights(
+        self, minibatches: list[Minibatch], timeline: Timeline | None, meter: StepMeter, trained: TrajectoryMeter
+    ) -> None:
         """One optimizer update per minibatch, all clipped around the weights at the start."""
 
         def report(activity: str, m: int, n: int) -> None:
@@ -166,21 +184,26 @@ class PolicyTrainer:
             reference=self._look_at_reference,
             timeline=timeline,
             on_progress=report,
+            phases=self.phases,
             ranks=self._ranks,
         )
         for m, minibatch in enumerate(prepared):
-            for n, micro_batch in enumerate(minibatch):
-                outputs = self._look(micro_batch)
-                proximal_L = outputs.logprobs_L.detach() if m == 0 else micro_batch.proximal_logprobs_L
-                loss = compute_loss(
-                    outputs, micro_batch, proximal_logprobs_L=proximal_L, objective=self._objective
-                )
-                (loss.total * len(minibatches)).backward()
-                meter.add_pass(micro_batch, outputs, loss)
-                if proximal_L is not None:
-                    meter.add_proximal(micro_batch, proximal_L)
-                report("update", m, n)
-            meter.add_update(self._optimizer.update(self._next_lr()))
+            with self.phases.phase("training"):
+                for n, micro_batch in enumerate(minibatch):
+                    report("gradients", m, n)
+                    outputs = self._look(micro_batch)
+                    proximal_L = outputs.logprobs_L.detach() if m == 0 else micro_batch.proximal_logprobs_L
+                    loss = compute_loss(
+                        outputs, micro_batch, proximal_logprobs_L=proximal_L, objective=self._objective
+                    )
+                    (loss.total * len(minibatches)).backward()
+                    meter.add_pass(micro_batch, outputs, loss)
+                    trained.add_pass(micro_batch, loss.is_clipped_L, has_weights=proximal_L is not None)
+                    if proximal_L is not None:
+                        meter.add_proximal(micro_batch, proximal_L)
+            with self.phases.phase("updating"):
+                report("update of the weights", m, len(minibatch) - 1)
+                meter.add_update(self._optimizer.update(self._next_lr()))
 
     def _look(self, micro_batch: MicroBatch) -> PolicyOutputs:
         return policy_outputs(

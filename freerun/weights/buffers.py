@@ -12,6 +12,6 @@ def create_buffers(name: str) -> tuple[int, ...]:
     return tuple(os.memfd_create(f"{name}-{index}") for index in range(NUM_BUFFERS))
 
 
-def shared_route(descriptors: tuple[int, ...]) -> WeightRoute:
+def shared_route(descriptors: tuple[int, ...], *, dtype: str = "float32") -> WeightRoute:
     """The route of workers that inherit these buffers."""
-    return WeightRoute(channel="shared", descriptors=descriptors)
+    return WeightRoute(channel="shared", descriptors=descriptors, dtype=dtype)

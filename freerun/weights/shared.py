@@ -4,12 +4,13 @@
                  └── checksum(version, bytes) ──► controller ──► engine confirms it before it switches
 
 The memory is anonymous (memfd): it has no name in /dev/shm and disappears with the last process that holds it,
-kill -9 included. Engines on the CPU in float32 use the buffer itself as their parameters; a load copies only the
-large matrices, which each engine packs for itself (`freerun.model.packed`).
+kill -9 included. Engines on the CPU use the buffer itself as their parameters; each copies only the large matrices
+of float32, which it packs for itself (`freerun.model.packed`), while it still decodes with the version before.
 
 Contract: publishing `version` overwrites the buffer of `version - 2`. The caller publishes only after every
 engine that was ever told to load anything has confirmed `version - 1` or is gone, so no engine reads that buffer
-any more. An engine that is still starting reads none; it is told to load the newest version when it is ready.
+any more, nor does a thread that packs for one. An engine that is still starting reads none; it is told to load the
+newest version when it is ready.
 """
 
 from __future__ import annotations

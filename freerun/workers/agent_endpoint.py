@@ -1,6 +1,6 @@
 """Where the agents of a worker reach the policy over HTTP: a gateway that opens when an episode first asks for it.
 
-Only then is its package imported, which needs the extra `agents`. Every session has a key of its own, and what is
+Only then is its package imported, which needs the extra `agents`. Every session has its own key, and what is
 called with it is recorded in that session. The key ends with the session.
 """
 
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from freerun.gateway.sessions import SessionKeys
 
 
+def check_web_server() -> None:
+    """Refuse to continue without the extra `agents`."""
+    try:
+        import freerun.gateway.server  # noqa: F401 - only whether it can be
+    except ImportError as error:
+        raise ConfigError(
+            f"rollout.command and policy.base_url need a web server ({error}); pip install 'freerun[agents]'"
+        ) from error
+
+
 class AgentEndpoint:
     """One per worker; used in its event loop."""
 
@@ -27,14 +37,10 @@ class AgentEndpoint:
     def open(self) -> tuple[str, "SessionKeys"]:
         """The base URL of the gateway, which listens from now on, and the keys of its sessions."""
         if self._opened is None:
-            try:
-                from freerun.gateway.server import Gateway
-                from freerun.gateway.sessions import SessionKeys
-            except ImportError as error:
-                raise ConfigError(
-                    f"rollout.command and policy.base_url need a web server ({error}); "
-                    "pip install 'freerun[agents]'"
-                ) from error
+            check_web_server()
+            from freerun.gateway.server import Gateway
+            from freerun.gateway.sessions import SessionKeys
+
             config = self._start.gateway
             keys = SessionKeys(self._start.model_name, key=config.key)
             gateway = Gateway(keys, sampling=self._start.sampling, address=config.address, key=config.key)

@@ -92,7 +92,7 @@ class AgentSession:
         """End it in place of its worker, which hangs: with a reward of 0 for what was sampled.
 
         If it were thrown away, hanging would be an exit that the policy learns to take. The session's tree is lost
-        with the worker, so each call is a sequence of its own: the same tokens in the same contexts.
+        with the worker, so each call is a separate sequence: the same tokens in the same contexts.
         """
         if not self._sampled:
             self.fail(SessionFailedError(f"{self.job.key}: {reason}"))

@@ -24,11 +24,11 @@ from freerun.rollout.abandoned import MAX_ABANDONED
 from freerun.rollout.clock import SessionClock
 from freerun.rollout.episode import Episode, Policy, Task
 from freerun.rollout.episode_run import EpisodeFailed, run_episode
-from freerun.rollout.loading import open_episode
+from freerun.rollout.loading import open_episode, reads_endpoint
 from freerun.rollout.sessions import SessionJob
 from freerun.rollout.tools import ToolRunner
 from freerun.workers import agent_messages as m
-from freerun.workers.agent_endpoint import AgentEndpoint
+from freerun.workers.agent_endpoint import AgentEndpoint, check_web_server
 from freerun.workers.asking_session import AskingSession
 from freerun.workers.loop_watch import LoopWatch, context_of_session
 
@@ -72,6 +72,8 @@ class AgentWorker:
         """Find out, and refuse, what sessions would only find out later."""
         if self._start.rollout.command:
             self._endpoint.open()
+        elif reads_endpoint(self._start.rollout):
+            check_web_server()
         if not self._renderer.is_plain:
             self._shows_tools = (await self._renderer.traits()).shows_tools
 

@@ -22,6 +22,7 @@ from freerun.types import (
     Publication,
     Request,
     StepResult,
+    TrainedTrajectory,
     WeightRoute,
 )
 
@@ -85,6 +86,10 @@ class Loaded(_Message, frozen=True, kw_only=True):
     """The engine uses these weights from now on; it computed the same checksum."""
 
     published: Publication
+    load_seconds: float = 0.0
+    """How long decoding stood still."""
+    num_interrupts: int = 0
+    """Sequences that continue under them."""
 
 
 class Report(_Message, frozen=True, kw_only=True):
@@ -184,7 +189,15 @@ class Supervised(_Message, frozen=True, kw_only=True):
     loss: float
 
 
+class TrainedPart(_Message, frozen=True, kw_only=True):
+    """What became of the next trajectories of a step's batch, ahead of its `StepDone`."""
+
+    trajectories: tuple[TrainedTrajectory, ...]
+
+
 class StepDone(_Message, frozen=True, kw_only=True):
+    """A step is over; its trajectories were sent ahead."""
+
     result: StepResult
 
 
@@ -216,5 +229,14 @@ class Progress(_Message, frozen=True, kw_only=True):
 
 ToTrainer = StartTrainer | Supervise | UseCores | BatchPart | TrainStep | Publish | Save
 FromTrainer = (
-    Rendezvous | TrainerReady | Supervised | StepDone | Published | Saving | Saved | Progress | CoresInUse
+    Rendezvous
+    | TrainerReady
+    | Supervised
+    | TrainedPart
+    | StepDone
+    | Published
+    | Saving
+    | Saved
+    | Progress
+    | CoresInUse
 )

@@ -1,10 +1,16 @@
 """The pool's record of one rollout worker; it survives when the process is replaced."""
 
+from collections import Counter
+
 from freerun.config.recipe import RuntimeConfig
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock
-from freerun.types import EngineStats, Request
+from freerun.types import Doing, EngineStats, ProcessState, Request
 from freerun.workers import messages as m
+
+
+def worker_name(index: int) -> str:
+    return f"rollout-{index}"
 
 
 class PooledWorker:
@@ -20,18 +26,73 @@ class PooledWorker:
         self.pinned_version: int | None = None
         self.stats = EngineStats()
         self.requests: dict[int, Request] = {}
+        """Changed by `take_on` and `put_down` only."""
+        self.num_samples = 0
+        """Of its requests."""
+        self._num_of_prompt: Counter[int] = Counter()
+        """Its requests by the ordinal of their prompt."""
         self.unsent: list[Request] = []
         self.sessions: set[int] = set()
         """Sessions whose earlier turns it has served, so that it may have their caches parked."""
+        self.is_retiring = False
+        """It gets no more requests but those of a version that it keeps, and ends when it has finished."""
+        self.is_dismissed = False
+        """It had nothing left to finish, and was told to end."""
+        self.told_state: ProcessState = "starting"
+        """As last reported to `on_doing`."""
         self.note_progress()
 
     @property
     def name(self) -> str:
-        return f"rollout-{self.index}"
+        return worker_name(self.index)
+
+    def take_on(self, request: Request) -> None:
+        """It is to answer this request."""
+        self.requests[request.request_id] = request
+        self.num_samples += request.num_samples
+        self._num_of_prompt[request.ordinal] += 1
+
+    def put_down(self, request_id: int) -> Request | None:
+        """It need not answer this request any more; None if it was not to."""
+        request = self.requests.pop(request_id, None)
+        if request is not None:
+            self.num_samples -= request.num_samples
+            self._num_of_prompt[request.ordinal] -= 1
+            if not self._num_of_prompt[request.ordinal]:
+                del self._num_of_prompt[request.ordinal]
+        return request
+
+    def may_share_cache(self, request: Request) -> bool:
+        """Whether it computes the same prompt for another request, or served earlier turns of its session."""
+        if request.session is None:
+            return request.ordinal in self._num_of_prompt
+        return request.session in self.sessions
 
     @property
-    def num_samples(self) -> int:
-        return sum(request.num_samples for request in self.requests.values())
+    def state(self) -> ProcessState:
+        """What it does by what it was sent: never older than what the controller says about rollouts."""
+        if not self.is_ready:
+            return "starting"
+        if not self.requests:
+            return "waiting"
+        is_live = any(request.pinned_version is None for request in self.requests.values())
+        return "generating" if is_live else "evaluating"
+
+    @property
+    def doing(self) -> Doing:
+        """The same with numbers: those of its last report, if they fit."""
+        state = self.state
+        if state == "waiting":
+            return Doing(state, "the gate to admit a rollout" if self.loaded_version is not None else "weights")
+        if state == "starting":
+            return Doing(state)
+        reported = self.stats.num_running if state == "generating" else self.stats.num_evaluating
+        return Doing(state, num_done=reported or self.num_samples)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it retires and has nothing left to do."""
+        return self.is_retiring and not self.requests and self.pinned_version is None
 
     def has_loaded(self, version: int) -> bool:
         return self.loaded_version is not None and self.loaded_version >= version
@@ -42,7 +103,9 @@ class PooledWorker:
     def forget_process(self) -> None:
         """Reset the state that was lost with the process."""
         self.is_ready, self.loaded_version, self.pinned_version = False, None, None
-        self.requests, self.unsent, self.sessions = {}, [], set()
+        for request_id in list(self.requests):
+            self.put_down(request_id)
+        self.unsent, self.sessions = [], set()
 
     def is_lost(self, config: RuntimeConfig) -> bool:
         """Whether it is silent, takes too long to start, or has work and makes no progress."""
@@ -52,5 +115,6 @@ class PooledWorker:
         seconds = awake_clock().time() - self._last_progress
         if not self.is_ready:
             return seconds > config.start_seconds
-        is_stalled = bool(self.requests) and seconds > config.stall_seconds
+        # A load is work too: an engine that hangs in it would hold up the run, which waits for all to confirm.
+        is_stalled = self.is_busy and seconds > config.stall_seconds
         return is_stalled or self.link.seconds_silent > config.silence_seconds

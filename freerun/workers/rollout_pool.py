@@ -1,35 +1,33 @@
 """The generator the controller sees: N rollout workers behind one `generate` and one `load`.
 
-- Routing: a request goes to the worker with the fewest running samples; a later turn of a session goes to one that
-  served it before and may have its cache parked, unless that one is a whole batch of samples behind.
+- Routing: a request goes to the worker with the fewest running samples. The samples of a prompt, each a request,
+  go to one worker, which computes the prompt once. A later turn of a session goes to one that served it before and
+  may have its cache parked. Neither follows a worker that is a whole batch of samples behind.
 - Requests of one turn of the event loop reach a worker in one message. What an engine batches together then does
   not depend on timing, and synchronous runs are bitwise repeatable.
 - On a cluster a worker may have to wait for a place. The run starts with the others; a late worker gets the newest
   weights first.
 - A worker that dies or falls silent is replaced. Its requests are sent again, from the start, to the least loaded
   worker. Sampling is counter-based: they get the same random numbers.
+- A worker that retires finishes its requests, loads included, and the evaluation of a version that it keeps. If it
+  dies before, its requests are sent again, but it has no successor.
 - Every worker keeps a pinned version. A replacement has it only while it is still the newest. If no worker has it,
   requests for it fail with `PinLostError`; another version never serves them.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-
-import msgspec
+from collections.abc import Callable, Sequence
 
 from freerun.config.recipe import RuntimeConfig
-from freerun.errors import PinLostError, RolloutError, WorkerError
-from freerun.processes.link import Link
-from freerun.processes.patience import awake_clock, within
-from freerun.processes.supervision import OnDeath, Supervisor, bury
-from freerun.types import Completion, EngineStats, Publication, Request
+from freerun.errors import RolloutError, WorkerError
+from freerun.processes.patience import within
+from freerun.processes.supervision import OnDeath, Supervisor, bury, end
+from freerun.types import Completion, Doing, EngineStats, Publication, Request
 from freerun.workers import messages as m
-from freerun.workers.pooled_worker import PooledWorker
-
-Spawn = Callable[[int], Awaitable[Link[m.FromRollout]]]
-"""Starts the worker of this index."""
+from freerun.workers.pinned_version import PinnedVersion, pin_lost
+from freerun.workers.pooled_worker import PooledWorker, worker_name
+from freerun.workers.roster import Roster, Spawn
+from freerun.workers.routing import ServedRequests, choose_to_retire, choose_worker
 
 
 class RolloutPool:
@@ -45,22 +43,27 @@ class RolloutPool:
         on_report: Callable[[str, EngineStats], None],
         on_death: OnDeath,
         on_busy: Callable[[str, bool], None] = lambda worker, is_busy: None,
+        on_doing: Callable[[str, Doing], None] = lambda worker, doing: None,
+        on_loaded: Callable[[str, m.Loaded], None] = lambda worker, loaded: None,
     ) -> None:
-        self._spawn = spawn
-        self._start_message = start_message
-        self._num_workers = num_workers
+        self._num_slots = start_message.engine.num_slots
         self._config = config
         self._num_restarts_left = config.max_worker_restarts
         self._on_report = on_report
         self._on_death = on_death
         self._on_busy = on_busy
         """Called when a worker gets something to do, and when it has answered its last request and load."""
-        self._workers: list[PooledWorker] = []
+        self._on_doing = on_doing
+        """Called when a worker begins something else, and with each report."""
+        self._on_loaded = on_loaded
+        self._workers = Roster(spawn, start_message, num_workers)
+        self.missing, self.stats = self._workers.missing, self._workers.stats
         self._waiting: dict[int, asyncio.Future[tuple[Completion, ...]]] = {}
+        self._served = ServedRequests()
+        self.served_by = self._served.by
         self._published: Publication | None = None
         self._pinned_version: int | None = None
         self._has_started = False
-        self._last_placed = awake_clock().time()
         self._changed = asyncio.Event()
         self._supervisor = Supervisor()
         self.wait_for_loss = self._supervisor.wait_for_loss
@@ -74,31 +77,24 @@ class RolloutPool:
 
     async def start(self) -> None:
         """Start all workers; returns when each that has a place in the cluster has its model."""
-        for index in range(self._num_workers):
-            worker = PooledWorker(index, await self._spawn(index))
-            self._send_start(worker)
-            self._workers.append(worker)
-            self._supervisor.start(self._serve(worker))
+        while (index := self._workers.reserve()) is not None:
+            self._supervisor.start(self._serve(await self._workers.launch(index)))
         self._supervisor.check_often(self._check)
         # `_check` limits the time to start: it counts from when a worker has a place.
-        await self._wait_until(self._is_started)
+        await self._wait_until(lambda: self._workers.is_started)
         self._has_started = True
-
-    def _is_started(self) -> bool:
-        return self.num_ready > 0 and all(w.is_ready or not w.link.is_placed for w in self._workers)
 
     @property
     def num_ready(self) -> int:
-        return sum(worker.is_ready for worker in self._workers)
+        return self._workers.num_ready
 
-    def missing(self) -> str:
-        if self.num_ready or all(worker.link.is_placed for worker in self._workers):
-            return ""
-        waiting = next(worker for worker in self._workers if not worker.link.is_placed)
-        return f"no rollout worker has a place in the cluster: {waiting.link.describe_end()}"
+    @property
+    def num_workers(self) -> int:
+        return self._workers.num_staying
 
-    def stats(self) -> Sequence[EngineStats]:
-        return [worker.stats for worker in self._workers]
+    @property
+    def num_leaving(self) -> int:
+        return self._workers.num_leaving
 
     async def generate(self, request: Request) -> tuple[Completion, ...]:
         """All samples of the request; cancelling the call aborts it in the engine."""
@@ -110,7 +106,7 @@ class RolloutPool:
         finally:
             self._waiting.pop(request.request_id, None)
             for worker in self._workers:
-                if worker.requests.pop(request.request_id, None) is not None:
+                if worker.put_down(request.request_id) is not None:
                     worker.link.send(m.Abort(request_ids=(request.request_id,)))
                     self._note_busy(worker)
 
@@ -155,7 +151,7 @@ class RolloutPool:
         assert self._pinned_version is None, f"version {self._pinned_version} is still pinned"
         self._pinned_version = version
         for worker in self._workers:
-            if worker.is_ready:
+            if worker.is_ready and not worker.is_retiring:
                 self._send_pin(worker)
         return PinnedVersion(self, version)
 
@@ -167,6 +163,29 @@ class RolloutPool:
             if worker.pinned_version is not None:
                 worker.pinned_version = None
                 worker.link.send(m.Unpin())
+                self._note_busy(worker)
+
+    def retire(self) -> str:
+        """Let a worker finish its requests and end; returns its name, or nothing if none can be spared now."""
+        worker = choose_to_retire(list(self._workers))
+        if worker is None:
+            return ""
+        worker.is_retiring = True
+        if not worker.is_ready:
+            self._dispatch_again(worker)  # it has not been sent any
+        self._note_busy(worker)
+        return worker.name
+
+    def add(self) -> str:
+        """Keep a worker that was to retire, or start one more; returns its name, or nothing if all are there."""
+        for worker in self._workers:
+            if worker.is_retiring and not worker.is_dismissed:
+                worker.is_retiring = False
+                return worker.name
+        if (index := self._workers.reserve()) is None:
+            return ""
+        self._supervisor.start(self._join(index))
+        return worker_name(index)
 
     async def close(self) -> None:
         """End all workers; returns when no process is left."""
@@ -175,10 +194,10 @@ class RolloutPool:
     def _dispatch(self, request: Request) -> None:
         able = [worker for worker in self._workers if self._can_serve(worker, request)]
         if not able:
-            self._fail(request.request_id, _pin_lost(request))
+            self._fail(request.request_id, pin_lost(request))
             return
-        worker = self._choose(able, request.session)
-        worker.requests[request.request_id] = request
+        worker = choose_worker(able, request, num_slots=self._num_slots)
+        worker.take_on(request)
         if request.session is not None:
             worker.sessions.add(request.session)
         self._note_busy(worker)
@@ -187,32 +206,19 @@ class RolloutPool:
                 asyncio.get_running_loop().call_soon(self._send, worker)
             worker.unsent.append(request)
 
-    def _choose(self, able: list[PooledWorker], session: int | None) -> PooledWorker:
-        def load(worker: PooledWorker) -> tuple[bool, bool, int, int]:
-            return (not worker.is_ready, not worker.link.is_placed, worker.num_samples, worker.index)
-
-        least = min(able, key=load)
-        homes = [worker for worker in able if worker.is_ready and session in worker.sessions]
-        if not homes:
-            return least
-        home = min(homes, key=load)
-        # What a cache saves is less than what a request waits behind a batch more than elsewhere.
-        is_behind = home.num_samples - least.num_samples > self._start_message.engine.num_slots
-        return least if is_behind else home
-
     def _can_serve(self, worker: PooledWorker, request: Request) -> bool:
         """Whether the worker has the version that the request is pinned to, or will have it when it is ready."""
-        if request.pinned_version is None or request.pinned_version == worker.pinned_version:
+        if request.pinned_version is None:
+            return not worker.is_retiring
+        if request.pinned_version == worker.pinned_version:
             return True
         is_newest = self._published is not None and request.pinned_version == self._published.version
-        return not worker.is_ready and is_newest and request.pinned_version == self._pinned_version
+        is_coming = not worker.is_ready and not worker.is_retiring
+        return is_coming and is_newest and request.pinned_version == self._pinned_version
 
     def _fail(self, request_id: int, error: RolloutError) -> None:
         if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
             waiting.set_exception(error)
-
-    def _send_start(self, worker: PooledWorker) -> None:
-        worker.link.send(msgspec.structs.replace(self._start_message, worker_index=worker.index))
 
     def _send_pin(self, worker: PooledWorker) -> None:
         assert self._pinned_version is not None
@@ -229,7 +235,7 @@ class RolloutPool:
             worker.link.send(m.Generate(requests=requests))
         except Exception as error:  # noqa: BLE001 - a callback: the callers of `generate` must hear of it
             for request in requests:
-                del worker.requests[request.request_id]
+                worker.put_down(request.request_id)
                 self._fail(request.request_id, RolloutError(f"the request cannot be sent: {error!r}"))
             self._note_busy(worker)
 
@@ -238,10 +244,12 @@ class RolloutPool:
         try:
             while True:
                 message = await worker.link.receive()
-                if message is None:
-                    await self._replace(worker)
-                else:
+                if message is not None:
                     self._take_in(worker, message)
+                elif worker.is_retiring:
+                    return await self._leave(worker)
+                else:
+                    await self._replace(worker)
         except (WorkerError, OSError) as error:  # OSError: the machine has no room for another process
             raise WorkerError(f"{worker.name} is lost: {error}") from error
 
@@ -249,18 +257,21 @@ class RolloutPool:
         worker.note_progress()
         match message:
             case m.Finished(request_id=request_id, completions=completions):
-                worker.requests.pop(request_id, None)
+                worker.put_down(request_id)
+                self._served.note(request_id, worker.name)
                 if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
                     waiting.set_result(completions)
             case m.Refused(request_id=request_id, reason=reason):
-                worker.requests.pop(request_id, None)
+                worker.put_down(request_id)
                 self._fail(request_id, RolloutError(reason))
             case m.Loaded(published=published):
                 worker.loaded_version = published.version
+                self._on_loaded(worker.name, message)
                 self._changed.set()
             case m.Report(stats=stats):
                 worker.stats = stats
                 self._on_report(worker.name, stats)
+                self._on_doing(worker.name, worker.doing)
             case m.EngineReady():
                 self._welcome(worker)
         self._note_busy(worker)
@@ -271,6 +282,12 @@ class RolloutPool:
         if is_busy != worker.is_busy:
             worker.is_busy = is_busy
             self._on_busy(worker.name, is_busy)
+        if worker.state != worker.told_state:
+            worker.told_state = worker.state
+            self._on_doing(worker.name, worker.doing)
+        if worker.is_finished and not worker.is_dismissed:
+            worker.is_dismissed = True
+            worker.link.kill()
 
     def _welcome(self, worker: PooledWorker) -> None:
         """Give a new process the newest weights, then its requests."""
@@ -280,7 +297,7 @@ class RolloutPool:
             if self._published.version == self._pinned_version:
                 self._send_pin(worker)
         for request in [r for r in worker.requests.values() if not self._can_serve(worker, r)]:
-            del worker.requests[request.request_id]
+            worker.put_down(request.request_id)
             self._dispatch(request)
         if worker.requests:
             worker.link.send(m.Generate(requests=tuple(worker.requests.values())))
@@ -291,9 +308,15 @@ class RolloutPool:
         """Dispatch again what workers without a place hold: no other worker could take it before."""
         for worker in self._workers:
             if worker.requests and not worker.link.is_placed:
-                held, worker.requests = list(worker.requests.values()), {}
-                for request in held:
-                    self._dispatch(request)
+                self._dispatch_again(worker)
+
+    def _dispatch_again(self, worker: PooledWorker) -> None:
+        """Choose again who answers what it holds."""
+        held = list(worker.requests.values())
+        for request in held:
+            worker.put_down(request.request_id)
+        for request in held:
+            self._dispatch(request)
 
     async def _replace(self, worker: PooledWorker) -> None:
         """Start another process in place of one that is gone, and send its requests again."""
@@ -309,28 +332,47 @@ class RolloutPool:
         orphans = list(worker.requests.values())
         worker.forget_process()
         self._note_busy(worker)
-        worker.link = await self._spawn(worker.index)
-        self._send_start(worker)
-        worker.note_progress()
+        await self._workers.relaunch(worker)
+        self._adopt(orphans)
+
+    def _adopt(self, orphans: Sequence[Request]) -> None:
         for request in orphans:
             if request.request_id in self._waiting:  # the caller has not given up meanwhile
                 self._dispatch(request)
+
+    async def _join(self, index: int) -> None:
+        """Start one more worker, and serve it."""
+        try:
+            worker = await self._workers.launch(index)
+        except (WorkerError, OSError) as error:
+            raise WorkerError(f"{worker_name(index)} is lost: {error}") from error
+        self._on_busy(worker.name, True)
+        self._on_doing(worker.name, worker.doing)
+        await self._serve(worker)
+
+    async def _leave(self, worker: PooledWorker) -> None:
+        """A worker that retires is gone: as it should be, or before it has finished."""
+        has_died, worker.is_dismissed = not worker.is_finished, True
+        how = await end(worker.link)
+        if has_died:
+            self._on_death(worker.name, how, False)
+        orphans = list(worker.requests.values())
+        worker.forget_process()
+        self._workers.remove(worker)
+        self._on_busy(worker.name, False)
+        self._on_doing(worker.name, Doing("ended", "retired"))
+        self._adopt(orphans)
+        self._changed.set()
 
     def _check(self) -> None:
         """Kill workers that are silent, or stall while they have work; `_serve` sees the end and replaces them."""
         for worker in self._workers:
             if worker.is_lost(self._config):
                 worker.link.kill()
-        self._require_a_place(awake_clock().time())
-        self._changed.set()  # places are found, and lost, without a message
-
-    def _require_a_place(self, now: float) -> None:
-        """Fail when no worker has had a place for long while there was something to do."""
-        if any(worker.link.is_placed for worker in self._workers) or (self._has_started and not self._waiting):
-            self._last_placed = now
         patience = self._config.stall_seconds if self._has_started else self._config.start_seconds
-        if now - self._last_placed > patience:
-            raise WorkerError(f"waited {patience:.0f} s; {self.missing()}")
+        is_needed = not self._has_started or bool(self._waiting)
+        self._workers.require_a_place(is_needed=is_needed, patience=patience)
+        self._changed.set()  # places are found, and lost, without a message
 
     async def _wait_until(self, is_true: Callable[[], bool]) -> None:
         """Wait, or raise when a worker is lost for good."""
@@ -341,26 +383,3 @@ class RolloutPool:
                 await self._changed.wait()
 
         await self._supervisor.watch(wait())
-
-
-class PinnedVersion:
-    """The pool at one version: implements `protocols.PinnedGenerator`."""
-
-    def __init__(self, pool: RolloutPool, version: int) -> None:
-        self._pool = pool
-        self._version = version
-
-    async def generate(self, request: Request) -> tuple[Completion, ...]:
-        return await self._pool.generate(msgspec.structs.replace(request, pinned_version=self._version))
-
-    def end_session(self, session: int) -> None:
-        self._pool.end_session(session)
-
-    def release(self) -> None:
-        self._pool.unpin()
-
-
-def _pin_lost(request: Request) -> PinLostError:
-    return PinLostError(
-        f"version {request.pinned_version} is gone: the worker that kept it died, and newer weights have arrived"
-    )

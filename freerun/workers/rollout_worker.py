@@ -1,12 +1,14 @@
 """A rollout worker: a process with one engine, serving requests, loads and pins between its steps.
 
-    loop:  load what has arrived ─► take in messages ─► one engine step ─► send what finished
+    loop:  swap in what has arrived ─► take in messages ─► one engine step ─► send what finished
 
 While the engine has something to compute the loop never waits; otherwise it waits for the next message, or until
 the engine wakes it. The engine is that of the recipe's backend (`freerun.backends.backend`).
 """
 
 import time
+
+import msgspec
 
 from freerun.backends.backend import WorkerContext, find_backend
 from freerun.errors import RequestError, WorkerError
@@ -28,7 +30,11 @@ class RolloutWorker:
         self._engine = backend.make_engine(start, WorkerContext(parent.num_threads, parent.wake))
         self._incoming: Publication | None = None
         """A load that waits for its weights to arrive, or for the engine to be ready for them."""
+        self._is_incoming_here = False
         self._next_report = 0.0
+        self._started = time.monotonic()
+        self._waited_seconds = 0.0
+        """For messages and weights, with nothing to compute."""
 
     def serve(self) -> None:
         self._parent.send(m.EngineReady())
@@ -42,16 +48,20 @@ class RolloutWorker:
     def _serve_once(self) -> None:
         if self._incoming is not None:
             self._load(self._incoming)
-        # What was sent behind a load is meant for the new weights, so it waits until they are here.
-        if self._incoming is None or self._has_arrived(self._incoming):
+        if not self._holds_messages:
             self._take_in_messages()
         for request, result in self._engine.step():
             self._answer(request, result)
         self._report()
 
+    @property
+    def _holds_messages(self) -> bool:
+        """What was sent behind a load is meant for the new weights, so it waits until they are here."""
+        return self._incoming is not None and not self._is_incoming_here
+
     def _take_in_messages(self) -> None:
         patience = 0.0 if self._engine.must_step else max(0.001, self._next_report - time.monotonic())
-        while (message := self._parent.receive(patience)) is not None:
+        while (message := self._wait_for_message(patience)) is not None:
             patience = 0.0
             match message:
                 case m.Generate(requests=requests):
@@ -59,7 +69,7 @@ class RolloutWorker:
                         self._submit(request)
                 case m.Load(published=published):
                     self._load(published)
-                    if self._incoming is not None and not self._has_arrived(published):
+                    if self._holds_messages:
                         return
                 case m.Pin(version=version):
                     self._engine.pin(version)
@@ -75,6 +85,15 @@ class RolloutWorker:
                 case m.StartEngine():
                     raise WorkerError("a rollout worker is started once")
 
+    def _wait_for_message(self, patience: float) -> m.ToRollout | None:
+        if not patience:
+            return self._parent.receive(0.0)
+        began = time.monotonic()
+        try:
+            return self._parent.receive(patience)
+        finally:
+            self._waited_seconds += time.monotonic() - began
+
     def _submit(self, request: Request) -> None:
         try:
             self._engine.submit(request)
@@ -89,22 +108,31 @@ class RolloutWorker:
 
     def _has_arrived(self, published: Publication) -> bool:
         patience = 0.0 if self._engine.must_step else ARRIVAL_SECONDS
-        return self._engine.has_arrived(published, timeout_seconds=patience)
+        began = time.monotonic()
+        has_arrived = self._engine.has_arrived(published, timeout_seconds=patience)
+        self._waited_seconds += time.monotonic() - began if patience else 0.0
+        return has_arrived
 
     def _load(self, published: Publication) -> None:
         self._incoming = published
-        if self._has_arrived(published) and self._engine.is_ready_to_load():
+        self._is_incoming_here = self._has_arrived(published)
+        if self._is_incoming_here and self._engine.is_ready_to_load():
             self._incoming = None
-            self._engine.load(published)
-            self._parent.send(m.Loaded(published=published))
+            began = time.monotonic()
+            num_interrupts = self._engine.load(published)
+            load_seconds = time.monotonic() - began
+            self._parent.send(
+                m.Loaded(published=published, load_seconds=load_seconds, num_interrupts=num_interrupts)
+            )
             self._next_report = 0.0
 
     def _report(self) -> None:
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + REPORT_SECONDS
-            if (stats := self._engine.stats()) is not None:
-                self._parent.send(m.Report(stats=stats))
+            if (stats := self._engine.stats(waited_seconds=self._waited_seconds)) is not None:
+                up_seconds = now - self._started
+                self._parent.send(m.Report(stats=msgspec.structs.replace(stats, up_seconds=up_seconds)))
 
 
 def serve(parent: Parent[m.ToRollout]) -> None:

@@ -1,8 +1,8 @@
 """The trainer's process: one command after the other, each answered.
 
-Publishing holds the trainer for one copy of the weights; threads compute the checksum and write checkpoints from a
-snapshot. Each of several ranks is such a process and gets every command. Rank 0 answers, publishes and writes; the
-shares of the others are gathered tensor by tensor.
+Publishing holds the trainer for one copy of the weights, which rounds them to the engines' dtype; threads compute
+the checksum and write checkpoints from a snapshot. Each of several ranks is such a process and gets every command.
+Rank 0 answers, publishes and writes; the shares of the others are gathered tensor by tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from freerun.controller.checkpoint import MODEL_DIRECTORY, OPTIMIZER_FILE
 from freerun.errors import WorkerError
-from freerun.model.device import resolve_device
+from freerun.model.device import resolve_device, resolve_dtype
 from freerun.model.finite import find_not_finite, find_overflow
 from freerun.model.new_directory import reported_growth
 from freerun.model.trained import TrainedModel
@@ -34,6 +34,7 @@ from freerun.types import Doing, Group, StepResult
 from freerun.weights.channel import open_channel
 from freerun.weights.layout import WeightLayout
 from freerun.workers import messages as m
+from freerun.workers.parts import split_trained
 from freerun.workers.trainer_cores import ThreadRates, TrainerCores
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ class TrainWorker:
         self._model = self._trained.decoder.to(device)
         self._ranks: Ranks = SingleRank() if meeting is None else meeting.join(device)
         self._channel = (
-            open_channel(start.weights, WeightLayout(self._model), frozen=self._trained.frozen)
+            open_channel(
+                start.weights,
+                WeightLayout(self._model, resolve_dtype(start.weights.dtype)),
+                frozen=self._trained.frozen,
+            )
             if start.weights and self._ranks.rank == 0
             else None
         )
@@ -109,14 +114,16 @@ class TrainWorker:
                 case m.TrainStep(groups=groups):
                     batch, self._batch = (*self._batch, *groups), []
                     self._need_reference()
-                    self._answer(m.StepDone(result=self._step(batch)))
+                    self._answer_step(self._step(batch))
                 case m.Publish():
                     self._supervised = None  # SFT is over: free its moments
-                    self._publish()
+                    with self._trainer.phases.phase("publishing"):
+                        self._publish()
                 case m.Save(directory=directory, version=version):
                     if version != self._trainer.version:
                         raise WorkerError(f"asked to save version {version}, but it is at {self._trainer.version}")
-                    self._save(Path(directory))
+                    with self._trainer.phases.phase("saving"):
+                        self._save(Path(directory))
                 case m.Supervise():
                     self._answer(m.Supervised(loss=self._supervise(message)))
                 case m.StartTrainer():
@@ -145,11 +152,17 @@ class TrainWorker:
         if self._ranks.rank == 0:
             self._parent.send(message)
 
+    def _answer_step(self, result: StepResult) -> None:
+        """What became of a large batch is sent ahead, in parts."""
+        for part in split_trained(result.trajectories):
+            self._answer(m.TrainedPart(trajectories=part))
+        self._answer(m.StepDone(result=msgspec.structs.replace(result, trajectories=())))
+
     def _progress(self, doing: Doing) -> None:
         self._answer(m.Progress(doing=doing))
 
     def _step_progress(self, doing: Doing) -> None:
-        """After every micro-batch: the update after the last one has no blocks to move between."""
+        """Before every micro-batch, and before the update, which has no blocks to move between."""
         self._move()
         self._progress(doing)
 

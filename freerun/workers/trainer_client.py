@@ -18,15 +18,11 @@ from freerun.errors import CheckpointError, WorkerError
 from freerun.processes.link import Link
 from freerun.processes.patience import awake_clock
 from freerun.processes.supervision import EXIT_SECONDS, Supervisor
-from freerun.types import Demonstration, Doing, Group, Publication, StepResult, Trajectory
+from freerun.types import Demonstration, Doing, Group, Publication, StepResult, TrainedTrajectory
 from freerun.workers import messages as m
+from freerun.workers.parts import PART_BYTES, split_batch
 
 R = TypeVar("R")
-PART_BYTES = 64 << 20
-"""Far below the frame limit, since sizes are estimated; far above a small batch, which stays whole."""
-SPAN_BYTES = 48
-TURN_BYTES = 9
-TRAJECTORY_BYTES = 512
 
 
 class TrainerClient:
@@ -48,6 +44,8 @@ class TrainerClient:
         self._on_cores = on_cores
         self._part_bytes = part_bytes
         self._patience_seconds = config.start_seconds
+        self._trained: list[TrainedTrajectory] = []
+        """What the step under way made of its trajectories, as far as it was told."""
         self._answers: dict[type[m.FromTrainer], asyncio.Future[m.FromTrainer]] = {}
         """Pending commands by the type of their answer; at most one of each."""
         self._last_progress: dict[type[m.FromTrainer], float] = {}
@@ -74,8 +72,10 @@ class TrainerClient:
         *parts, last = split_batch(groups, part_bytes=self._part_bytes)
         for part in parts:
             self._broadcast(m.BatchPart(groups=part))
+        self._trained = []
         answer = self._send(m.TrainStep(groups=last), m.StepDone)
-        return (await self._received(answer, m.StepDone)).result
+        result = (await self._received(answer, m.StepDone)).result
+        return msgspec.structs.replace(result, trajectories=tuple(self._trained))
 
     async def supervise(self, demonstrations: Sequence[Demonstration], lr: float | None) -> float:
         """One step of SFT, or none if `lr` is None; returns the loss before it."""
@@ -149,6 +149,8 @@ class TrainerClient:
         elif isinstance(message, m.Progress):
             self._reset_clocks(m.StepDone, m.Supervised)
             self._on_progress(message.doing)
+        elif isinstance(message, m.TrainedPart):
+            self._trained += message.trajectories
         elif isinstance(message, m.CoresInUse):
             self._on_cores(message.cores)
         elif isinstance(message, m.Saving):
@@ -190,29 +192,3 @@ class TrainerClient:
     def _kill(self) -> None:
         for link in self._links:
             link.kill()
-
-
-def split_batch(groups: Sequence[Group], *, part_bytes: int = PART_BYTES) -> list[tuple[Group, ...]]:
-    """The groups in order, in parts of about `part_bytes` or one group each; one part if there is no group.
-
-    The paper's batch of 512 x 16 long trajectories is larger than one frame.
-    """
-    parts: list[list[Group]] = [[]]
-    num_bytes = 0
-    for group in groups:
-        size = sum(_size(trajectory) for trajectory in group.trajectories)
-        if parts[-1] and num_bytes + size > part_bytes:
-            parts.append([])
-            num_bytes = 0
-        parts[-1].append(group)
-        num_bytes += size
-    return [tuple(part) for part in parts]
-
-
-def _size(trajectory: Trajectory) -> int:
-    """An estimate of its bytes in a frame, two for each character of text."""
-    prompt, completion = trajectory.prompt, trajectory.completion
-    arrays = prompt.token_ids.nbytes + completion.token_ids.nbytes + completion.logprobs.nbytes
-    text = len(prompt.text) + len(prompt.answer) + len(completion.text)
-    spans, turns = SPAN_BYTES * len(completion.spans), TURN_BYTES * len(trajectory.reward.turns)
-    return arrays + 2 * text + spans + turns + TRAJECTORY_BYTES

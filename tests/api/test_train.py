@@ -28,8 +28,8 @@ def test_a_run_in_an_event_loop_with_a_local_reward_rows_and_listeners(tmp_path:
     events: list[AnyEvent] = []
     asked: list[tuple[str, str]] = []
 
-    def reward(prompt: str, completion: str, answer: str) -> float:
-        asked.append((prompt, answer))
+    def reward(prompt: str, completion: str, answer: str, row: dict[str, Any]) -> float:
+        asked.append((prompt, str(row["answer"])))
         return lively_grader.score(prompt, completion, answer)
 
     def bad_listener(event: AnyEvent) -> None:
@@ -118,7 +118,7 @@ def test_a_function_of_a_module_runs_in_grader_processes_and_a_failed_run_is_a_r
         ({"recipe": 3}, "recipe is of type int"),
         ({"recipe": "no-such"}, "there is no recipe"),
         ({"reward": "number"}, "reward is of type str"),
-        ({"reward": lambda text: 1.0}, "cannot be called with its arguments"),
+        ({"reward": lambda text: 1.0}, '"text" is none of prompt, answer, row'),
         ({"data": []}, "data has no rows"),
         ({"data": ["text"]}, r"data\[0\] is of type str"),
         ({"data": [{"a": object()}]}, r"data\[0\] cannot be written as JSON"),

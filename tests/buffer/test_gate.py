@@ -77,6 +77,26 @@ def test_versions_may_be_confirmed_twice_or_skipped_but_never_taken_back() -> No
         gate.advance(1)
 
 
+def test_a_gate_that_lets_fewer_start_ahead_takes_nothing_back() -> None:
+    gate = StalenessGate(batch_size=4, max_staleness=3)
+    gate.start(16)
+    gate.ahead = 5
+    assert gate.capacity == 0
+    gate.advance(1)
+    assert gate.capacity == 0, "13 would have started"
+    gate.advance(2)
+    assert gate.capacity == 1
+    gate.ahead = 12
+    assert gate.capacity == 8
+
+
+def test_a_resumed_gate_starts_ahead_what_it_did_within_a_bound_and_batches_that_may_differ() -> None:
+    assert StalenessGate(batch_size=4, max_staleness=3, ahead=6).capacity == 10
+    assert StalenessGate(batch_size=4, max_staleness=1, ahead=6).capacity == 8
+    assert StalenessGate(batch_size=8, max_staleness=3, ahead=6).capacity == 16
+    assert StalenessGate(batch_size=4, max_staleness=0, ahead=6).capacity == 4
+
+
 def test_a_resumed_gate_counts_what_is_consumed_and_buffered_but_not_what_ran() -> None:
     gate = StalenessGate(batch_size=4, max_staleness=1)
     gate.start(8)

@@ -91,7 +91,7 @@ def test_with_appended_history_any_template_gives_one_sequence(template: str) ->
     asyncio.run(play_some())
 
 
-@pytest.mark.slow
+@pytest.mark.bulk
 @pytest.mark.parametrize("history", HISTORIES)
 def test_ten_thousand_sessions_are_exact(history: History) -> None:
     """5,000 here, each history its own: 52 templates, 2 tokenizers."""

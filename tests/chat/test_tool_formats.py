@@ -58,7 +58,7 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
         assert reading.calls == () or len(reading.content) < len(text)
 
 
-@pytest.mark.slow
+@pytest.mark.bulk
 def test_a_hundred_thousand_mutated_calls_raise_nothing() -> None:
     rng = random.Random(15)
     seeds = [write([("add", {"a": 1, "b": [True, None, {"c": "é\\n"}]}), ("look", {})]) for _, write in FORMATS]

@@ -21,11 +21,11 @@ RUNS = [
 def test_runs_are_shown_in_a_table_without_inventing_numbers() -> None:
     console = Console(width=100, color_system=None)
     with console.capture() as captured:
-        console.print(as_table(RUN_COLUMNS, table_rows(RUNS, now=1000.0)))
+        console.print(as_table(RUN_COLUMNS, table_rows(RUNS, {"a[b]": 2_500_000_000}, now=1000.0)))
     rows = [line.split() for line in captured.get().splitlines()]
     assert rows[1:] == [
-        ["a[b]", "running", "3/60", "1.25", "50.0", "%", "1", "min", "ago"],
-        ["c", "crashed", "0/9", "-", "-", "1", "s", "ago"],
+        ["a[b]", "running", "3/60", "1.25", "50.0", "%", "2.5", "GB", "1", "min", "ago"],
+        ["c", "crashed", "0/9", "-", "-", "-", "1", "s", "ago"],
     ]
 
 
@@ -34,7 +34,9 @@ def test_runs_as_json_carry_every_field(
 ) -> None:
     monkeypatch.setattr("freerun.events.reader.list_runs", lambda directory: RUNS)
     assert main(["runs", str(tmp_path), "--json"]) == 0
-    assert msgspec.convert(json.loads(capsys.readouterr().out), list[RunSummary]) == RUNS
+    printed = json.loads(capsys.readouterr().out)
+    assert msgspec.convert(printed, list[RunSummary]) == RUNS
+    assert [row["disk_bytes"] for row in printed] == [0, 0]
 
 
 def test_a_directory_without_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """Real runs on a real Ray cluster of several nodes: the same run as on one machine, whoever comes and goes."""
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -22,6 +21,10 @@ Cluster = object
 AddNode = Callable[[int], object]
 Begin = Callable[..., Run]
 SLOWLY = ("--reward.grader", "tests.support.lively_grader:slow_score")
+ELASTIC = (
+    "--engine.num_workers", "2", "--engine.min_workers", "1", "--engine.num_slots", "2",
+    "--objective.advantage", "tests.support.slow_then_quick:advantage",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +52,6 @@ def begin() -> Iterator[Begin]:
     for run in runs:
         if run.process.poll() is None:
             run.kill()
-
-
-def steps_seen(run: Run) -> int:
-    return max(map(int, re.findall(r"step (\d+)/", run.output)))
 
 
 def wait_for(run: Run, node: object, module: str) -> None:
@@ -123,10 +122,36 @@ def test_workers_join_with_their_node_and_a_lost_node_takes_nothing_along(
     wait_for_end(lost)
     assert workers_on(second)
     run.until(lambda: "rollout-0 on node 127.0.0.1 is lost" in run.output)
-    run.until_step(steps_seen(run) + 10)
+    run.until_step(run.num_steps + 10)
     run.process.terminate()
     assert run.wait() == 130, run.output
-    num_steps = steps_seen(run)
+    num_steps = run.num_steps
+    assert_exactly_once(run, num_steps=num_steps)
+    assert staleness_of(run, num_steps) <= 4
+
+
+def test_a_worker_retires_gives_its_cpu_back_and_another_comes(
+    tmp_path: Path, begin: Begin, cluster: Cluster, add_node: AddNode
+) -> None:
+    both = [add_node(1), add_node(2)]
+
+    def rollout_workers() -> set[psutil.Process]:
+        return {p for node in both for p in workers_on(node) if "rollout_worker" in command_of(p)}
+
+    run = begin(make_run(tmp_path), *joining(cluster, "--train.num_steps", "2000", *ELASTIC))
+    run.until_step(1)
+    first = rollout_workers()
+    assert len(first) == 2
+    run.until(lambda: "1 of 2 rollout workers" in run.output)
+    run.until(lambda: len(rollout_workers()) == 1)
+    run.until(lambda: len(rollout_workers()) == 2)
+    assert len(rollout_workers() - first) == 1, "another process in the place of the retired one"
+    assert "is added: the trainer waited" in run.output
+    run.until_step(run.num_steps + 10)
+    run.process.terminate()
+    assert run.wait() == 130, run.output
+    assert "died" not in run.output
+    num_steps = run.num_steps
     assert_exactly_once(run, num_steps=num_steps)
     assert staleness_of(run, num_steps) <= 4
 
@@ -145,7 +170,7 @@ def test_a_lost_trainer_stops_the_run_and_resume_goes_on(
     assert run.wait() == 1
     assert "the trainer is gone: trainer on node 127.0.0.1 is lost" in run.output
     assert "--resume" in run.output
-    num_steps = steps_seen(run) + 4
+    num_steps = run.num_steps + 4
     add_node(1)
     resumed = begin(recipe, "--resume", *joining(cluster, "--train.num_steps", str(num_steps)))
     assert resumed.wait() == 0, resumed.output

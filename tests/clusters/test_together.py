@@ -12,16 +12,17 @@ from freerun.events.events import WeightsLoaded
 NUM_STEPS = 6
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(800)
 def test_vllm_ranks_and_ray_train_together_and_the_laptop_takes_over(tmp_path: Path) -> None:
     recipe = make_run(tmp_path, **SIZES)
     with head_without_cpus() as cluster, nodes(cluster) as add_node:
         add_node(2)
         add_node(1)
         arguments = ("--engine.backend", "vllm", "--train.num_ranks", "2", "--train.num_steps", str(NUM_STEPS))
-        run = Run(recipe, *joining(cluster, *arguments, "--checkpoint.every_steps", "2"))
+        patience = ("--runtime.start_seconds", "420", "--checkpoint.every_steps", "2")
+        run = Run(recipe, *joining(cluster, *arguments, *patience))
         try:
-            assert run.wait(300) == 0, run.output
+            assert run.wait(480) == 0, run.output
         finally:
             if run.process.poll() is None:
                 run.kill()

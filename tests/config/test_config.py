@@ -272,3 +272,14 @@ def test_a_mistake_in_values_by_key_is_named(demo: Path, values: dict[str, Any],
     with pytest.raises(ConfigError) as caught:
         load_recipe(demo, values)
     assert str(caught.value) == message
+
+
+def test_a_recipe_for_live_traffic_without_data_evaluates_nothing(demo: Path) -> None:
+    live = "[online]\nfeedback_seconds = 60\n[sampling]\ngroup_size = 1\n[buffer]\npolicy = 'drop'\n"
+    demo.write_text(live + "[objective]\nadvantage = 'global'\n[rollout]\nmax_session_tokens = 100\n")
+    assert error_of(demo) == (
+        "config: online.feedback_seconds trains on what clients ask, and without [data] there is nothing to "
+        "evaluate on; set eval.num_prompts = 0, or name held-out prompts in [data]"
+    )
+    assert load_recipe(demo, ["--eval.num_prompts", "0"]).online.is_on
+    assert load_recipe(demo, ["--data.task", "euclid"]).data.task == "euclid"

@@ -114,8 +114,8 @@ def test_bytes_that_are_no_text_are_refused(demo: Path) -> None:
 def test_data_in_the_place_of_a_recipe_is_recognised(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", name]) == 2
     assert capsys.readouterr().err == (
-        f'freerun: config: "{name}" is data, not a recipe; name it in a recipe as [data] path = "{name}", or '
-        f"give a recipe first: freerun train RECIPE --data.path {name}\n"
+        f'freerun: config: "{name}" is data, not a recipe; "freerun init {name}" writes a recipe for it, or '
+        f"give one first: freerun train RECIPE --data.path {name}\n"
     )
 
 

@@ -99,7 +99,7 @@ def test_a_mixture_names_shipped_recipes_and_files() -> None:
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
-        ("svamp", {"task": "file", "path": "data/svamp/test.jsonl"}),
+        ("svamp", {"task": "file", "path": "ChilleD/SVAMP"}),
         ("times-tables.toml", {"task": "times-tables", "max_prompt_tokens": 64}),
     ],
 )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from inline_agents import AgentWorld
-from virtual_time import run_in_virtual_time
 
 from freerun.config.engine import EngineConfig
 from freerun.config.recipe import BufferConfig, CheckpointConfig, EvalConfig, Recipe, RuntimeConfig, SamplingConfig
@@ -16,6 +15,7 @@ from freerun.config.train import TrainConfig
 from freerun.errors import TruncatedError
 from freerun.events.events import EvalFinished, EvalSkipped, StepFinished
 from freerun.rollout.episode import Episode, Policy, Task
+from freerun.simulation.virtual_time import run_in_virtual_time
 
 NUM_SLOTS = 16
 

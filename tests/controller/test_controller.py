@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from simulated_run import NUM_PROMPTS, TIMES_TABLES, SimulatedEngines, World
-from virtual_time import run_in_virtual_time
 
 from freerun.config.data import DataConfig
 from freerun.config.engine import EngineConfig
@@ -22,6 +21,7 @@ from freerun.config.reward import RewardConfig
 from freerun.config.train import TrainConfig
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.events.events import Activity, AnyEvent, EvalFinished, EvalSkipped, GroupFinished, StepFinished
+from freerun.simulation.virtual_time import run_in_virtual_time
 from freerun.types import (
     Doing,
     Prompt,
@@ -41,6 +41,7 @@ def test_whatever_happens_each_prompt_is_trained_on_once_and_none_too_late(seed:
             max_staleness=rng.choice([0, 1, 2, 4]),
             policy=rng.choice(["wait", "wait", "drop", "requeue"]),
             whole_batches=seed % 4 == 3,
+            keep_fresh=seed % 4 in (0, 1),
         ),
         objective=ObjectiveConfig(dynamic_sampling=group_size > 1 and rng.random() < 0.5),
         data=rng.choice([TIMES_TABLES, TIMES_TABLES, banded(0.4, 0.6)]),
@@ -163,7 +164,7 @@ def test_whole_batches_start_together_when_nothing_runs_and_overlap_with_trainin
 
 def test_evaluations_are_pinned_while_training_goes_on() -> None:
     world = small_world(eval=EvalConfig(every_steps=3))
-    world.evaluation_delay = 1.5
+    world.evaluation_delay = 1.0
     run_in_virtual_time(world.session("end"))
     evaluations = {event.version: event for event in world.events if isinstance(event, EvalFinished)}
     assert list(evaluations) == [0, 3, 6, 9, 12]
@@ -212,9 +213,7 @@ def test_an_evaluation_of_which_nothing_could_be_graded_is_skipped_with_the_reas
     run_in_virtual_time(world.session("end"))
     assert not any(isinstance(event, EvalFinished) for event in world.events)
     reasons = {event.version: event.reason for event in world.events if isinstance(event, EvalSkipped)}
-    assert (
-        reasons[0] == "none of its 2 prompts could be graded; the last: grading failed: ... ValueError: no number"
-    )
+    assert reasons[0] == "none of its 2 prompts could be graded; the last: grading failed: ValueError: no number"
 
 
 def test_the_trainer_is_not_said_to_wait_for_nobody_while_rollouts_run() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from simulated_sessions import SessionWorld, num_parts
-from virtual_time import run_in_virtual_time
 
 from freerun.config.engine import EngineConfig
 from freerun.config.objective import ObjectiveConfig
@@ -13,6 +12,7 @@ from freerun.config.recipe import BufferConfig, CheckpointConfig, EvalConfig, Re
 from freerun.config.reward import RewardConfig
 from freerun.config.train import TrainConfig
 from freerun.events.events import EvalFinished, GroupFinished, StepFinished
+from freerun.simulation.virtual_time import run_in_virtual_time
 from freerun.trainer.check import check_trajectory
 from freerun.types import Trajectory
 
@@ -31,6 +31,7 @@ def test_sessions_are_trained_on_once_and_none_too_late_through_stops_and_kills(
             max_staleness=rng.choice([0, 1, 4]),
             policy=rng.choice(["wait", "wait", "drop", "requeue"]),
             whole_batches=seed % 4 == 3,
+            keep_fresh=seed % 4 in (0, 1),
         ),
         objective=ObjectiveConfig(dynamic_sampling=group_size > 1 and rng.random() < 0.5),
         train=TrainConfig(num_steps=NUM_STEPS, prompts_per_step=rng.choice([1, 2, 3]), num_minibatches=1),

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from grader_pools import RIGHT, ask, eventually, make_pool
-from virtual_time import run_in_virtual_time, stand_still
 
 from freerun.config.recipe import RuntimeConfig
 from freerun.controller.stall import wait_while_moving
@@ -15,6 +14,7 @@ from freerun.errors import WorkerError
 from freerun.processes.frames import Alive
 from freerun.processes.local import Child
 from freerun.processes.patience import awake_clock, within
+from freerun.simulation.virtual_time import run_in_virtual_time, stand_still
 from freerun.types import Doing, encode
 from freerun.workers.messages import FromTrainer, Progress
 from freerun.workers.trainer_client import TrainerClient

@@ -177,3 +177,17 @@ def test_a_mistake_in_a_part_of_a_mixture_is_named(
     with pytest.raises(ConfigError) as caught:
         load_recipe("mixed.toml")
     assert message in str(caught.value)
+
+
+def test_a_part_may_have_a_grader_of_its_own(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    mixed, resolved = tmp_path / "mixed.toml", tmp_path / "config.toml"
+    mixed.write_text(
+        '[data.mixture.sums]\ntask = "times-tables"\n[data.mixture.words]\ntask = "euclid"\ngrader = "exact"\n'
+    )
+    recipe = load_recipe(mixed)
+    assert recipe.data.own_graders == ("exact",)
+    stream = open_stream(recipe.data, tokenizer, seed=0)
+    prompts = [stream.take() for _ in range(8)] + stream.held_out(8)
+    assert {(part_of(prompt.key), prompt.grader) for prompt in prompts} == {("sums", ""), ("words", "exact")}
+    resolved.write_text(dump_toml(recipe))
+    assert load_recipe(resolved).data == recipe.data

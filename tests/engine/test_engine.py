@@ -186,6 +186,17 @@ def test_preemption_changes_no_token() -> None:
             assert one.token_ids.tolist() == other.token_ids.tolist()
 
 
+def test_completions_say_when_they_had_their_slot() -> None:
+    """With one slot they had it one after the other."""
+    request = make_request(1, num_samples=4, max_completion_tokens=5)
+    [(_, completions)] = run(make_engine(num_slots=1), [request]).values()
+    uses = [completion.slot_seconds for completion in completions if completion.slot_seconds is not None]
+    assert len(uses) == 4
+    ends = [ago for use in uses for ago in use]
+    assert ends == sorted(ends, reverse=True), "began, ended, began, ended, ..."
+    assert all(began > ended >= 0 for began, ended in uses)
+
+
 def test_samples_of_a_group_share_one_prefill() -> None:
     request = make_request(1, prompt_length=50, num_samples=8, max_completion_tokens=4)
     engine = make_engine(prefill_chunk_tokens=64, cache_tokens=800)

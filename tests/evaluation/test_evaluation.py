@@ -27,14 +27,15 @@ from freerun.evaluation.results_directory import results_directory
 from freerun.events.reader import RunReader
 from freerun.model.checkpoint import load_model
 from freerun.processes.local import Child, LocalLauncher
-from freerun.session.build import make_rollout_pool
+from freerun.session.assembly import make_rollout_pool
 from freerun.session.evaluate import Greedy
 from freerun.types import Completion, Publication, Request, Sampling
 from freerun.weights.buffers import create_buffers, shared_route
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedMemoryChannel
 from freerun.workers.messages import FromRollout
-from freerun.workers.rollout_pool import PinnedVersion, RolloutPool
+from freerun.workers.pinned_version import PinnedVersion
+from freerun.workers.rollout_pool import RolloutPool
 
 
 def evaluate_checkpoint(recipe: Recipe, version: int) -> list[tuple[float, float]]:
@@ -125,7 +126,7 @@ class Engines:
         return asyncio.create_task(pinned.generate(request))
 
     def child(self, index: int) -> Child[FromRollout]:
-        link = self.pool._workers[index].link
+        link = list(self.pool._workers)[index].link
         assert isinstance(link, Child)
         return link
 

@@ -21,6 +21,7 @@ def minimal() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_it_learns_from_stale_and_interrupted_trajectories_within_the_bound(minimal: ModuleType) -> None:
     result = minimal.run(num_steps=80)
     assert mean(result.rewards[-20:]) > 2 * mean(result.rewards[:20])

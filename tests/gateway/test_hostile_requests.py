@@ -131,7 +131,7 @@ def test_no_request_is_a_server_error_and_none_leaves_anything_behind(renderer: 
     assert {200, 400, 401, 403, 404} <= statuses.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.bulk
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_nor_is_any_of_five_thousand(renderer: Renderer, seed: int) -> None:
     statuses = send_hostile_requests(renderer, 1000, seed=seed)

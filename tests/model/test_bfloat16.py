@@ -77,6 +77,20 @@ def test_a_load_converts_whole_weights_and_leaves_the_published_ones_alone() -> 
     assert {tensor.dtype for tensor in fetched.values()} == {torch.float32}
 
 
+def test_weights_published_in_bfloat16_are_used_in_place_and_give_the_bits_of_converted_ones() -> None:
+    layout = WeightLayout(random_model(0), torch.bfloat16)
+    published = SharedMemoryChannel(create_buffers("test"), layout)
+    engine, converting = make_engine(torch.bfloat16), make_engine(torch.bfloat16)
+    fetched = published.fetch(published.publish(1, WEIGHTS[1])())
+    engine.load(1, fetched)
+    converting.load(1, WEIGHTS[1])
+    assert all(p.data_ptr() == fetched[name].data_ptr() for name, p in engine.model.named_parameters())
+    request = make_request(1, num_samples=2)
+    ours, theirs = (finish(each, request, {}, WEIGHTS) for each in (engine, converting))
+    assert [c.token_ids.tolist() for c in ours] == [c.token_ids.tolist() for c in theirs]
+    assert [c.logprobs.tolist() for c in ours] == [c.logprobs.tolist() for c in theirs]
+
+
 def test_a_pinned_version_stays_while_the_live_engines_own_weights_are_overwritten() -> None:
     engine = PinnableEngine(make_engine(torch.bfloat16))
     engine.pin(0)

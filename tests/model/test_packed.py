@@ -1,6 +1,5 @@
 """Packed weights compute what plain ones do, in the engine too, and follow every load."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from engine_reference import finish, logprobs_of_full_forward
-from tiny_models import Letters, make_request, random_model, random_weights
+from tiny_models import WIDE, Letters, make_request, random_model, random_weights
 from torch.nn import functional as F
 
 import freerun.model.packed
@@ -19,23 +18,10 @@ from freerun.config.lora import LoraConfig
 from freerun.engine.engine import Engine
 from freerun.engine.pinned import PinnableEngine
 from freerun.model.decoder import Decoder
-from freerun.model.decoder_config import DecoderConfig, read_config
+from freerun.model.decoder_config import read_config
 from freerun.model.lora import add_adapter, trained_parameters
 from freerun.model.packed import MIN_PACKED_ELEMENTS, PackedWeight
 
-WIDE = DecoderConfig(
-    vocab_size=640,
-    hidden_size=512,
-    intermediate_size=320,
-    num_layers=1,
-    num_heads=8,
-    num_kv_heads=4,
-    head_size=64,
-    norm_eps=1e-6,
-    rope_theta=10000.0,
-    max_positions=128,
-    has_qkv_bias=True,
-)
 WEIGHTS = {
     version: {name: w / 8 for name, w in random_weights(300 + version, WIDE).items()} for version in range(3)
 }
@@ -48,22 +34,20 @@ def test_a_packed_product_is_the_plain_one(shape: tuple[int, int], num_rows: int
     x, bias = torch.randn(num_rows, shape[1]), torch.randn(shape[0])
     packed = PackedWeight(weight)
     torch.testing.assert_close(packed.linear(x, bias), F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
-    twin = copy.deepcopy(packed)
-    packed.refresh(other)
-    torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(twin.linear(x, bias), F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
+    in_its_memory = PackedWeight(other, spare=PackedWeight(weight))
+    torch.testing.assert_close(in_its_memory.linear(x, None), F.linear(x, other), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed.linear(x, bias), F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("weight", [torch.randn(1024, 512), torch.zeros(1024, 512)], ids=["random", "zeros"])
+@pytest.mark.parametrize("scale", [1.0, 0.0], ids=["random", "zeros"])
 def test_an_order_that_is_not_known_is_packed_anew_each_time(
-    weight: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freerun.model.packed, "ROWS_SIDE_BY_SIDE", 32)
     uncached = freerun.model.packed._has_known_order.__wrapped__
     monkeypatch.setattr(freerun.model.packed, "_has_known_order", uncached)
     other, x = torch.randn(1024, 512), torch.randn(8, 512)
-    packed = PackedWeight(weight)
-    packed.refresh(other)
+    packed = PackedWeight(other, spare=PackedWeight(scale * torch.randn(1024, 512)))
     torch.testing.assert_close(packed.linear(x, None), F.linear(x, other), atol=1e-4, rtol=1e-5)
 
 
@@ -84,7 +68,7 @@ def test_a_copy_keeps_each_weight_once_packed_or_plain_and_a_tied_embedding_as_b
     } | sizes
     (tmp_path / "config.json").write_text(json.dumps(raw))
     model = Decoder(read_config(tmp_path))
-    model.pack(changed=())
+    model.use_packed(model.pack({}))
     num_packed = sum(model.get_parameter(name).numel() for name in model.packed_weights())
     assert num_packed > 0
     parameters = dict(model.named_parameters())
@@ -144,7 +128,7 @@ def test_an_adapter_is_loaded_over_a_base_that_was_packed_once() -> None:
     plain = random_model(0, WIDE)
     add_adapter(plain, LoraConfig(rank=4), seed=1)
     expected = logprobs_of_full_forward(plain, adapter, request, completion)
-    np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
+    np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
     engine.load(1, adapter)
     assert model.packed_weights() == packed
     pinnable = PinnableEngine(engine)

@@ -16,10 +16,14 @@ AVOIDED = {
     r"anew": "again",
     r"lets? go of": "release",
     r"shall": "must, or the plain verb",
+    r"turn(s|ed)? (it|the \w+) round": "reverse",
+    r"a (process|task|key|session|rule) of its own": "its own process, or a separate one",
     r"manners|heavy guest": "say what it does",
 }
-ALLOWED = re.compile(r"[Ww]ord problem|`nobody`|template = \"{problem}\"|Solve the problem|test_\w+")
-"""A kind of text, a Unix user, a field and the prompt of a data set, names of tests."""
+ALLOWED = re.compile(
+    r"[Ww]ord[ -]problem|\"problem\"|`nobody`|template = \"{problem}\"|Solve the problem|test_\w+"
+)
+"""A kind of text and its task, a column, a Unix user, a field and the prompt of a data set, names of tests."""
 NOT_PROMPTS = "freerun/sandbox/"
 """What fails when a sandbox is set up is a problem."""
 FILES = [

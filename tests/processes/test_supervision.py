@@ -5,10 +5,10 @@ import gc
 from typing import Any
 
 import pytest
-from virtual_time import run_in_virtual_time
 
 from freerun.errors import WorkerError
 from freerun.processes.supervision import Supervisor, bury
+from freerun.simulation.virtual_time import run_in_virtual_time
 
 
 async def fail(what: str) -> None:

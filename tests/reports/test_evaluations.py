@@ -15,7 +15,8 @@ from freerun.cli.main import main
 from freerun.config.load import load_recipe
 from freerun.evaluation.job import EvalJob, Split, save_job
 from freerun.events.events import PromptResult
-from freerun.reports.evaluations import changes, evaluation_rows, paired_interval, read_evaluations
+from freerun.events.paired import paired_interval
+from freerun.reports.evaluations import changes, evaluation_rows, read_evaluations
 from freerun.reports.intervals import t_interval
 
 NUM_SAMPLES = 4

@@ -90,7 +90,11 @@ def test_a_grader_that_hangs_is_killed_and_replaced() -> None:
 
 @pytest.mark.parametrize(
     ("grader", "completion", "seconds"),
-    [("regex", "a" * 60 + "b", 1.0), ("format", "a" * 60 + "b", 1.0), ("math", "$9^{9^{9^{9}}}$", 3.0)],
+    [
+        ("regex", "a" * 60 + "b", 1.0),
+        pytest.param("format", "a" * 60 + "b", 1.0, marks=pytest.mark.slow),
+        pytest.param("math", "$9^{9^{9^{9}}}$", 3.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_library_that_hangs_is_killed_like_a_users_function(
     grader: str, completion: str, seconds: float
@@ -137,7 +141,7 @@ PLACES = (0, 2, 5)
 @pytest.mark.parametrize(
     ("text", "failure", "num_deaths"),
     [
-        ("busy in C", "timed out", 1),
+        pytest.param("busy in C", "timed out", 1, marks=pytest.mark.slow),
         ("sleep", "timed out", 1),
         ("segfault", "died 2 times", 2),
         ("raise", "idea", 0),

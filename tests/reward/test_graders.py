@@ -13,12 +13,24 @@ from freerun.config.reward import RewardConfig
 from freerun.errors import ConfigError
 from freerun.reward.graders import check_graders, make_graders
 from freerun.reward.last_number import _NUMBER, _to_ratio, last_number
+from freerun.reward.messages import Job
 from freerun.reward.verdict import Credit
 
 
 def judge(grader: str, completion: str, answer: str, **settings: Any) -> object:
     graders = make_graders(RewardConfig(grader=grader, **settings))
-    return graders[grader]("the prompt", completion, answer)
+    job = Job(
+        number=0,
+        grader=grader,
+        key="a:1",
+        prompt="the prompt",
+        answer=answer,
+        completions=(completion,),
+        finish_reasons=("stop",),
+        num_tokens=(1,),
+    )
+    (verdict,) = graders[grader].verdicts(job)
+    return verdict
 
 
 @pytest.mark.parametrize(
@@ -329,8 +341,11 @@ def test_a_bad_pattern_is_refused_with_its_position() -> None:
         ("def grade(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("grade = 3", "is a int, not a function"),
-        ("def grade(prompt, completion): return True", "define it as def grade"),
-        ("def grade(prompt, completion, answer, more): return True", "define it as def grade"),
+        ("def grade(prompt, answer): return True", "asks for nothing of the completion; define it as def grade"),
+        ("def grade(prompt, completion, answer, more): return True", '"more" is none of prompt, answer, row'),
+        ("def grade(completion, finish_reson=None): return True", 'did you mean "finish_reason"'),
+        ("def grade(completions, finish_reason): return [True]", 'did you mean "finish_reasons"'),
+        ("def grade(completion, answer, /): return True", '"completion" cannot be given by name'),
     ],
 )
 def test_an_unusable_users_function_is_a_config_error(

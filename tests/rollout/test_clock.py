@@ -2,9 +2,8 @@
 
 import asyncio
 
-from virtual_time import run_in_virtual_time
-
 from freerun.rollout.clock import SessionClock
+from freerun.simulation.virtual_time import run_in_virtual_time
 
 
 def now() -> float:

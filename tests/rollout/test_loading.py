@@ -16,7 +16,7 @@ from freerun.errors import ConfigError
 from freerun.rollout import loading
 from freerun.rollout.episode import Episode, Policy, Task
 from freerun.rollout.episode_run import EpisodeDone, EpisodeFailed
-from freerun.rollout.loading import open_episode
+from freerun.rollout.loading import open_episode, reads_endpoint
 from freerun.types import Reward
 
 MODULE = '''
@@ -162,3 +162,15 @@ def test_a_prefix_names_an_adapter_that_opens_and_closes_its_episode(monkeypatch
     assert isinstance(outcome, EpisodeDone)
     assert outcome.reward.value == 0.5
     assert events == ["open http://host:8000", "close"]
+
+
+def test_an_episode_that_reads_the_endpoint_is_known_by_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asks_over_http.py").write_text("async def episode(task, policy):\n    return policy.base_url\n")
+    (tmp_path / "asks_here.py").write_text("async def episode(task, policy):\n    return 0.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert reads_endpoint(RolloutConfig(episode="asks_over_http:episode"))
+    assert not reads_endpoint(RolloutConfig(episode="asks_here:episode"))
+    assert reads_endpoint(RolloutConfig(episode="verifiers:some-env"))
+    assert not reads_endpoint(RolloutConfig(tools=("my_tools:calc",)))

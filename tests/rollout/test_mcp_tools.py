@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from played_sessions import ScriptedSession, lines, play, said, tool_call
 from process_table import children_running
 
@@ -125,9 +125,7 @@ def test_a_server_over_http_is_called_and_found_again_after_it_was_gone() -> Non
             server.kill()
             server.wait()
 
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        port = chosen.getsockname()[1]
+    port = free_port()
     asyncio.run(run())
 
 

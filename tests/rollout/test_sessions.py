@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 import pytest
@@ -53,9 +53,15 @@ class NotingGenerator:
 class LengthGrader:
     num_graded = 0
 
+    def compares(self, prompt: Prompt) -> bool:
+        return False
+
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
         assert prompt is PROMPT
         return Reward(float(len(completion.text)), True)
+
+    async def grade_group(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Grade]:
+        raise AssertionError("sessions ask for one grade each")
 
 
 class InlineRunner:
@@ -215,3 +221,19 @@ def test_what_the_engines_raise_fails_the_group_at_once() -> None:
         run(runner, generator)
     assert len(runner.jobs) == 3, "none is tried again"
     assert sorted(generator.ended) == [40, 41, 42]
+
+
+def test_a_grader_is_told_what_a_session_has_sampled_so_far() -> None:
+    seen = []
+
+    class NotingGrader(LengthGrader):
+        async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
+            seen.append((prompt.row, len(completion.token_ids), completion.finish_reason))
+            return await super().grade(prompt, completion)
+
+    generator = NotingGenerator()
+    runner = InlineRunner(two_turns)
+    played = asyncio.run(sessions(runner, num_samples=1)(PROMPT, generator, NotingGrader()))
+    num_sampled = sum(len(trajectory.completion.token_ids) for trajectory in played)
+    assert num_sampled > 0
+    assert seen == [({"level": 17}, num_sampled, "stop")]

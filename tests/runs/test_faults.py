@@ -24,10 +24,6 @@ def resume_to_the_end(recipe: Path, *, num_steps: int, keep: int = 2) -> Run:
     return run
 
 
-def steps_seen(run: Run) -> int:
-    return max((int(step) for step in re.findall(r"step (\d+)/", run.output)), default=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "name"),
@@ -91,7 +87,7 @@ def test_a_killed_trainer_stops_the_run_with_the_reason_and_resume_goes_on(tmp_p
     assert "SIGKILL" in run.output
     assert "--resume" in run.output
     assert are_gone(workers)
-    num_steps = steps_seen(run) + 6
+    num_steps = run.num_steps + 6
     assert_exactly_once(resume_to_the_end(recipe, num_steps=num_steps), num_steps=num_steps)
 
 
@@ -105,7 +101,7 @@ def test_a_killed_controller_takes_everything_with_it_and_resume_goes_on(tmp_pat
     run.kill()
     assert are_gone(workers)
     assert set(os.listdir("/dev/shm")) == shared_memory
-    num_steps = steps_seen(run) + 6
+    num_steps = run.num_steps + 6
     resumed = resume_to_the_end(recipe, num_steps=num_steps)
     assert_exactly_once(resumed, num_steps=num_steps)
     assert [step.version for step in resumed.reader().steps()] == list(range(1, num_steps + 1))
@@ -132,8 +128,8 @@ def test_ctrl_c_saves_a_checkpoint_and_leaves_no_process(tmp_path: Path, number:
     assert are_gone(workers)
     saved = re.search(r"checkpoint (\d+) saved", run.output)
     assert saved is not None
-    assert int(saved[1]) == steps_seen(run)
-    num_steps = steps_seen(run) + 3
+    assert int(saved[1]) == run.num_steps
+    num_steps = run.num_steps + 3
     assert_exactly_once(resume_to_the_end(recipe, num_steps=num_steps), num_steps=num_steps)
 
 
@@ -149,6 +145,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     assert are_gone(workers)
 
 
+@pytest.mark.slow
 def test_a_grader_that_always_fails_stops_the_run_with_its_traceback(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path), "--reward.grader", "tests.support.lively_grader:broken")
     run.until(lambda: bool(run.workers()) or run.process.poll() is not None)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from tiny_runs import Run, are_gone, assert_exactly_once, make_run
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -57,6 +58,7 @@ def test_an_asynchronous_run_learns_stays_within_its_bound_and_leaves_a_model(tm
         )
 
 
+@pytest.mark.slow
 def test_a_draining_run_trains_on_completions_of_one_version_each(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path), "--train.num_steps", "8", "--engine.kv_on_load", "drain")
     assert run.wait() == 0, run.output

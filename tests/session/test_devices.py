@@ -103,14 +103,15 @@ def test_the_plan_shows_device_dtype_cores_and_memory_by_dtype(tmp_path: Path) -
     assert "rollout-0: 16 slots, float32 on cpu, " in plan
     assert "trainer: float32 on cpu, " in plan
     assert f"trainer about {num_parameters * 16 / 1e6:.1f} MB (weights, gradients, moments), two" in plan
-    rollout = f"memory of each rollout worker: packed weights at most {num_parameters * 4 / 1e6:.1f} MB, "
+    rollout = f"memory of each rollout worker: packed weights at most {num_parameters * 8 / 1e6:.1f} MB, "
     evaluating = f"weights while evaluating {num_parameters * 4 / 1e6:.1f} MB, KV cache up to 1.3 MB"
     assert rollout + evaluating in plan, "weights are read in place"
     assert "bfloat16" not in plan
     plan = describe_plan(recipe_of(path, "--engine.dtype", "bfloat16", "--train.dtype", "bfloat16"))
     assert "rollout-0: 16 slots, bfloat16 on cpu, " in plan
     assert f"trainer about {num_parameters * 18 / 1e6:.1f} MB (weights, gradients, moments in float32, " in plan
-    assert f"memory of each rollout worker: weights {num_parameters * 2 / 1e6:.1f} MB, weights while" in plan
+    assert f"two shared buffers {num_parameters * 4 / 1e6:.1f} MB" in plan
+    assert f"memory of each rollout worker: weights while evaluating {num_parameters * 2 / 1e6:.1f} MB" in plan
     assert "KV cache up to 0.7 MB" in plan
     assert 'warning: engine.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
     assert 'warning: train.dtype = "bfloat16" on a CPU; most CPUs compute it ten times slower' in plan
@@ -134,6 +135,13 @@ def test_a_trainer_on_a_gpu_borrows_no_cores(tmp_path: Path, monkeypatch: pytest
     assert lent in describe_plan(recipe)
     monkeypatch.setattr(devices, "count_gpus", lambda: 2)
     assert lent not in describe_plan(recipe)
+
+
+def test_the_plan_says_that_rollout_workers_may_retire(tmp_path: Path) -> None:
+    path, retire = make_run(tmp_path), "rollout workers retire while the trainer is the limit, down to "
+    two = ("--engine.num_workers", "2")
+    assert f"{retire}engine.min_workers = 1" in describe_plan(recipe_of(path, *two, "--engine.min_workers", "1"))
+    assert retire not in describe_plan(recipe_of(path, *two))
 
 
 def test_parked_caches_are_counted_if_prompts_are_played_in_sessions(tmp_path: Path) -> None:

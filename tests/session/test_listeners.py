@@ -1,5 +1,6 @@
 """Listeners of a run: named in a recipe or given by a program, and never able to hold it up or end it."""
 
+import re
 import sys
 import threading
 from contextlib import closing
@@ -7,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_events import make_step
+from recorded_events import a_start, an_end, make_group, make_step
 from tiny_runs import make_run
 
 from freerun.config.load import load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError
 from freerun.events.events import AnyEvent, Notice
+from freerun.events.reader import RunReader
 from freerun.session import listeners as listeners_module
 from freerun.session.listeners import Listeners, check_listeners, open_listeners
+from freerun.terminal.recorded import summarize_recorded
 
 MODULE = """
 from pathlib import Path
@@ -165,7 +168,7 @@ def test_a_listener_that_raises_falls_behind_or_never_ends_is_reported_once(
     assert sum(not isinstance(event, Notice) for event in shown) == 21
 
 
-def test_what_belongs_to_every_run_is_closed_last_and_the_terminal_before_the_store(
+def test_what_belongs_to_every_run_is_closed_last_and_the_store_before_the_terminal(
     recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[str] = []
@@ -184,4 +187,20 @@ def test_what_belongs_to_every_run_is_closed_last_and_the_terminal_before_the_st
     monkeypatch.setitem(listeners_module.LISTENERS, "terminal", lambda recipe, directory: Closing("terminal"))
     with closing(Closing("outside")), open_listeners(recipe(), tmp_path, [Closing("added")]):
         pass
-    assert closed == ["added", "terminal", "store", "outside"]
+    assert closed == ["added", "store", "terminal", "outside"]
+
+
+def test_the_size_in_the_closing_summary_is_that_of_the_closed_run(tmp_path: Path, capsys: Any) -> None:
+    """With its log beside it a store that is still open takes more."""
+    run = tmp_path / "run"
+    run.mkdir()
+    text = "".join(chr(97 + n * n % 26) for n in range(400_000))
+    with open_listeners(Recipe(), run) as listeners:
+        for event in (a_start(), make_step(1, groups=(make_group(2, text=text),)), an_end()):
+            listeners(event)
+        listeners.flush()
+        assert (run / "store.sqlite-wal").stat().st_size > 400_000
+    [at_end] = re.findall(r"^disk +([\d.]+ MB) in", capsys.readouterr().out, re.MULTILINE)
+    with RunReader(run) as reader:
+        [later] = re.findall(r"^disk +([\d.]+ MB) in", summarize_recorded(reader), re.MULTILINE)
+    assert at_end == later

@@ -7,8 +7,11 @@ import pytest
 from tiny_runs import make_run
 
 import freerun
+from freerun.config.load import load_recipe
 from freerun.errors import FreerunError
+from freerun.model.tiny import make_tiny
 from freerun.session.plan import describe_plan
+from freerun.session.preflight import read_inputs
 from freerun.session.train import train_to_end
 
 BAD_LISTENER = {"run.listeners": ["no-such"]}
@@ -52,18 +55,18 @@ def test_bad_input_is_refused_alike_by_a_run_and_a_dry_run_and_leaves_nothing(
     ("source", "message"),
     [
         ("print('hello')\nimport os\nos._exit(7)", "importing ended its process with status 7:\nhello"),
-        ("import nowhere_to_be_found", "importing my_objective_0 failed with ModuleNotFoundError"),
+        ("import nowhere_to_be_found", "importing an_objective_that_fails failed with ModuleNotFoundError"),
     ],
 )
 def test_a_users_objective_is_imported_in_another_process_before_there_is_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
 ) -> None:
-    recipe = freerun.load_recipe(make_run(tmp_path), {"objective.clip": "my_objective_0:clip"})
+    recipe = freerun.load_recipe(make_run(tmp_path), {"objective.clip": "an_objective_that_fails:clip"})
     monkeypatch.chdir(tmp_path)
-    Path("my_objective_0.py").write_text(source)
+    Path("an_objective_that_fails.py").write_text(source)
     with pytest.raises(FreerunError, match=message):
         describe_plan(recipe)
-    assert "my_objective_0" not in sys.modules
+    assert "an_objective_that_fails" not in sys.modules
 
 
 def test_rows_of_a_program_are_checked_before_there_is_a_run(tmp_path: Path) -> None:
@@ -78,3 +81,12 @@ def test_a_plan_names_the_agent_workers(tmp_path: Path) -> None:
     episode = {"rollout.episode": f"{EPISODES}:episode", **SHORT_SESSIONS}
     plan = describe_plan(freerun.load_recipe(make_run(tmp_path), episode))
     assert f"agents: 1 worker with up to 256 sessions each ({EPISODES}:episode)" in plan
+
+
+def test_a_run_on_live_traffic_that_evaluates_nothing_reads_no_prompts(tmp_path: Path) -> None:
+    """The model knows no character of the default task: reading its prompts would be an error."""
+    make_tiny(tmp_path / "model", alphabet="xyz")
+    example = Path(__file__).parents[2] / "examples" / "online.toml"
+    inputs = read_inputs(load_recipe(example, ["--model.path", str(tmp_path / "model")]), tmp_path / "model")
+    assert inputs.source is not None
+    assert (inputs.source.epoch_size, inputs.source.held_out(10)) == (0, [])

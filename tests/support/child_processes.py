@@ -12,7 +12,7 @@ from the_worker import Did
 
 from freerun.processes.local import Child
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def let_children_find_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:

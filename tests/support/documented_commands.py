@@ -1,11 +1,12 @@
-"""The commands of README.md, CONTRIBUTING.md and docs/, read from the pages; for `test_documentation.py`."""
+"""The commands of README.md, CONTRIBUTING.md and docs/, read from the pages in their order."""
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from freerun.config.shipped import shipped_recipes
+from freerun.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -16,6 +17,11 @@ PAGES = [
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
+SCRIPT = re.compile(
+    rf"^```sh\n(?P<block>.*?)^```$|`(?P<inline>freerun (?!model \w+`)(?:{'|'.join(VERBS)}) [^-`\s|.][^`\n]*)`",
+    re.MULTILINE | re.DOTALL,
+)
+"""A shell block, or a command in the text that names what it is about."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +30,16 @@ class Command:
 
     page: str
     words: tuple[str, ...]
+    line: str = field(default="", compare=False)
+    """As it is written, for a shell; the first turn of a loop stands for all."""
+    is_inline: bool = False
 
     def __str__(self) -> str:
         return f"{self.page}: {shlex.join(self.words)}"
+
+    @property
+    def text(self) -> str:
+        return shlex.join(self.words)
 
     @property
     def program(self) -> str:
@@ -52,12 +65,16 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands_of(page: Path) -> list[Command]:
     """Of its shell blocks, and of lines in the text such as `freerun train RECIPE --objective.preset gspo`."""
-    recipe = "|".join(["RECIPE", "recipes/", *(rf"{name}\b" for name in shipped_recipes())])
-    scripts = [*blocks(page, "sh"), *re.findall(rf"`(freerun train (?:{recipe})[^`]*)`", page.read_text())]
-    lines = [line for script in scripts for line in script.replace("\\\n", " ").splitlines()]
-    # The first turn of a loop stands for all.
-    split = [shlex.split(line.replace("$seed", "0"), comments=True) for line in lines]
-    return [Command(name_of(page), _without_assignments(words)) for words in split if words]
+    return list(_commands_of(page))
+
+
+def _commands_of(page: Path) -> Iterator[Command]:
+    for script in SCRIPT.finditer(page.read_text()):
+        is_inline = script["inline"] is not None
+        for line in (script["block"] or script["inline"]).replace("\\\n", " ").splitlines():
+            line = line.replace("$seed", "0").strip()
+            if words := shlex.split(line, comments=True):
+                yield Command(name_of(page), _without_assignments(words), line, is_inline)
 
 
 def _without_assignments(words: list[str]) -> tuple[str, ...]:

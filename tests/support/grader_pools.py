@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,12 @@ def make_completion(text: str, finish_reason: FinishReason = "stop", num_tokens:
 
 
 def make_pool(
-    *, start_seconds: float = PATIENCE_SECONDS, deaths: list[str] | None = None, **settings: Any
+    *,
+    start_seconds: float = PATIENCE_SECONDS,
+    deaths: list[str] | None = None,
+    own_graders: Sequence[str] = (),
+    judges_sessions: bool = False,
+    **settings: Any,
 ) -> GraderPool:
     """A pool that is not started; what becomes of its processes is noted in `deaths`."""
     noted: list[str] = [] if deaths is None else deaths
@@ -56,6 +61,8 @@ def make_pool(
         launcher=LocalLauncher(Path("logs"), {}),
         start_seconds=start_seconds,
         on_death=lambda worker, reason, is_restarted: noted.append(reason),
+        own_graders=own_graders,
+        judges_sessions=judges_sessions,
     )
 
 

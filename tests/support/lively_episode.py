@@ -17,12 +17,12 @@ def block() -> None:
 
 
 async def episode(task: Task, policy: Policy) -> float:
-    """One to four turns, the same for the whole group; more digits are better."""
-    chat = policy.chat()
+    """One to four turns, the same for the whole group; more digits per turn are better."""
+    chat, num_turns = policy.chat(), 1 + task.random.randrange(4)
     score = digits((await chat.say(task.text)).text)
-    for _ in range(task.random.randrange(4)):
+    for _ in range(num_turns - 1):
         score += digits((await chat.say("12,8>")).text)
-    return score / 8 - 1.0
+    return score / num_turns / 2 - 1.0
 
 
 async def slow_episode(task: Task, policy: Policy) -> float:

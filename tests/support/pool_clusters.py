@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from virtual_time import run_in_virtual_time
-
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.config.recipe import RuntimeConfig
 from freerun.processes.frames import to_frame
+from freerun.simulation.virtual_time import run_in_virtual_time
 from freerun.types import EngineStats, Publication
 from freerun.workers.messages import (
     EndSession,

@@ -27,7 +27,7 @@ from freerun.model.lora import add_adapter, trained_parameters
 from freerun.trainer.ranks import Ranks, snapshot
 from freerun.trainer.supervised import SupervisedTrainer
 from freerun.trainer.trainer import PolicyTrainer
-from freerun.types import Group, Reward
+from freerun.types import Group, Reward, StepResult
 
 
 @dataclasses.dataclass
@@ -64,8 +64,24 @@ def train(
     trainer = make_trainer(model, config(**changes), objective, ranks=ranks)
     if reference is not None:
         trainer.reference = sharded(ranks, reference.requires_grad_(False))
-    reports = [trainer.step(groups).metrics for groups in steps]
+    reports = [told(trainer.step(groups)) for groups in steps]
     return collect(ranks, model, trainer, reports)
+
+
+def told(result: StepResult) -> dict[str, float]:
+    """All that a step says about the batch and its trajectories, as numbers."""
+    trained = {
+        f"{name} {index}": value
+        for index, trajectory in enumerate(result.trajectories)
+        for name, value in (
+            ("advantage", trajectory.advantage),
+            ("num_clipped", trajectory.num_clipped),
+            ("num_weights", trajectory.log_weights.size),
+            *((f"log_weight {place} of", float(w)) for place, w in enumerate(trajectory.log_weights)),
+            *((f"clipped {number} of", float(place)) for number, place in enumerate(trajectory.clipped)),
+        )
+    }
+    return result.metrics | trained
 
 
 def some_steps(num_steps: int = 2, **shape: int) -> list[list[Group]]:
@@ -98,10 +114,10 @@ def equal_rewards() -> list[list[Group]]:
     return [first, replace(second, reward=lambda _: Reward(value=1.0, is_correct=True)), third]
 
 
-def with_adapter(ranks: Ranks) -> Outcome:
+def with_adapter(ranks: Ranks, **changes: Any) -> Outcome:
     model = tiny_decoder()
     add_adapter(model, LoraConfig(rank=3, alpha=6), seed=7)
-    return train(ranks, some_steps(), PRESETS["grpo"], model=model, num_minibatches=2)
+    return train(ranks, some_steps(), PRESETS["grpo"], model=model, num_minibatches=2, **changes)
 
 
 def with_untied_head(ranks: Ranks) -> Outcome:
@@ -109,9 +125,9 @@ def with_untied_head(ranks: Ranks) -> Outcome:
     return train(ranks, some_steps(), PRESETS["grpo"], model=random_model(0, shape), num_minibatches=2)
 
 
-def supervised(ranks: Ranks, *, num_rows: int) -> Outcome:
+def supervised(ranks: Ranks, *, num_rows: int, **changes: Any) -> Outcome:
     model = sharded(ranks, tiny_decoder())
-    trainer = SupervisedTrainer(model, config(), ranks=ranks)
+    trainer = SupervisedTrainer(model, config(**changes), ranks=ranks)
     reports: list[dict[str, float]] = []
     for groups in some_steps():
         rows = [demonstration_of(t.prompt.token_ids, t.completion.token_ids) for t in trajectories_of(groups)]
@@ -181,6 +197,10 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "poisoned": lambda r: train(r, poisoned_steps(), ObjectiveConfig(), num_minibatches=4),
     "adapter": with_adapter,
+    "recomputed activations": lambda r: train(
+        r, some_sessions(), PRESETS["ppo"], recompute_activations=True, **MINIBATCHES
+    ),
+    "recomputed activations, adapter": lambda ranks: with_adapter(ranks, recompute_activations=True),
     "untied head": with_untied_head,
     "supervised": lambda ranks: supervised(ranks, num_rows=7),
     "supervised, one row": lambda ranks: supervised(ranks, num_rows=1),
@@ -189,7 +209,11 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def main(rank: int, num_ranks: int, directory: Path, address: str) -> None:
+QUICK = ("decoupled", "one prompt", "sessions", "critic", "recomputed activations")
+"""Those that `make test` runs on two ranks."""
+
+
+def main(rank: int, num_ranks: int, directory: Path, names: list[str], address: str) -> None:
     from freerun.trainer.fsdp import Meeting
 
     meeting = Meeting(rank=rank, num_ranks=num_ranks, address=address)
@@ -201,11 +225,11 @@ def main(rank: int, num_ranks: int, directory: Path, address: str) -> None:
     own = sum(shard.to_local().numel() for shard in shards)
     by_rank = ranks.gather(torch.tensor([float(own)]))
     reports: dict[str, Any] = {"shares": [float(share) for share in by_rank]}
-    for number, (name, scenario) in enumerate(SCENARIOS.items()):
-        outcome = scenario(ranks)
+    for name in names:
+        outcome = SCENARIOS[name](ranks)
         reports[name] = outcome.reports
         if rank == 0:
-            save_file(outcome.tensors, directory / f"{number}.safetensors")
+            save_file(outcome.tensors, directory / f"{name}.safetensors")
     if rank == 0:
         (directory / "reports.json").write_text(json.dumps(reports))
     ranks.barrier()
@@ -216,4 +240,5 @@ def num_weights() -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else "")
+    rank, num_ranks, directory, names, *address = sys.argv[1:]
+    main(int(rank), int(num_ranks), Path(directory), names.split(";"), "".join(address))

@@ -108,6 +108,8 @@ class SimulatedEngines:
         self.pinned = Pinned(self, version)
         return self.pinned
 
+    num_leaving = 0
+
     @property
     def num_ready(self) -> int:
         return 1
@@ -117,6 +119,9 @@ class SimulatedEngines:
 
     def stats(self) -> Sequence[EngineStats]:
         return []
+
+    def served_by(self, request_id: int) -> str:
+        return "rollout-0"
 
 
 @dataclass
@@ -138,7 +143,13 @@ class Pinned:
 class SimulatedGraders:
     num_graded = 0
 
+    def compares(self, prompt: Prompt) -> bool:
+        return False
+
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
+        raise NotImplementedError("the simulated workflow grades by itself")
+
+    async def grade_group(self, prompt: Prompt, completions: Sequence[Completion]) -> Sequence[Grade]:
         raise NotImplementedError("the simulated workflow grades by itself")
 
 
@@ -151,6 +162,8 @@ class SimulatedTrainer:
     max_staleness: int
     trained: dict[int, int]
     """Version that each ordinal was trained into."""
+    step_seconds: tuple[float, float] = (0.0, 2.0)
+    """From, to."""
     is_busy: bool = False
     published: list[int] = field(default_factory=list)
 
@@ -160,7 +173,7 @@ class SimulatedTrainer:
         for group in groups:
             assert group.ordinal not in self.trained, "trained on twice"
             assert 0 <= self.version - group.oldest_version <= self.max_staleness
-        await asyncio.sleep(self.rng.random() * 2)
+        await asyncio.sleep(self.rng.uniform(*self.step_seconds))
         self.is_busy = False
         self.version += 1
         self.trained |= {group.ordinal: self.version for group in groups}
@@ -189,7 +202,11 @@ class World:
         self.tail = tail
         self.evaluation_delay = 0.0
         self.grading_seconds = 0.0
+        self.step_seconds = (0.0, 2.0)
+        self.max_seconds = 25.0
+        """Until a session is stopped or killed."""
         self.request_ids = itertools.count()
+        self.grader: Any = SimulatedGraders()
         self.trained: dict[int, int] = {}
         self.saved: ControllerState | None = None
         self.events: list[AnyEvent] = []
@@ -243,20 +260,23 @@ class World:
             max_staleness=recipe.buffer.max_staleness,
             version=buffer.version,
             num_buffered=buffer.counts.ready * recipe.sampling.group_size,
+            ahead=self.saved.ahead if self.saved else None,
         )
         curriculum = Curriculum(
             min_pass_rate=recipe.data.min_pass_rate,
             max_pass_rate=recipe.data.max_pass_rate,
             resting=self.saved.resting if self.saved else {},
         )
-        trainer = SimulatedTrainer(self.rng, buffer.version, recipe.buffer.max_staleness, self.trained)
+        trainer = SimulatedTrainer(
+            self.rng, buffer.version, recipe.buffer.max_staleness, self.trained, self.step_seconds
+        )
         self.engines = engines = self.make_engines()
         stages = Stages(
             source=source,  # type: ignore[arg-type]
             workflow=self.workflow,
             evaluation_workflow=self.evaluation_workflow,
             generator=engines,
-            grader=SimulatedGraders(),
+            grader=self.grader,
             gate=gate,
             buffer=buffer,
             trainer=trainer,
@@ -268,19 +288,19 @@ class World:
             assert not trainer.is_busy
             return self.write(state)
 
-        controller = Controller(
+        self.controller = controller = Controller(
             recipe, stages, emit=self.emit, save_checkpoint=save, lost_workers=(), version=buffer.version
         )
         running = asyncio.ensure_future(controller.run())
         if ending != "end":
-            await asyncio.wait({running}, timeout=self.rng.random() * 25)
+            await asyncio.wait({running}, timeout=self.rng.random() * self.max_seconds)
             running.cancel() if ending == "kill" else controller.request_stop()
         await asyncio.wait({running}, timeout=100_000)
         self.ended = asyncio.get_running_loop().time()
         assert running.done(), f"stuck: waiting for {buffer.waiting_for()}"
         if not running.cancelled():
             running.result()
-            live = buffer.counts.ready + buffer.counts.running
+            live = buffer.counts.ready + (0 if recipe.online.is_on else buffer.counts.running)
             assert gate.started == buffer.version * recipe.batch_size + live * recipe.sampling.group_size
         return controller.version
 
@@ -296,6 +316,8 @@ class World:
         if self.saved is not None:
             state = self.saved.buffer
             owed = [*(group.ordinal for group in state.ready), *state.to_restart]
-            num_lost = sum(state.totals.get(fate, 0) for fate in ("failed", "filtered", "dropped", "passed_over"))
+            num_lost = sum(
+                state.totals.get(fate, 0) for fate in ("failed", "filtered", "dropped", "passed_over", "unrated")
+            )
             assert len({*owed, *self.trained}) == len(owed) + len(self.trained)
             assert len(owed) + len(self.trained) + num_lost == self.saved.cursor

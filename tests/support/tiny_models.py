@@ -21,6 +21,20 @@ TINY = DecoderConfig(
     max_positions=512,
     has_qk_norm=True,
 )
+WIDE = DecoderConfig(
+    vocab_size=640,
+    hidden_size=512,
+    intermediate_size=320,
+    num_layers=1,
+    num_heads=8,
+    num_kv_heads=4,
+    head_size=64,
+    norm_eps=1e-6,
+    rope_theta=10000.0,
+    max_positions=128,
+    has_qkv_bias=True,
+)
+"""Wide enough for its matrices to be packed."""
 
 
 class Letters:

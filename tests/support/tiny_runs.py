@@ -86,13 +86,18 @@ class Run:
     def output(self) -> str:
         return self.output_path.read_text()
 
-    def wait(self, timeout_seconds: float = 120) -> int:
+    @property
+    def num_steps(self) -> int:
+        """Steps in its output."""
+        return max((int(step) for step in re.findall(r"step (\d+)/", self.output)), default=0)
+
+    def wait(self, timeout_seconds: float = 240) -> int:
         return self.process.wait(timeout_seconds)
 
-    def until(self, happened: Callable[[], bool], timeout_seconds: float = 90) -> None:
+    def until(self, happened: Callable[[], bool], timeout_seconds: float = 240) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not happened():
-            assert self.process.poll() is None, f"the run ended early:\n{self.output}"
+            assert self.process.poll() is None or happened(), f"the run ended early:\n{self.output}"
             assert time.monotonic() < deadline, f"waited too long:\n{self.output}"
             time.sleep(0.05)
 
@@ -116,13 +121,13 @@ class Run:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def reader(self) -> RunReader:
         return RunReader(self.reader_path)
 
 
-def are_gone(processes: list[psutil.Process], timeout_seconds: float = 10) -> bool:
+def are_gone(processes: list[psutil.Process], timeout_seconds: float = 60) -> bool:
     """Whether all of them end by themselves."""
     _, alive = psutil.wait_procs(processes, timeout=timeout_seconds)
     return not alive

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from freerun.config.objective import ObjectiveConfig
 from freerun.config.train import TrainConfig
+from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
 from freerun.trainer.batch import Rated
 from freerun.trainer.optimizer import BETAS
@@ -134,3 +135,9 @@ def first_gradients(trainer: PolicyTrainer) -> dict[str, Tensor]:
         for name, moment in trainer.optimizer_state().items()
         if name.startswith(prefix)
     }
+
+
+def reference_logprobs(model: Decoder, t: Trajectory) -> list[Tensor]:
+    ids = [*t.prompt.token_ids.tolist(), *t.completion.token_ids.tolist()]
+    table = torch.log_softmax(full_forward_logits(model, ids) / TEMPERATURE, dim=-1)
+    return [table[i - 1, ids[i]] for i in range(len(t.prompt.token_ids), len(ids))]

@@ -159,7 +159,7 @@ def close_everything() -> bool:
 
 def send_grade(number: int) -> bool:
     """Say that a job was right, as if the worker said so; then find this one wrong."""
-    frame = to_frame(Graded(number, Reward(5.0, True)))
+    frame = to_frame(Graded(number, (Reward(5.0, True),)))
     opened = Path("/proc/self/fd")
     sockets = [number for number in sorted(map(int, os.listdir(opened))) if (opened / str(number)).is_socket()]
     os.write(sockets[0], frame)

@@ -7,7 +7,7 @@ from watched_run import a_run, an_end, make_step, state_of
 from freerun.events.events import Activity, AnyEvent, CoresMoved, EngineReport, GroupFinished, WorkerDied
 from freerun.events.metrics import RunState
 from freerun.terminal.lines import describe_event, summarize
-from freerun.terminal.wording import printable_block
+from freerun.terminal.wording import printable_block, wrapped
 from freerun.types import Doing, EngineStats
 
 
@@ -129,13 +129,25 @@ def test_the_summary_says_what_came_of_the_run_and_what_to_type_next() -> None:
         "interrupts 456 sequences in 12 loads; cost: decoding paused 0.7 s, 22,800 tokens recomputed",
         "trained    768 trajectories; groups: 12 filtered, 1 failed (last failure: grader-0 timed out after 10 s)",
         "model      runs/times-tables/checkpoints/12/model",
+        "view       freerun view runs/times-tables",
         "next       freerun eval runs/times-tables",
     ]
 
 
 def test_an_interrupted_run_is_told_how_to_go_on() -> None:
     words = summarize(state_of([*a_run(), an_end("interrupted")]))
-    assert words.endswith("freerun train runs/times-tables/config.toml --resume")
+    assert words.endswith("freerun train runs/times-tables --resume")
+
+
+def test_a_run_that_learned_nothing_is_told_to_look_at_its_rewards() -> None:
+    idle = make_step(1, metrics={"skipped_updates": 0.0, "reward": 1.0})
+    assert "next       freerun show runs/times-tables --order reward\nALARM" in summarize(
+        state_of([a_run()[0], idle, an_end()])
+    )
+
+
+def test_the_newest_checkpoint_of_a_run_that_has_not_ended_is_its_model() -> None:
+    assert "model      runs/times-tables/checkpoints/10/model" in summarize(state_of(a_run()))
 
 
 def test_a_run_that_never_began_still_has_a_summary() -> None:
@@ -180,3 +192,43 @@ def test_the_eta_follows_the_pace_of_the_last_steps_and_counts_down() -> None:
     assert later is not None
     assert at_step is not None
     assert at_step - later == pytest.approx(1.0)
+
+
+def test_a_summary_is_wrapped_between_words_below_where_its_text_begins() -> None:
+    summary = (
+        "outcome    finished, with 1 note\n"
+        "health     info   the trainer is the limit of this run\n"
+        "                  → give it more cores or GPUs\n"
+        "model      runs/a-rather-long-name-of-a-run/model"
+    )
+    assert wrapped(summary, 40).splitlines() == [
+        "outcome    finished, with 1 note",
+        "health     info   the trainer is the",
+        "                  limit of this run",
+        "                  → give it more cores",
+        "                    or GPUs",
+        "model      runs/a-rather-long-name-of-a-run/model",
+    ]
+    assert wrapped(summary, 200) == summary
+
+
+def test_the_rate_of_the_first_step_leaves_out_the_time_in_which_engines_started() -> None:
+    state = state_of([a_run()[0]])
+    for seconds, version, tokens in ((30.0, None, 0), (40.0, 0, 0), (44.0, 0, 400)):
+        stats = EngineStats(version=version, num_tokens=tokens)
+        state(EngineReport(seconds=seconds, worker="rollout-0", stats=stats))
+    state(msgspec.structs.replace(make_step(1), seconds=44.0))
+    assert state.token_marks.tokens_per_second == 100
+
+
+def test_a_summary_begins_with_what_failed_in_one_line_and_has_the_traceback_below() -> None:
+    reason = f"16 rollouts in a row failed; the last, of 6*7: {TRACEBACK.format(n=1).partition(chr(10))[2]}"
+    lines = summarize(state_of([*failures(3), an_end("failed", reason)])).splitlines()
+    assert lines[0] == (
+        "outcome    failed: 16 rollouts in a row failed; the last, of 6*7: "
+        "ValueError: invalid literal for int() with base 10: 'x1'"
+    )
+    assert lines[1].startswith("steps ")
+    [first] = [line for line in lines if line.startswith("in full ")]
+    assert "Traceback" in first
+    assert "Traceback" not in summarize(state_of([an_end("failed", "one line")]))

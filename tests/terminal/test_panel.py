@@ -3,11 +3,23 @@
 import io
 import random
 
+import msgspec
 import pytest
 from rich.console import Console
 from watched_run import a_run, an_end, make_step, state_of
 
-from freerun.events.events import Activity, AnyEvent, CoresMoved
+from freerun.events.events import (
+    Activity,
+    AnyEvent,
+    CoresMoved,
+    EngineLoaded,
+    GroupFinished,
+    QueueCounts,
+    Queues,
+    RecentCompletion,
+    RunStarted,
+    excerpt_of,
+)
 from freerun.terminal.panel import render
 from freerun.terminal.wording import describe_doing, duration, histogram, printable, sparkline
 from freerun.types import Doing
@@ -51,9 +63,64 @@ def test_no_line_of_the_live_view_is_wider_than_the_terminal() -> None:
         assert all(len(line) <= max(width, 4) for line in picture(a_run(), width=width).splitlines())
 
 
-def test_the_live_view_fits_a_low_terminal() -> None:
-    for height in (24, 30, 50):
-        assert len(picture(a_run(), width=80, height=height).splitlines()) <= height
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_live_view_fits_a_terminal_of_any_height(width: int) -> None:
+    for height in (8, 10, 15, 24, 30, 50, 80):
+        assert len(picture(a_run(), width=width, height=height).splitlines()) < max(10, height), height
+
+
+def test_a_tall_terminal_is_used_for_completions() -> None:
+    assert picture(a_run(), height=70).count("what is 7 times 8") > picture(a_run(), height=24).count("what is 7")
+
+
+def test_a_low_terminal_keeps_the_trainer_and_the_engines() -> None:
+    shown = picture(a_run(), width=80, height=18)
+    for words in ("reward", "held-out", "trainer", "rollout-0"):
+        assert words in shown, words
+
+
+def test_completions_are_shown_before_the_first_step() -> None:
+    excerpt = RecentCompletion(prompt="7*8=", completion=" 55", reward=-1.0, is_correct=False)
+    finished = GroupFinished(seconds=1.0, ordinal=3, outcome="buffered", excerpt=excerpt)
+    shown = picture([*a_run(num_steps=0)[:4], finished])
+    assert "7*8= → 55" in shown
+    assert "step 0/60" in picture([a_run()[0], finished])
+
+
+def test_a_completion_is_not_shown_again_when_it_is_trained_on() -> None:
+    trained = make_step(13)
+    excerpt = excerpt_of(trained.groups[0].trajectories[0])
+    finished = GroupFinished(seconds=31.0, ordinal=trained.groups[0].ordinal, outcome="buffered", excerpt=excerpt)
+    before = picture([a_run()[0], trained]).count("what is 7 times 8")
+    assert picture([a_run()[0], finished, trained]).count("what is 7 times 8") == before == 8
+
+
+def test_a_process_line_never_contradicts_what_the_engine_said_since() -> None:
+    """A report of 41 running sequences is older than the news that it waits, and than the load of a version."""
+    waits = Activity(seconds=29.0, worker="rollout-0", doing=Doing("waiting", "the gate to admit a rollout"))
+    loaded = EngineLoaded(seconds=29.1, worker="rollout-0", version=13, load_seconds=0.1, num_interrupts=0)
+    shown = picture([*a_run(), waits, loaded])
+    assert "waiting for the gate to admit a rollout  version 13" in shown
+    assert "41 running" not in shown
+
+
+def test_a_run_that_has_ended_has_no_processes() -> None:
+    shown = picture([*a_run(), an_end()])
+    assert "generating" not in shown
+    assert "finished" in shown
+
+
+def test_the_queues_say_who_is_ahead() -> None:
+    counts = QueueCounts(num_running=3, num_ready=8, gate_capacity=16, oldest_version=1, gate_closed_seconds=0.0)
+    started = msgspec.structs.replace(a_run()[0], group_size=8, prompts_per_step=12)
+    assert isinstance(started, RunStarted)
+    open_gate = Queues(seconds=29.0, counts=counts)
+    closed = Queues(seconds=29.0, counts=msgspec.structs.replace(counts, gate_capacity=7))
+    assert "8 of 12 ready · 3 in work · gate open for 2" in picture([started, open_gate])
+    assert "8 of 12 ready · 3 in work · gate closed" in picture([started, closed])
+    ahead = Queues(seconds=29.0, counts=msgspec.structs.replace(counts, num_ready=40))
+    assert " 40 ready · 3 in work" in picture([started, ahead])
+    assert "gate" not in picture([a_run()[0], closed]), "whether a group fits is not known"
 
 
 def test_the_live_view_survives_every_prefix_of_a_run() -> None:

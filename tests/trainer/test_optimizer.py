@@ -1,5 +1,10 @@
 """Updates that are applied, skipped, warmed up, clipped and restored."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import safetensors.torch
@@ -21,6 +26,8 @@ from training_batches import (
 from freerun.config.train import TrainConfig
 from freerun.errors import CheckpointError
 from freerun.trainer.optimizer import Optimizer, learning_rate
+
+TESTS = Path(__file__).parents[1]
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted_and_leaves_everything_alone() -> None:
@@ -125,3 +132,26 @@ def test_a_linear_schedule_falls_evenly_to_nothing() -> None:
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])
     assert learning_rate(config, version=0, num_updates=0) == pytest.approx(0.05)
     assert learning_rate(config, version=9, num_updates=10) == 0.0
+
+
+WITHOUT_COMPILER = """
+import sys
+import torch
+from training_batches import SHAPE, make_groups, make_trainer, tiny_decoder
+from freerun.model.decoder import Decoder
+with torch.device("meta"):
+    Decoder(SHAPE)
+trainer = make_trainer(tiny_decoder())
+trainer.step(make_groups())
+trainer.load_optimizer_state({name: tensor.clone() for name, tensor in trainer.optimizer_state().items()})
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_trainer_starts_steps_and_restores_without_importing_torchs_compiler() -> None:
+    """It takes as long as importing torch, in every worker."""
+    places = os.pathsep.join((str(TESTS.parent), str(TESTS / "support")))
+    command = [sys.executable, "-c", WITHOUT_COMPILER]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": places}, capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr

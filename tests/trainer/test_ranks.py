@@ -10,6 +10,8 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import rank_scenarios
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_scenarios import SCENARIOS, Outcome, num_weights
+from rank_scenarios import QUICK, SCENARIOS, Outcome, num_weights
 from safetensors.torch import load_file
 from training_batches import SHAPE, TEMPERATURE, tiny_decoder
 
@@ -35,12 +37,12 @@ TOLERANCE = 1e-6
 TESTS = Path(__file__).parents[1]
 
 
-def run_ranks(num_ranks: int, directory: Path) -> dict[str, Any]:
-    """All scenarios on as many processes; what rank 0 reported, its tensors are in the directory."""
+def run_ranks(num_ranks: int, names: Iterable[str], directory: Path) -> dict[str, Any]:
+    """The scenarios on as many processes; what rank 0 reported, its tensors are in the directory."""
     directory.mkdir()
     command = [sys.executable, rank_scenarios.__file__]
     environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS / 'support'}", "OMP_NUM_THREADS": "1"}
-    arguments = [str(num_ranks), str(directory)]
+    arguments = [str(num_ranks), str(directory), ";".join(names)]
     processes: list[subprocess.Popen[str]] = []
     try:
         first = subprocess.Popen([*command, "0", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
@@ -64,42 +66,59 @@ def run_ranks(num_ranks: int, directory: Path) -> dict[str, Any]:
     return reports
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    directory = tmp_path_factory.mktemp("ranks") / "two"
+    return directory, run_ranks(2, QUICK, directory)
+
+
+@pytest.fixture(scope="module", params=[2, 3])
 def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     directory = tmp_path_factory.mktemp("ranks") / str(request.param)
-    return directory, run_ranks(request.param, directory)
+    return directory, run_ranks(request.param, SCENARIOS, directory)
 
 
-@pytest.fixture(scope="module")
-def single() -> dict[str, Outcome]:
-    return {name: scenario(SingleRank()) for name, scenario in SCENARIOS.items()}
+@cache
+def single(name: str) -> Outcome:
+    return SCENARIOS[name](SingleRank())
 
 
+@pytest.mark.parametrize("name", QUICK)
+def test_two_ranks_train_like_one(two: tuple[Path, Any], name: str) -> None:
+    assert_like_one(*two, name)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_any_number_of_ranks_trains_like_one(several: tuple[Path, Any], single: Any, name: str) -> None:
-    directory, reports = several
-    expected: Outcome = single[name]
-    actual = load_file(directory / f"{list(SCENARIOS).index(name)}.safetensors")
+def test_any_number_of_ranks_trains_like_one(several: tuple[Path, Any], name: str) -> None:
+    assert_like_one(*several, name)
+
+
+def assert_like_one(directory: Path, reports: Any, name: str) -> None:
+    expected = single(name)
+    actual = load_file(directory / f"{name}.safetensors")
     assert actual.keys() == expected.tensors.keys()
     for key, tensor in expected.tensors.items():
         torch.testing.assert_close(actual[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=f"{name}: {key}")
     for ours, theirs in zip(reports[name], expected.reports, strict=True):
         assert ours.keys() == theirs.keys()
         for metric in ours.keys() - {"train_tokens_per_second"}:
-            assert ours[metric] == pytest.approx(theirs[metric], rel=1e-5, abs=1e-6), metric
+            is_half = metric.startswith("log_weight")  # float16: neighbours differ in the third digit
+            rel, absolute = (2e-3, 2e-3) if is_half else (1e-5, 1e-6)
+            assert ours[metric] == pytest.approx(theirs[metric], rel=rel, abs=absolute, nan_ok=True), metric
 
 
-def test_the_scenarios_do_what_they_are_named_after(single: dict[str, Outcome]) -> None:
-    skipped = [report["skipped_updates"] for report in single["poisoned"].reports]
+def test_the_scenarios_do_what_they_are_named_after() -> None:
+    skipped = [report["skipped_updates"] for report in single("poisoned").reports]
     assert skipped == [0, 1, 0]
-    assert "grad_norm" not in single["equal rewards"].reports[1]
-    assert all(0 < report["masked_fraction"] < 1 for report in single["m2po"].reports)
-    assert all(report["reference_kl"] > 0 for report in single["reference"].reports)
-    assert any(report["clip_fraction"] > 0 for report in single["decoupled"].reports)
+    assert "grad_norm" not in single("equal rewards").reports[1]
+    assert all(0 < report["masked_fraction"] < 1 for report in single("m2po").reports)
+    assert all(report["reference_kl"] > 0 for report in single("reference").reports)
+    assert any(report["clip_fraction"] > 0 for report in single("decoupled").reports)
 
 
-def test_each_rank_holds_its_share_of_the_weights(several: tuple[Path, Any]) -> None:
-    shares = several[1]["shares"]
+def test_each_rank_holds_its_share_of_the_weights(two: tuple[Path, Any]) -> None:
+    shares = two[1]["shares"]
     assert sum(shares) == num_weights()
     assert max(shares) < 1.1 * num_weights() / len(shares)
 

@@ -20,8 +20,8 @@ from training_batches import (
 from freerun.data.demonstrations import demonstration_of
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
+from freerun.session.sft import cosine_learning_rate
 from freerun.trainer.optimizer import Optimizer
-from freerun.trainer.schedule import cosine_learning_rate
 from freerun.trainer.supervised import SupervisedTrainer
 from freerun.types import Demonstration, Doing
 

@@ -32,6 +32,7 @@ from freerun.model.decoder import Decoder
 from freerun.trainer.batch import MicroBatch, pack_trajectories
 from freerun.trainer.logprobs import PolicyOutputs, completion_logprobs, policy_outputs
 from freerun.trainer.loss import Loss, compute_loss
+from freerun.trainer.phases import PhaseClock
 from freerun.trainer.preparation import prepare
 from freerun.trainer.ranks import SingleRank
 from freerun.trainer.rating import rate
@@ -124,6 +125,7 @@ def trained_away_from_the_proximal_policy(
         reference=lambda batch: look(MODEL, batch),
         timeline=timeline,
         on_progress=lambda *_: None,
+        phases=PhaseClock(),
         ranks=SingleRank(),
     )
     moved = some_reference(distance=0.5).requires_grad_(True)

@@ -1,5 +1,6 @@
 """A training step against brute force: one unpacked sequence at a time, token by token, in plain torch."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from training_batches import (
     make_groups,
     make_trainer,
     rated,
+    reference_logprobs,
     replace,
     same_bits,
     tiny_decoder,
@@ -50,12 +52,6 @@ from freerun.types import (
 )
 
 # The reference: written without the package's batch, logprobs, loss, advantage and optimizer modules.
-
-
-def reference_logprobs(model: Decoder, t: Trajectory) -> list[Tensor]:
-    ids = [*t.prompt.token_ids.tolist(), *t.completion.token_ids.tolist()]
-    table = torch.log_softmax(full_forward_logits(model, ids) / TEMPERATURE, dim=-1)
-    return [table[i - 1, ids[i]] for i in range(len(t.prompt.token_ids), len(ids))]
 
 
 def reference_loss(
@@ -187,9 +183,11 @@ def test_proximal_forwards_are_made_only_where_the_objective_needs_them(
     train = config(num_minibatches=4, micro_batch_tokens=10_000)
     objective = ObjectiveConfig(correction=correction)
     make_trainer(model, train, objective, on_progress=reports.append).step(make_groups())
-    assert len(forwards) == len(reports) == num_proximal + 4
-    assert sum(report.what == "proximal" for report in reports) == num_proximal
-    assert reports[-1] == Doing("training", "update", 4, 4)
+    assert len(forwards) == num_proximal + 4
+    said = Counter(report.what for report in reports)
+    assert said["proximal"] == num_proximal
+    assert said["gradients"] == said["update of the weights"] == 4
+    assert reports[-1] == Doing("training", "update of the weights", 4, 4)
 
 
 def test_decoupled_and_no_correction_train_alike_when_the_behaviour_is_the_proximal_policy() -> None:
@@ -302,9 +300,15 @@ def test_the_metrics_of_a_step_are_those_of_its_batch() -> None:
         "effective_sample_size": weights.mean() ** 2 / (weights**2).mean(),
         "engine_trainer_kl": np.mean(fresh - 1 - np.log(fresh)),
         "lr": CONFIG.lr,
+        "num_updates": 1,
         "skipped_updates": 0,
+        "reward_std": np.std([t.reward.value for t in trajectories]),
+        "empty_share": 1,
+        "cut_off_share": 0,
+        "distinct_text_share": 1 / 4,
     }
     others = {"grad_norm", "loss", "staleness_mean", "staleness_max", "train_tokens_per_second"}
+    others |= {"common_reward", "common_reward_share"}
     assert metrics.keys() == expected.keys() | others
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from tiny_models import random_model
 
+from freerun.config.lora import LoraConfig
 from freerun.errors import WeightsError
+from freerun.model.lora import add_adapter
 from freerun.types import Publication
 from freerun.weights.buffers import create_buffers
 from freerun.weights.layout import ALIGNMENT_BYTES, WeightLayout
@@ -28,6 +30,17 @@ def test_fetched_weights_are_the_published_ones_bit_for_bit() -> None:
         fetched = engine.fetch(Publication(version=version, checksum=trainer.checksum(version)))
         assert fetched.keys() == published.keys()
         assert all(torch.equal(fetched[name], published[name]) for name in published)
+
+
+def test_whole_models_travel_in_the_engines_dtype_and_adapters_in_float32() -> None:
+    model, exact = random_model(0), WeightLayout(random_model(0))
+    layout, buffers = WeightLayout(model, torch.bfloat16), create_buffers("test")
+    assert layout.num_bytes < 0.6 * exact.num_bytes
+    trainer, engine = SharedMemoryChannel(buffers, layout), SharedMemoryChannel(buffers, layout)
+    fetched = engine.fetch(trainer.publish(1, state_of(model))())
+    assert all(torch.equal(fetched[name], weight.bfloat16()) for name, weight in state_of(model).items())
+    add_adapter(model, LoraConfig(rank=2), seed=0)
+    assert WeightLayout(model, torch.bfloat16).dtype == torch.float32
 
 
 def test_publishing_leaves_the_version_in_use_untouched() -> None:

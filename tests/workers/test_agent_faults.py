@@ -104,7 +104,7 @@ def test_sessions_of_a_process_that_died_begin_again_with_the_same_calls(how: st
     assert "SIGKILL" in death
 
 
-@pytest.mark.parametrize("how", ["os._exit", "segfault"])
+@pytest.mark.parametrize("how", [pytest.param("os._exit", marks=pytest.mark.slow), "segfault"])
 def test_a_session_whose_process_dies_again_and_again_fails(how: str) -> None:
     async def act(pool: AgentPool, policy: ScriptedPolicy) -> None:
         with pytest.raises(SessionFailedError, match="its agent worker died 3 times"):
@@ -136,6 +136,7 @@ def test_a_fork_that_comes_back_and_an_exit_in_a_task_disturb_nobody() -> None:
     assert with_pool(act) == []
 
 
+@pytest.mark.slow
 def test_a_process_full_of_hanging_tools_is_replaced_when_its_sessions_have_ended() -> None:
     async def act(pool: AgentPool, policy: ScriptedPolicy) -> None:
         [pid] = worker_pids()
@@ -148,6 +149,7 @@ def test_a_process_full_of_hanging_tools_is_replaced_when_its_sessions_have_ende
     assert "too much of its user code hangs" in death
 
 
+@pytest.mark.slow
 def test_a_module_that_changed_so_that_it_cannot_be_imported_ends_the_run_with_the_reason() -> None:
     async def act(pool: AgentPool, policy: ScriptedPolicy) -> None:
         Path("my_agent.py").write_text("raise ValueError('half an edit')")

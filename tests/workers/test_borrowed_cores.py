@@ -167,17 +167,19 @@ def test_a_batch_that_arrives_in_parts_is_one_step(tmp_path: Path) -> None:
 
 PASS = NUM_LAYERS + 1
 """Looks for offers in one pass through a model: before each block, and between the last one and the head."""
+RATING = UPDATE = START = 1
+"""One look each when the batch is rated, when the weights are updated, and when a pass starts."""
 
 
 def test_a_trainer_looks_for_offers_forward_and_backward_and_before_an_update(tmp_path: Path) -> None:
-    assert serve(tmp_path, STEP).num_looks == PASS + PASS + 1
+    assert serve(tmp_path, STEP).num_looks == RATING + START + PASS + PASS + UPDATE
 
 
 def test_a_trainer_looks_for_offers_while_its_reference_computes(tmp_path: Path) -> None:
     objective = dataclasses.replace(OBJECTIVE, kl_coefficient=0.1)
     reference = make_model(tmp_path / "reference")
     parent = serve(tmp_path, STEP, objective=objective, reference_directory=str(reference))
-    assert parent.num_looks == (PASS + 1) + (PASS + PASS + 1)
+    assert parent.num_looks == RATING + (START + PASS) + (START + PASS + PASS) + UPDATE
 
 
 def test_a_waiting_trainer_moves_when_it_is_told(two_cores: Cores, tmp_path: Path) -> None:

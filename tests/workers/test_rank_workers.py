@@ -24,7 +24,7 @@ from freerun.errors import CheckpointError, WorkerError
 from freerun.model.checkpoint import load_model
 from freerun.model.tiny import make_tiny
 from freerun.processes.local import LocalLauncher
-from freerun.session.build import make_trainer
+from freerun.session.assembly import make_trainer
 from freerun.trainer.trainer import PolicyTrainer
 from freerun.weights.buffers import create_buffers, shared_route
 from freerun.weights.layout import WeightLayout

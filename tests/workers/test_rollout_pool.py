@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from pool_clusters import Cluster, settle, version, with_cluster
 from tiny_models import make_request
-from virtual_time import stand_still
 
 from freerun.errors import PinLostError, RolloutError, WorkerError
 from freerun.session.core_lending import CoreLending
+from freerun.simulation.virtual_time import stand_still
 from freerun.types import EngineStats
 from freerun.workers.messages import (
     EngineReady,
@@ -177,6 +177,24 @@ def test_a_load_waits_for_a_worker_that_became_ready_while_it_was_under_way() ->
         await load
 
     with_cluster(act, True, False)
+
+
+def test_a_worker_that_hangs_in_a_load_is_replaced() -> None:
+    """It has no request and is not silent, but the run waits for it."""
+
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        cluster.links[0].answers_loads, cluster.has_room = False, True
+        load = asyncio.create_task(cluster.pool.load(version(1)))
+        await asyncio.sleep(190)
+        assert cluster.deaths == []
+        await asyncio.sleep(20)
+        assert cluster.deaths == [True]
+        await load
+        assert cluster.links[1].loads == [1]
+
+    with_cluster(act, True)
 
 
 def test_a_version_that_nobody_has_is_not_loaded() -> None:

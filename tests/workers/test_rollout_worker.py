@@ -12,6 +12,7 @@ from tiny_runs import make_run
 from freerun.config.engine import EngineConfig
 from freerun.config.lora import LoraConfig
 from freerun.model.checkpoint import load_model
+from freerun.types import Publication, Request
 from freerun.weights.buffers import create_buffers, shared_route
 from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedMemoryChannel
@@ -98,6 +99,52 @@ def test_a_session_has_its_cache_parked_until_it_ends(tmp_path: Path, ends: bool
     with pytest.raises(NothingToDoError):
         worker.serve()
     assert [type(message) for message in script.sent] == [EngineReady, Loaded, Finished]
-    stats = worker._engine.stats()
+    stats = worker._engine.stats(waited_seconds=0.0)
     assert stats is not None
     assert stats.num_parked_tokens == (0 if ends else 9 + 3)
+
+
+class LateEngine:
+    """Has its weights at the second look; writes down what it is asked."""
+
+    must_step = False
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._num_looks = 0
+
+    def has_arrived(self, published: Publication, *, timeout_seconds: float) -> bool:
+        self._num_looks += 1
+        return self._num_looks > 1
+
+    def is_ready_to_load(self) -> bool:
+        return True
+
+    def load(self, published: Publication) -> int:
+        self.calls.append("load")
+        return 0
+
+    def submit(self, request: Request) -> None:
+        self.calls.append("submit")
+
+    def step(self) -> list[Any]:
+        return []
+
+    def stats(self, *, waited_seconds: float) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_request_behind_a_load_is_never_served_before_it(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    script = Script(
+        [Load(published=Publication(version=0, checksum="")), Generate(requests=(make_request(1, vocab_size=8),))]
+    )
+    start = start_message(tmp_path / "model", create_buffers("test"), EngineConfig(device="cpu"))
+    worker = RolloutWorker(script, start)  # type: ignore[arg-type]
+    worker._engine = engine = LateEngine()  # type: ignore[assignment]
+    with pytest.raises(NothingToDoError):
+        worker.serve()
+    assert engine.calls == ["load", "submit"]

@@ -1,4 +1,4 @@
-"""Turns of a session go to the worker that has its cache, which hears of the session's end."""
+"""Samples of a prompt and turns of a session go to the worker that has their cache."""
 
 import asyncio
 
@@ -23,6 +23,31 @@ def test_later_turns_go_where_the_session_was_served_before() -> None:
         for session in (3, 1, 0, 1):
             await cluster.pool.generate(turn_of(session, 10 + session))
         assert [link.generated[2:] for link in cluster.links] == [[10], [13, 11, 11]]
+
+    with_cluster(act, True, True)
+
+
+def test_the_samples_of_a_prompt_go_to_one_worker_which_computes_it_once() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        samples = [make_request(10 * ordinal + n, ordinal=ordinal) for ordinal in range(4) for n in range(3)]
+        await asyncio.gather(*(cluster.pool.generate(request) for request in samples))
+        assert [link.generated for link in cluster.links] == [[0, 1, 2, 20, 21, 22], [10, 11, 12, 30, 31, 32]]
+        await cluster.pool.generate(make_request(50, ordinal=1))
+        assert cluster.links[0].generated[-1] == 50, "nothing of that prompt is left at the other"
+
+    with_cluster(act, True, True)
+
+
+def test_samples_of_a_group_that_is_larger_than_an_engine_are_divided() -> None:
+    async def act(cluster: Cluster) -> None:
+        await cluster.pool.start()
+        await cluster.pool.load(version(0))
+        num_slots = EngineConfig().num_slots
+        samples = [make_request(n, ordinal=0) for n in range(2 * num_slots + 2)]
+        await asyncio.gather(*(cluster.pool.generate(request) for request in samples))
+        assert all(len(link.generated) > num_slots // 2 for link in cluster.links)
 
     with_cluster(act, True, True)
 

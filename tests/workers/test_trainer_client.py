@@ -5,20 +5,31 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_groups import a_group
 from sessions import as_few_sequences_as_possible, make_sessions
 from training_batches import make_groups
-from virtual_time import run_in_virtual_time
 
 from freerun.config.recipe import RuntimeConfig
 from freerun.errors import WorkerError
 from freerun.model import new_directory
 from freerun.model.new_directory import reported_growth
 from freerun.processes.frames import to_frame
-from freerun.types import Doing, Group, StepResult
-from freerun.workers.messages import BatchPart, FromTrainer, Progress, Saved, Saving, StepDone, TrainStep
-from freerun.workers.trainer_client import PART_BYTES, TrainerClient, split_batch
+from freerun.simulation.virtual_time import run_in_virtual_time
+from freerun.types import Doing, Group, StepResult, TrainedTrajectory
+from freerun.workers.messages import (
+    BatchPart,
+    FromTrainer,
+    Progress,
+    Saved,
+    Saving,
+    StepDone,
+    TrainedPart,
+    TrainStep,
+)
+from freerun.workers.parts import PART_BYTES, split_batch, split_trained
+from freerun.workers.trainer_client import TrainerClient
 
 STALL_SECONDS = 30.0
 
@@ -119,9 +130,14 @@ def test_a_batch_travels_in_parts_that_fit_into_frames(part_bytes: int, num_part
         await asyncio.sleep(0)
         assert [type(message) for message in rank.sent] == [BatchPart] * (num_parts - 1) + [TrainStep]
         assert [group.ordinal for message in rank.sent for group in message.groups] == list(range(6))
-        result = StepResult(version=1, metrics={}, staleness_counts={})
-        rank.inbox.put_nowait(StepDone(result=result))
-        assert (await step).version == 1
+        trained = [
+            TrainedTrajectory(log_weights=np.full(40, n, np.float16), advantage=float(n), clipped=np.arange(n))
+            for n in range(12)
+        ]
+        for part in split_trained(trained, part_bytes=part_bytes):
+            rank.inbox.put_nowait(TrainedPart(trajectories=part))
+        rank.inbox.put_nowait(StepDone(result=StepResult(version=1, metrics={}, staleness_counts={})))
+        assert [trajectory.num_clipped for trajectory in (await step).trajectories] == list(range(12))
 
     with_trainer(act, part_bytes=part_bytes)
 
@@ -144,19 +160,15 @@ def test_growth_is_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
         def report() -> None:
             loop.call_soon_threadsafe(reports.put_nowait, None)
 
-        with reported_growth(tmp_path, report):
-            path = tmp_path / "model" / "weights"
-            path.parent.mkdir()
-            with path.open("wb") as file:
-                file.truncate(1 << 20)
-                await asyncio.sleep(0.1)
-                while not reports.empty():
-                    reports.get_nowait()  # the new directory itself
-                await asyncio.sleep(0.1)
-                assert reports.empty(), "a length is no progress"
-                file.write(b"1" * (1 << 19))
-                file.flush()
-                async with asyncio.timeout(20):
-                    await reports.get()
+        path = tmp_path / "model" / "weights"
+        path.parent.mkdir()
+        with path.open("wb") as file, reported_growth(tmp_path, report):
+            file.truncate(1 << 20)
+            await asyncio.sleep(0.2)
+            assert reports.empty(), "a length is no progress"
+            file.write(b"1" * (1 << 19))
+            file.flush()
+            async with asyncio.timeout(60):
+                await reports.get()
 
     asyncio.run(main())

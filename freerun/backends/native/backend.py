@@ -13,6 +13,7 @@ class NativeBackend:
     """Implements `backend.Backend`."""
 
     runs_programs = False
+    samples_again = True
     owns_gpus = ""
 
     def check(self, recipe: Recipe) -> None:
@@ -36,12 +37,14 @@ class NativeBackend:
 
     def memory(self, recipe: Recipe, size: ModelSize, *, device: str) -> list[tuple[str, int]]:
         number = BYTES[recipe.engine.dtype]
-        # In float32 a CPU reads published weights in place, and packs the large matrices.
-        is_in_place = device == "cpu" and recipe.engine.dtype == "float32"
+        # A CPU reads published weights in place, and packs the large matrices of float32: those that change twice,
+        # since the next version is packed while this one is in use.
+        is_float32 = recipe.engine.dtype == "float32"
+        is_in_place = device == "cpu" and (is_float32 or not size.num_adapter)
         own = size.num_parameters + size.num_adapter - (size.num_trained if is_in_place else 0)
-        packed = size.num_parameters if is_in_place else 0
+        packed = size.num_parameters * (1 if size.num_adapter else 2) if device == "cpu" and is_float32 else 0
         pinned = size.num_trained * number
-        parked = recipe.engine.parked_tokens if recipe.rollout.runs_sessions else 0
+        parked = recipe.engine.parked_tokens if recipe.rollout.runs_sessions or recipe.online.is_on else 0
         return [
             ("weights", own * number),
             ("packed weights at most", packed * number),
@@ -53,6 +56,9 @@ class NativeBackend:
         num_tokens = recipe.engine.num_slots * size.slot_tokens(recipe)
         # A GPU reserves every slot at full length, a CPU only what is used.
         return min(recipe.engine.cache_tokens, num_tokens) if device == "cpu" else num_tokens
+
+    def prefill_tokens(self, engine: EngineConfig) -> int:
+        return engine.prefill_chunk_tokens
 
     def make_engine(self, start: EngineStart, context: WorkerContext) -> GeneratorEngine:
         from freerun.backends.native.engine import make_engine  # torch, in the worker only

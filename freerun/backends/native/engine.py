@@ -1,16 +1,19 @@
 """The embedded engine, in the worker's own process: weights from its channel or from a directory."""
 
-import time
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 
 from freerun.backends.backend import EngineStart, WorkerContext
+from freerun.backends.native.arriving import ArrivingWeights
 from freerun.data.tokenizer import Tokenizer
-from freerun.engine.engine import Engine
+from freerun.engine.engine import Engine, NewWeights
 from freerun.engine.pinned import PinnableEngine
 from freerun.model.checkpoint import empty_model, load_model
+from freerun.model.decoder import Decoder
 from freerun.model.device import resolve_device, resolve_dtype
 from freerun.model.lora import add_adapter, frozen_checksum
 from freerun.types import Completion, EngineStats, Publication, Request
@@ -25,6 +28,7 @@ class EmbeddedEngine:
         self._engine = engine
         self._channel = channel
         self._drains = drains
+        self._arriving: ArrivingWeights | None = None
         self.submit, self.abort, self.end_session = engine.submit, engine.abort, engine.end_session
         self.pin, self.unpin = engine.pin, engine.unpin
 
@@ -33,24 +37,35 @@ class EmbeddedEngine:
         return self._engine.has_work
 
     def has_arrived(self, published: Publication, *, timeout_seconds: float) -> bool:
+        """Here also verified and packed, on a thread: what is left for `load` is the swap."""
         assert self._channel is not None
-        return self._channel.has_arrived(published, timeout_seconds=timeout_seconds)
+        if self._arriving is None or self._arriving.published != published:
+            if not self._channel.has_arrived(published, timeout_seconds=timeout_seconds):
+                return False
+            # One at a time: two threads would share the memory to pack into.
+            if self._arriving is not None and not self._arriving.is_done(timeout_seconds=timeout_seconds):
+                return False
+            self._arriving = ArrivingWeights(published, functools.partial(self._prepare, published))
+        return self._arriving.is_done(timeout_seconds=timeout_seconds)
 
     def is_ready_to_load(self) -> bool:
         return not self._drains or self._engine.drain()
 
-    def load(self, published: Publication) -> None:
+    def load(self, published: Publication) -> int:
+        arriving, self._arriving = self._arriving, None
+        assert arriving is not None, "load follows has_arrived"
+        assert arriving.published == published
+        return self._engine.swap(arriving.take())
+
+    def _prepare(self, published: Publication) -> NewWeights:
         assert self._channel is not None
-        begin = time.perf_counter()
-        weights = self._channel.fetch(published)
-        self._engine.add_load_seconds(time.perf_counter() - begin)
-        self._engine.load(published.version, weights)
+        return self._engine.prepare(published.version, self._channel.fetch(published))
 
     def step(self) -> Sequence[tuple[Request, tuple[Completion, ...]]]:
         return self._engine.step() if self._engine.has_work else ()
 
-    def stats(self) -> EngineStats:
-        return self._engine.stats()
+    def stats(self, *, waited_seconds: float) -> EngineStats:
+        return msgspec.structs.replace(self._engine.stats(), idle_seconds=waited_seconds)
 
     def close(self) -> None:
         pass
@@ -59,6 +74,23 @@ class EmbeddedEngine:
 def make_engine(start: EngineStart, context: WorkerContext) -> EmbeddedEngine:
     """The engine of one worker; it has weights at once only if none will be published."""
     torch.set_num_threads(context.num_threads)
+    model, channel = open_model(start)
+    engine = PinnableEngine(
+        Engine(
+            model,
+            start.engine,
+            text=Tokenizer.load(Path(start.model_directory)),
+            max_sequence_tokens=start.max_sequence_tokens,
+            seed=start.seed,
+        )
+    )
+    if channel is None:
+        engine.load(0, {name: parameter.data for name, parameter in model.named_parameters()})
+    return EmbeddedEngine(engine, channel, drains=start.engine.kv_on_load == "drain")
+
+
+def open_model(start: EngineStart) -> tuple[Decoder, WeightChannel | None]:
+    """The engine's model on its device, and how its weights arrive; without a channel it has them."""
     device = resolve_device("engine.device", start.engine.device, index=start.worker_index)
     dtype = resolve_dtype(start.engine.dtype)
     directory, channel = Path(start.model_directory), None
@@ -70,19 +102,8 @@ def make_engine(start: EngineStart, context: WorkerContext) -> EmbeddedEngine:
     elif start.weights:
         # The weights arrive by `Load`; until then the parameters take almost no memory.
         model = empty_model(directory)
-        channel = open_channel(start.weights, WeightLayout(model))
+        channel = open_channel(start.weights, WeightLayout(model, resolve_dtype(start.weights.dtype)))
         model.to(dtype).to_empty(device=device)
     else:
         model = load_model(directory)
-    engine = PinnableEngine(
-        Engine(
-            model.to(device, dtype),
-            start.engine,
-            text=Tokenizer.load(directory),
-            max_sequence_tokens=start.max_sequence_tokens,
-            seed=start.seed,
-        )
-    )
-    if channel is None:
-        engine.load(0, {name: parameter.data for name, parameter in model.named_parameters()})
-    return EmbeddedEngine(engine, channel, drains=start.engine.kv_on_load == "drain")
+    return model.to(device, dtype), channel

@@ -64,7 +64,10 @@ class RayLauncher:
                 *([str(Path(recipe.model.path).resolve())] if publishes else []),
             ),
         )
-        self.weights = WeightRoute(channel="ray", address=f"freerun-{secrets.token_hex(8)}") if publishes else None
+        self.weights: WeightRoute | None = None
+        if publishes:
+            address = f"freerun-{secrets.token_hex(8)}"
+            self.weights = WeightRoute(channel="ray", address=address, dtype=recipe.engine.dtype)
 
     async def launch(self, job: WorkerJob, receives: Any) -> RayLink[Any]:
         group = self._groups[job.name]
@@ -89,6 +92,9 @@ class RayLauncher:
         if group not in self._shared:
             self._shared[group] = _place_together(group)
         return self._shared[group], lambda: None
+
+    def pids(self) -> dict[str, int]:
+        return {}  # they are the cluster's, wherever they run
 
     async def close(self) -> None:
         """Leave the cluster, or stop the one that was started, with all that still runs there."""

@@ -16,12 +16,15 @@ MIN_TEMPERATURE = 0.01
 """vLLM raises a lower one to it, unless it is 0."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM 0.32's attention on CPUs takes."""
+PREFILL_TOKENS = 8192
+"""Prompt tokens that a server on a GPU computes beside decoding."""
 
 
 class VllmBackend:
     """Implements `backend.Backend`."""
 
     runs_programs = True
+    samples_again = False
     owns_gpus = "vLLM servers"
 
     def check(self, recipe: Recipe) -> None:
@@ -65,6 +68,9 @@ class VllmBackend:
 
     def cache_tokens(self, recipe: Recipe, size: ModelSize, *, device: str) -> int:
         return min(recipe.engine.cache_tokens, recipe.engine.num_slots * size.slot_tokens(recipe))
+
+    def prefill_tokens(self, engine: EngineConfig) -> int:
+        return PREFILL_TOKENS
 
     def make_engine(self, start: EngineStart, context: WorkerContext) -> GeneratorEngine:
         from freerun.backends.vllm.engine import make_engine  # torch, in the worker only

@@ -96,7 +96,8 @@ class VllmEngine:
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(start.engine.num_slots)
         self._num_loads = self._num_interrupts = self._num_recomputed = 0
-        self._busy_seconds = self._load_seconds = 0.0
+        self._decode_seconds = self._evaluate_seconds = self._idle_seconds = self._load_seconds = 0.0
+        self._load_seconds_before = 0.0
         self._before = self._counters = self._client.counters()
         """Counters of a joined server before this run, to subtract."""
         self._last_report = time.monotonic()
@@ -207,8 +208,9 @@ class VllmEngine:
     def is_ready_to_load(self) -> bool:
         return self._pinned_version is None
 
-    def load(self, published: Publication) -> None:
+    def load(self, published: Publication) -> int:
         assert self._channel is not None
+        num_interrupts = len(self._running)
         readable = self._channel.relay(published)
         begin = time.perf_counter()
         swap_weights(self._client, readable, keeps_cache=self._keeps_cache)
@@ -217,6 +219,7 @@ class VllmEngine:
         self._load_seconds += time.perf_counter() - begin
         self._num_loads += 1
         self._version = published.version
+        return num_interrupts
 
     @property
     def _keeps_cache(self) -> bool:
@@ -242,17 +245,27 @@ class VllmEngine:
             self._num_interrupts += 1
             self._num_recomputed += 0 if self._keeps_cache else num_before
 
-    def stats(self) -> EngineStats | None:
-        now = time.monotonic()
-        if self._pending:
-            self._busy_seconds += now - self._last_report
-        self._last_report = now
+    def stats(self, *, waited_seconds: float) -> EngineStats | None:
+        """The server computes while the loop waits, so what it did is told by the requests that it has."""
+        self._note_time()
         # An abort that overtook its request named an id that the server did not know yet.
         if ghosts := [sample.call_id for sample in self._running.values() if not self._is_wanted(sample)]:
             self._client.abort(ghosts)
         before, self._counters = self._counters, self._client.counters()
         is_stalled = bool(self._pending) and self._counters.num_tokens == before.num_tokens
         return None if is_stalled else self._stats(self._counters)
+
+    def _note_time(self) -> None:
+        """Since the last report, loads apart. The server does not tell recomputing from decoding."""
+        now = time.monotonic()
+        paused, self._load_seconds_before = self._load_seconds - self._load_seconds_before, self._load_seconds
+        seconds, self._last_report = max(0.0, now - self._last_report - paused), now
+        if any(pending.request.pinned_version is None for pending in self._pending.values()):
+            self._decode_seconds += seconds
+        elif self._pending:
+            self._evaluate_seconds += seconds
+        else:
+            self._idle_seconds += seconds
 
     def _stats(self, counters: Counters) -> EngineStats:
         running = [s for s in self._running.values() if s.request.pinned_version is None]
@@ -263,7 +276,10 @@ class VllmEngine:
             num_tokens=counters.num_tokens - self._before.num_tokens,
             num_prefill_tokens=counters.num_prefill_tokens - self._before.num_prefill_tokens,
             num_steps=counters.num_steps - self._before.num_steps,
-            busy_seconds=self._busy_seconds,
+            busy_seconds=self._decode_seconds + self._evaluate_seconds,
+            decode_seconds=self._decode_seconds,
+            evaluate_seconds=self._evaluate_seconds,
+            idle_seconds=self._idle_seconds,
             num_running=len(running),
             num_waiting=len(waiting),
             num_slots=self._config.num_slots,

@@ -49,7 +49,7 @@ def require_agreement(client: VllmClient, model: Decoder, dtype: str) -> None:
     sampled = client.generate("freerun-agreement", [0], sampling, "agreement")
     with torch.no_grad():
         logits_TV = full_forward_logits(model, [0, *sampled.token_ids])[:-1]
-    logprobs_TV = (logits_TV / TEMPERATURE).log_softmax(dim=-1)
+    logprobs_TV = (logits_TV.float() / TEMPERATURE).log_softmax(dim=-1)
     expected_T = logprobs_TV.gather(1, torch.tensor(sampled.token_ids)[:, None])[:, 0]
     actual_T = torch.tensor([entry.logprob for entry in sampled.logprobs.content])
     difference = float((actual_T - expected_T).abs().mean())

@@ -22,12 +22,13 @@ from freerun.config.lora import LoraConfig
 from freerun.model.checkpoint import empty_model, load_model
 from freerun.model.decoder import Decoder
 from freerun.model.decoder_config import DecoderConfig
+from freerun.model.device import resolve_dtype
 from freerun.model.families import stacked_parts
 from freerun.model.lora import add_adapter, frozen_checksum, merged_state, trained_parameters
 from freerun.types import Publication, WeightRoute
 from freerun.weights.buffers import NUM_BUFFERS
 from freerun.weights.channel import State, WeightChannel, open_channel
-from freerun.weights.layout import DTYPE, WeightLayout
+from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedMemoryChannel
 
 NamedPlace = tuple[str, str, tuple[int, ...], int]
@@ -63,23 +64,29 @@ class MergedAdapter:
 class ServerChannel:
     """Passes whole models on to a vLLM server; implements `channel.WeightChannel`."""
 
-    def __init__(self, memory: WeightChannel, model: Decoder, *, adapter: MergedAdapter | None = None) -> None:
-        layout = WeightLayout(model)
+    def __init__(
+        self,
+        memory: WeightChannel,
+        layout: WeightLayout,
+        config: DecoderConfig,
+        *,
+        adapter: MergedAdapter | None = None,
+    ) -> None:
         self._memory = memory
         """Where the server reads: the run's channel, or this process's memory if an adapter is merged."""
         self._adapter = adapter
-        self._config = model.config
+        self._config = config
         self._num_bytes = layout.num_bytes
-        self._tensors = named_places(layout, model.config)
+        self._tensors = named_places(layout, config)
 
     @classmethod
     def open(cls, route: WeightRoute, directory: Path, lora: LoraConfig, base: Path) -> ServerChannel:
         """For what arrives on the route: the weights of `directory`, or an adapter of `base`."""
+        model = empty_model(base if lora.is_on else directory)
+        layout = WeightLayout(model, resolve_dtype(route.dtype))
         if lora.is_on:
-            adapter, model = MergedAdapter(route, lora, base), empty_model(base)
-            return cls(_own_memory(model), model, adapter=adapter)
-        model = empty_model(directory)
-        return cls(open_channel(route, WeightLayout(model)), model)
+            return cls(_own_memory(layout), layout, model.config, adapter=MergedAdapter(route, lora, base))
+        return cls(open_channel(route, layout), layout, model.config)
 
     def publish(self, version: int, state: State) -> Callable[[], Publication]:
         return self._memory.publish(version, state)
@@ -116,14 +123,15 @@ class ServerChannel:
         return model
 
 
-def _own_memory(model: Decoder) -> SharedMemoryChannel:
+def _own_memory(layout: WeightLayout) -> SharedMemoryChannel:
     # One buffer for all versions: the server has copied what it read when it answers.
-    return SharedMemoryChannel((os.memfd_create("freerun-merged"),) * NUM_BUFFERS, WeightLayout(model))
+    return SharedMemoryChannel((os.memfd_create("freerun-merged"),) * NUM_BUFFERS, layout)
 
 
 def directory_weights(model: Decoder) -> ReadableWeights:
     """The weights of a model that was read from a directory, as version 0."""
-    channel = ServerChannel(_own_memory(model), model)
+    layout = WeightLayout(model)
+    channel = ServerChannel(_own_memory(layout), layout, model.config)
     return channel.readable(channel.publish(0, model.named_parameters())())
 
 
@@ -132,8 +140,8 @@ def named_places(layout: WeightLayout, config: DecoderConfig) -> list[NamedPlace
     named: list[NamedPlace] = []
     for ours, parts in stacked_parts(config):
         place = layout.places[ours]
-        offset, dtype = place.offset, str(DTYPE).removeprefix("torch.")
+        offset, dtype = place.offset, str(layout.dtype).removeprefix("torch.")
         for theirs, shape in parts:
             named.append((theirs, dtype, shape, offset))
-            offset += math.prod(shape) * DTYPE.itemsize
+            offset += math.prod(shape) * layout.dtype.itemsize
     return named

@@ -1,0 +1,148 @@
+"""Freshness control: starts rollouts as late as the trainer's pace allows; `max_staleness` is then only a limit.
+
+    version      v                v+1              v+2              v+3
+    trainer      │ trains batch v │ trains batch v+1 │ ...
+    3 ahead      starts batch v+3 ▮▮▮▮╌╌╌╌╌╌╌╌╌╌ lies ready ╌╌╌╌╌╌╌╌╌╌╌╌╌► trained, 3 versions old
+    1 ahead      starts batch v+1 ▮▮▮▮╌╌► trained, 1 version old
+
+The gate lets rollouts start `ahead` groups beyond the batch of the version that engines have confirmed; with
+`max_staleness` batches that is AReaL's rule. If generation is faster than training, more lies ready than the
+trainer needs. By Little's law the groups between start and training are the trainer's pace times the latency of
+generation; what is left of them when it asks for a batch is the excess, and it can be counted. With n groups fewer
+ahead, at most n groups fewer are ready at any moment. So `ahead` is lowered by the smallest excess of the last
+batches, less a margin: the trainer would have waited for none of them. It is raised by what was missing when the
+trainer does wait.
+
+Between the two lies a dead band: an excess within the margin, and waits that are short, change nothing. Batches
+that were started before a change say nothing about what came after it and are passed over. Each raise doubles the
+evidence that the next lowering needs. So the control comes to rest.
+
+Only starts are delayed. The gate's bound, the buffer's guarantee and their proof stay as they are: `ahead` is at
+least one batch (none is the synchronous loop) and at most `max_staleness` batches.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+from freerun.buffer.buffer import TrajectoryBuffer
+from freerun.buffer.gate import StalenessGate
+
+NUM_BATCHES = 5
+"""Batches with an excess before the first lowering."""
+MAX_BATCHES = 80
+"""The same after many raises."""
+MARGIN = 1 / 8
+"""Of a batch: the excess that is kept."""
+TOO_LONG = 0.01
+"""Share of the last batches' time that the trainer waited, above which more is started ahead."""
+
+
+class AheadPolicy:
+    """Chooses how many groups are started ahead, by what was measured; knows neither clock nor gate."""
+
+    def __init__(self, *, groups_per_batch: int, max_staleness: int, ahead: int) -> None:
+        self.ahead = ahead
+        self._groups_per_batch = groups_per_batch
+        self._most = max_staleness * groups_per_batch
+        self._margin = math.ceil(MARGIN * groups_per_batch)
+        self._num_needed = NUM_BATCHES
+        self._num_passed_over = self._num_batches(ahead)
+        """Batches still to come that were started before the last change, or all at once with the run."""
+        self._excesses: deque[int] = deque(maxlen=MAX_BATCHES)
+        self._seconds: deque[tuple[float, float]] = deque(maxlen=NUM_BATCHES)
+        """Pace and wait."""
+
+    def note(self, *, excess: int, pace_seconds: float, waited_seconds: float) -> None:
+        """The trainer takes a batch.
+
+        `excess` is how many groups were ready beyond it when the trainer asked, negative if some were missing;
+        `pace_seconds` its time since the last batch without waiting.
+        """
+        if self._num_passed_over:
+            self._num_passed_over -= 1
+            return
+        self._excesses.append(excess)
+        # A whole batch may be held back for one old rollout: to start more ahead would not help.
+        self._seconds.append((pace_seconds, waited_seconds if excess < 0 else 0.0))
+        if self._waited_share() > TOO_LONG:
+            self._raise()
+        elif len(self._excesses) >= self._num_needed:
+            self._lower()
+
+    def _waited_share(self) -> float:
+        """Of the last batches; a single wait counts as if all the others had been in time."""
+        pace = sum(pace for pace, _ in self._seconds) / len(self._seconds)
+        waited = sum(waited for _, waited in self._seconds)
+        return waited / (NUM_BATCHES * pace) if pace else 0.0
+
+    def _raise(self) -> None:
+        num_missing = -min(self._excesses)
+        if self.ahead < self._most:
+            self._num_needed = min(MAX_BATCHES, 2 * self._num_needed)
+            self._change(min(self._most, self.ahead + num_missing))
+
+    def _lower(self) -> None:
+        unneeded = min(list(self._excesses)[-self._num_needed :]) - self._margin
+        lower = max(self._groups_per_batch, self.ahead - max(0, unneeded))
+        if lower < self.ahead:
+            self._change(lower)
+
+    def _change(self, ahead: int) -> None:
+        self._num_passed_over = self._num_batches(max(ahead, self.ahead))
+        self.ahead = ahead
+        self._excesses.clear()
+        self._seconds.clear()
+
+    def _num_batches(self, ahead: int) -> int:
+        """Batches in which a group may have been started by now, and the one being taken."""
+        return math.ceil(ahead / self._groups_per_batch) + 1
+
+
+class FreshnessControl:
+    """Counts what is ready when the trainer asks, and tells the gate; does nothing unless it is on."""
+
+    def __init__(
+        self,
+        gate: StalenessGate,
+        buffer: TrajectoryBuffer,
+        *,
+        groups_per_batch: int,
+        group_size: int,
+        is_on: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._gate = gate
+        self._buffer = buffer
+        self._groups_per_batch = groups_per_batch
+        self._group_size = group_size
+        self._is_on = is_on
+        self._clock = clock
+        self._policy = AheadPolicy(
+            groups_per_batch=groups_per_batch,
+            max_staleness=gate.max_staleness,
+            ahead=gate.ahead // group_size,
+        )
+        self._excess = 0
+        self._asked = 0.0
+        self._taken: float | None = None
+        """When the trainer got its last batch."""
+
+    def note_asked(self) -> None:
+        """The trainer asks for a batch."""
+        self._asked = self._clock()
+        self._excess = self._buffer.counts.ready - self._groups_per_batch
+
+    def note_taken(self) -> None:
+        """The trainer has what it asked for."""
+        before, self._taken = self._taken, self._clock()
+        if not self._is_on or before is None:
+            return
+        self._policy.note(
+            excess=self._excess, pace_seconds=self._asked - before, waited_seconds=self._taken - self._asked
+        )
+        self._gate.ahead = self._policy.ahead * self._group_size
+
+    def metrics(self) -> dict[str, float]:
+        """Of a step: how many batches ahead rollouts may start."""
+        return {"batches_ahead": self._policy.ahead / self._groups_per_batch} if self._is_on else {}

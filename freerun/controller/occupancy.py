@@ -1,0 +1,37 @@
+"""Occupancy: the share of the engines' slots in which a rollout was decoded, by time.
+
+The controller counts requests that engines have not answered. Those that wait for a slot are more than there are
+slots, and fill them all.
+"""
+
+from collections.abc import Callable
+
+
+class Occupancy:
+    """Call `note` whenever samples or slots have changed."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._num_decoded = 0
+        self._num_slots = 0
+        self._decoded_seconds = 0.0
+        self._slot_seconds = 0.0
+
+    def note(self, num_samples: int, num_slots: int) -> None:
+        """From now on so many samples are with the engines, which have so many slots."""
+        self._add_up()
+        self._num_decoded, self._num_slots = min(num_samples, num_slots), num_slots
+
+    def since_last(self) -> float | None:
+        """The occupancy since the last call; None if no slot was known in that time."""
+        self._add_up()
+        share = self._decoded_seconds / self._slot_seconds if self._slot_seconds else None
+        self._decoded_seconds = self._slot_seconds = 0.0
+        return share
+
+    def _add_up(self) -> None:
+        now = self._clock()
+        self._decoded_seconds += (now - self._since) * self._num_decoded
+        self._slot_seconds += (now - self._since) * self._num_slots
+        self._since = now

@@ -1,0 +1,183 @@
+"""Where the page's numbers come from: the store of one run, and the directory that other runs are in.
+
+A `Source` keeps a `RunState` up to date with a `Follower`, as the terminal does with the events themselves, so
+page and terminal cannot differ. It notes at which step each rule of health began to complain. It belongs to one
+thread, as SQLite's connections do. Every question to the store opens a connection of its own, which costs less
+than a millisecond and never keeps the file from its writer.
+"""
+
+import math
+import time
+import tomllib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from freerun.data.tokenizer import Tokenizer
+from freerun.errors import FreerunError
+from freerun.events.events import StepFinished
+from freerun.events.follow import Follower, has_tables
+from freerun.events.health import examine
+from freerun.events.metrics import RunState
+from freerun.events.opening import open_state
+from freerun.events.reader import RunReader, RunSummary
+from freerun.events.schema import STORE_NAME, Rewound
+
+SETTINGS_FILE = "config.toml"
+MAX_EXAMINED = 200
+"""Steps whose health is examined when a long run is opened: an alarm is then marked a few steps late."""
+
+
+class AlarmMark(msgspec.Struct, frozen=True):
+    """A rule of health that began to complain at a step."""
+
+    rule: str
+    level: str
+    step: int
+    text: str
+
+
+class Source:
+    """One run as the page sees it; `runs` is the directory of the runs to list, by default the one it is in."""
+
+    def __init__(
+        self, run: str | Path, runs: str | Path | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.directory = Path(run).absolute()
+        if self.directory.suffix == ".sqlite":
+            self.directory = self.directory.parent
+        self.runs = Path(runs).absolute() if runs is not None else self.directory.parent
+        self.state = RunState()
+        self.alarms: list[AlarmMark] = []
+        self._clock = clock
+        self._follower: Follower | None = None
+        self._complaining: set[str] = set()
+
+    def update(self) -> None:
+        """Take in what has happened since the last call; a rewind makes the state again."""
+        if self._follower is None:
+            self._open()
+            return
+        events = [event for _, event in self._follower.poll()]
+        if any(isinstance(event, Rewound) for event in events):
+            self._open()
+            return
+        for event in events:
+            self.state(event)
+            if isinstance(event, StepFinished):
+                self._note_alarms(self.state, event)
+
+    def _open(self) -> None:
+        """The state so far, if there is a store, and a follower for what comes then."""
+        self.close()
+        self.alarms, self._complaining = [], set()
+        if not has_tables(self.directory / STORE_NAME):
+            return
+        with self.reader() as reader:
+            opened = open_state(reader, examined=_examined, look=self._note_alarms)
+        self.state, self._follower = opened.state, Follower(self.directory, after=opened.last_id)
+
+    def _note_alarms(self, state: RunState, event: StepFinished) -> None:
+        findings = examine(state, event.seconds)
+        for finding in findings:
+            if finding.rule not in self._complaining:
+                mark = AlarmMark(finding.rule, finding.level, event.result.version, finding.text)
+                self.alarms.append(mark)
+        self._complaining = {finding.rule for finding in findings}
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+    @property
+    def name_for_commands(self) -> str:
+        """The run as a person names it on a command line: as it was started, if it is still there."""
+        started = self.state.directory
+        return started if started and Path(started).absolute() == self.directory else str(self.directory)
+
+    @property
+    def num_events(self) -> int:
+        """Events so far, or a few more: their ids are never given twice."""
+        return self._follower.last_id if self._follower is not None else 0
+
+    @property
+    def has_store(self) -> bool:
+        return (self.directory / STORE_NAME).is_file()
+
+    def reader(self) -> RunReader:
+        """A connection for one question; use it in a `with`."""
+        return RunReader(self.directory)
+
+    def status(self) -> RunSummary | None:
+        """The run and its progress; None while there is no store."""
+        if not self.has_store:
+            return None
+        try:
+            with self.reader() as reader:
+                return reader.status()
+        except FreerunError:
+            if self.state.name:
+                raise
+            return None  # its writer has only made the file
+
+    def now(self, status: RunSummary | None) -> float:
+        """The run's clock: of a run that is alive, since its last event the time of this machine."""
+        if status is None or status.state != "running":
+            return self.state.seconds
+        return self.state.seconds + max(0.0, self._clock() - status.updated)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The run's settings by dotted key; empty if they cannot be read."""
+        return read_settings(self.directory)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """That of the run's model; None if it has none, as a store alone."""
+        try:
+            return Tokenizer.load(self.directory / "model")
+        except (FreerunError, OSError):
+            return None
+
+
+def runs_inside(directory: Path) -> dict[str, Path]:
+    """Where each run of a directory is, by name; a link that leads out of the directory is no run of it."""
+    root = directory.resolve()
+    found = {}
+    for store in root.glob(f"*/{STORE_NAME}"):
+        path = store.parent.resolve()
+        if path.parent == root and store.resolve().parent == path and store.is_file():
+            found[store.parent.name] = path
+    return found
+
+
+def _examined(num_steps: int) -> range:
+    """Places of the steps that are examined, the last among them."""
+    distance = max(1, num_steps // MAX_EXAMINED)
+    return range((num_steps - 1) % distance, num_steps, distance)
+
+
+def read_settings(directory: Path) -> dict[str, Any]:
+    """config.toml of a run by dotted key; empty if there is none, or it is damaged or a link."""
+    file = directory / SETTINGS_FILE
+    try:
+        values = {} if file.is_symlink() else tomllib.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {
+        f"{section}.{key}": value
+        for section, table in values.items()
+        if isinstance(table, dict)
+        for key, value in table.items()
+    }
+
+
+def finite(value: float | None, digits: int = 6) -> float | None:
+    """A number for JSON with so many significant digits; None if it is unknown."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,23 @@
+"""What a higher bound on staleness, or larger steps, could gain at most, from what a run measured of itself.
+
+More batches under way keep engines and trainer busy while they wait for each other. They make no step shorter: a
+trainer that trained for a share of the time trains at most 1 / share as much. That is a limit and no forecast;
+`freerun plan` simulates (docs/planning.md).
+"""
+
+MIN_GAIN_TOLD = 1.1
+
+
+def most_to_gain(trainer_share: float | None) -> float | None:
+    """How many times as much the run could train if the trainer never waited; None if that is hardly more."""
+    if trainer_share is None or not 0 < trainer_share <= 1 / MIN_GAIN_TOLD:
+        return None
+    return 1 / trainer_share
+
+
+def describe_bound(max_staleness: int, *, trainer_share: float | None) -> str:
+    """`raise buffer.max_staleness above 2: the run can train at most 1.4 times as much`."""
+    gain = most_to_gain(trainer_share)
+    if gain is None:
+        return "raise buffer.max_staleness"
+    return f"raise buffer.max_staleness above {max_staleness}: the run can train at most {gain:.1f} times as much"

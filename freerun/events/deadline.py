@@ -1,0 +1,57 @@
+"""A limit on the time that a thread spends on stores: who asks too much gets an error, the thread is free again.
+
+SQLite asks every few thousand of its instructions whether to continue (its progress handler), in the middle of a
+question that returns no row for long as well. The limit belongs to a thread, so it holds for every connection that
+the thread uses, also for one that was opened before.
+"""
+
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from freerun.errors import FreerunError
+from freerun.events.schema import StoreError
+
+NUM_INSTRUCTIONS = 5000
+"""Between two looks at the clock: about a millisecond."""
+
+
+class _Limit(threading.local):
+    at = math.inf
+
+
+_limit = _Limit()
+
+
+class TooSlowError(FreerunError):
+    """A question to a store took longer than it may."""
+
+
+@contextmanager
+def reading_within(seconds: float) -> Iterator[None]:
+    """What this thread asks of stores inside raises `TooSlowError` when time is up; the sooner limit counts."""
+    before = _limit.at
+    _limit.at = min(before, time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _limit.at = before
+
+
+def heed_deadline(connection: sqlite3.Connection) -> None:
+    """Let the limit of its thread interrupt what this connection is asked."""
+    connection.set_progress_handler(_is_over, NUM_INSTRUCTIONS)
+
+
+def unreadable(file: object, error: Exception) -> FreerunError:
+    """The error for a question that failed: for its time, or for the state of the store."""
+    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+        return TooSlowError(f"reading {file} took too long; ask for less")
+    return StoreError(f"store {file} cannot be read: {error}")
+
+
+def _is_over() -> bool:
+    return time.monotonic() > _limit.at

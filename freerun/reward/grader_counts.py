@@ -1,0 +1,69 @@
+"""What a grader has done since it was started: counted here, told in `GraderReport`s."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from freerun.events.events import GraderReport
+from freerun.types import Grade, GradeFailed
+
+
+class GraderCounts:
+    """Of one grader and its successors, each of which begins at 0; `clock` is any that only grows."""
+
+    def __init__(self, worker: str, clock: Callable[[], float], *, num_at_once: int = 1) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._num_at_once = num_at_once
+        """Jobs that it works on at the same time: its busy time is the mean over them."""
+        self._final: list[GraderReport] = []
+        """Of processes that are gone; not told yet."""
+        self._started: float | None = None
+        self._num_graded = self._num_failed = 0
+        self._busy_seconds = self._slowest_seconds = 0.0
+
+    def note_started(self) -> None:
+        """A new process begins; what the one before did is kept until it is told."""
+        if self._started is not None:
+            self._final.append(self._report(0.0))
+        self._started = self._clock()
+        self._num_graded = self._num_failed = 0
+        self._busy_seconds = self._slowest_seconds = 0.0
+
+    @contextmanager
+    def job(self) -> Iterator[list[Sequence[Grade]]]:
+        """The time of one job; its grades are put into the list, if there are any."""
+        began, answers = self._clock(), list[Sequence[Grade]]()
+        try:
+            yield answers
+        finally:
+            seconds = self._clock() - began
+            self._busy_seconds += seconds / self._num_at_once
+            self._slowest_seconds = max(self._slowest_seconds, seconds)
+            self._num_graded += 1
+            grades = [grade for answer in answers for grade in answer]
+            self._num_failed += not grades or any(isinstance(grade, GradeFailed) for grade in grades)
+
+    def reports(self, seconds: float) -> list[GraderReport]:
+        """What is new, at this time of the run's clock; nothing before it has started."""
+        told, self._final = [_at(report, seconds) for report in self._final], []
+        if self._started is not None:
+            told.append(self._report(seconds))
+            self._slowest_seconds = 0.0
+        return told
+
+    def _report(self, seconds: float) -> GraderReport:
+        return GraderReport(
+            seconds=seconds,
+            worker=self._worker,
+            num_graded=self._num_graded,
+            num_failed=self._num_failed,
+            busy_seconds=self._busy_seconds,
+            slowest_seconds=self._slowest_seconds,
+            up_seconds=0.0 if self._started is None else self._clock() - self._started,
+        )
+
+
+def _at(report: GraderReport, seconds: float) -> GraderReport:
+    return msgspec.structs.replace(report, seconds=seconds)

@@ -1,0 +1,1 @@
+"""Faults by seed: scenarios, scripted workers, the properties that every run must keep, and shrinking."""

@@ -1,0 +1,53 @@
+"""Which fault explains which error: a run may only fail for a reason that a user could be told.
+
+The error of a session is explained if one of its faults may cause it, by its words. An exception that is no
+`FreerunError` is a bug, with one exception: a machine without room for a process refuses to start one.
+"""
+
+import re
+from collections.abc import Sequence
+
+from freerun.errors import FreerunError
+from freerun.simulation.faults.scenario import Fault, FaultKind
+
+_NO_RESTARTS = r"no restarts are left|it never became ready"
+_NO_PLACE = r"no rollout worker has a place"
+_TRAINER = r"the trainer (is gone|fell silent|made no progress|sent nonsense)"
+
+_ERRORS: dict[FaultKind, str] = {
+    "rollout dies": _NO_RESTARTS,
+    "rollout loses its machine": rf"{_NO_RESTARTS}|{_NO_PLACE}",
+    "rollout falls silent": _NO_RESTARTS,
+    "rollout gets stuck": _NO_RESTARTS,
+    "rollout sends nonsense": r"rollout-\d+ is lost: received an unexpected message",
+    "trainer dies": _TRAINER,
+    "trainer falls silent": _TRAINER,
+    "trainer gets stuck": _TRAINER,
+    "trainer sends nonsense": _TRAINER,
+    "disk full": r"no space left on device",
+    "no room for a process": r"Resource temporarily unavailable",
+}
+"""Words of the errors in which a session may end after a fault; other faults must not end one."""
+
+_DEATHS: dict[FaultKind, str] = {
+    "rollout dies": "rollout",
+    "rollout loses its machine": "rollout",
+    "rollout falls silent": "rollout",
+    "rollout gets stuck": "rollout",
+    "grader dies": "grader",
+    "grader gets stuck": "grader",
+    "grader sends nonsense": "grader",
+    "grader sends a wrong number": "grader",
+    "no room for a process": "grader",
+}
+"""Workers that may have to be replaced after a fault."""
+
+
+def explains_error(faults: Sequence[Fault], error: BaseException) -> bool:
+    if not isinstance(error, FreerunError | OSError):
+        return False
+    return any(re.search(_ERRORS[fault.kind], str(error)) for fault in faults if fault.kind in _ERRORS)
+
+
+def explains_death(fault: Fault, worker: str) -> bool:
+    return worker.startswith(_DEATHS.get(fault.kind, "none"))

@@ -1,0 +1,30 @@
+"""Least squares with factors that are never negative: nothing takes less time because there is more of it."""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+
+def fit_times(
+    rows: Sequence[Sequence[float]], seconds: Sequence[float], *, is_total: bool = False
+) -> tuple[list[float], float]:
+    """Factors of the columns that explain `seconds`, and the root mean square of the relative errors.
+
+    Errors are relative, or long times would decide alone; with `is_total` they are relative to the mean, and the
+    sum comes out right. There are few columns: every subset is tried, and the best without a negative factor is
+    taken.
+    """
+    counts, wanted = np.array(rows, float), np.array(seconds, float)
+    unit = np.full(len(wanted), wanted.mean()) if is_total else wanted
+    scaled, target = counts / unit[:, None], wanted / unit
+    best_error, best = math.inf, np.zeros(counts.shape[1])
+    for size in range(1, counts.shape[1] + 1):
+        for columns in combinations(range(counts.shape[1]), size):
+            found, *_ = np.linalg.lstsq(scaled[:, columns], target, rcond=None)
+            error = float(np.mean((scaled[:, columns] @ found - target) ** 2))
+            if (found >= 0).all() and error < best_error - 1e-12:
+                best_error, best = error, np.zeros(counts.shape[1])
+                best[list(columns)] = found
+    return [float(factor) for factor in best], math.sqrt(best_error)

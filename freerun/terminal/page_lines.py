@@ -1,0 +1,29 @@
+"""Where a run's page is, in words: for a log without the token, for a person at a terminal with it."""
+
+import os
+import shlex
+from urllib.parse import urlsplit
+
+from freerun.events.events import PageOpened
+
+
+def describe_page(event: PageOpened, directory: str, link: str = "") -> str:
+    """Where the page is: for a log without its link, which has the token, for a terminal with it."""
+    warning = "  warning: other machines can reach it, and nothing is encrypted" if event.is_public else ""
+    if not link:
+        return f"page  {event.url}{warning}  freerun view {shlex.quote(directory)} prints the link"
+    tunnel = ssh_tunnel(event.url)
+    return f"page  {link}{warning}" + (f"\n      on your own machine first: {tunnel}" if tunnel else "")
+
+
+def ssh_tunnel(url: str) -> str:
+    """The command that brings a page of this machine to the one that a terminal is on; empty if that is here."""
+    try:
+        _, _, address, port = os.environ["SSH_CONNECTION"].split()
+    except (KeyError, ValueError):
+        return ""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    login = f"-p {port} " if port != "22" else ""
+    user = os.environ.get("USER", "")
+    return f"ssh {login}-L {parts.port}:{host}:{parts.port} {f'{user}@' if user else ''}{address}"

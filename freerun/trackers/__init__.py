@@ -1,0 +1,1 @@
+"""Where a run is reported to: trackers, and what they are told."""

@@ -1,0 +1,100 @@
+"""Which rollout workers a pool has: ready, waiting for a place, joining or leaving. Starts their processes."""
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+
+from freerun.errors import WorkerError
+from freerun.processes.link import Link
+from freerun.processes.patience import awake_clock
+from freerun.types import EngineStats
+from freerun.workers import messages as m
+from freerun.workers.pooled_worker import PooledWorker
+
+Spawn = Callable[[int], Awaitable[Link[m.FromRollout]]]
+"""Starts the worker of this index."""
+
+
+class Roster:
+    """The workers of a pool with room for `num_places` of them."""
+
+    def __init__(self, spawn: Spawn, start_message: m.StartEngine, num_places: int) -> None:
+        self._spawn = spawn
+        self._start_message = start_message
+        self._num_places = num_places
+        self._workers: list[PooledWorker] = []
+        self._joining: set[int] = set()
+        """Indices of workers that are about to be started."""
+        self._last_placed = awake_clock().time()
+
+    def __iter__(self) -> Iterator[PooledWorker]:
+        return iter(self._workers)
+
+    @property
+    def num_ready(self) -> int:
+        return sum(worker.is_ready and not worker.is_retiring for worker in self._workers)
+
+    @property
+    def num_staying(self) -> int:
+        """Those that do not retire, ready or not."""
+        return len(self._joining) + sum(not worker.is_retiring for worker in self._workers)
+
+    @property
+    def num_leaving(self) -> int:
+        """Samples of those that retire."""
+        return sum(worker.num_samples for worker in self._workers if worker.is_retiring)
+
+    @property
+    def is_started(self) -> bool:
+        return self.num_ready > 0 and all(w.is_ready or not w.link.is_placed for w in self._workers)
+
+    def reserve(self) -> int | None:
+        """The index of a worker that is about to be started; None if all are there."""
+        taken = self._joining.union(worker.index for worker in self._workers)
+        for index in range(self._num_places):
+            if index not in taken:
+                self._joining.add(index)
+                return index
+        return None
+
+    async def launch(self, index: int) -> PooledWorker:
+        """Start the worker of a reserved index."""
+        worker = PooledWorker(index, await self._spawn(index))
+        self._send_start(worker)
+        self._joining.discard(index)
+        self._workers.append(worker)
+        return worker
+
+    async def relaunch(self, worker: PooledWorker) -> None:
+        """Start another process for a worker whose process is gone."""
+        worker.link = await self._spawn(worker.index)
+        self._send_start(worker)
+        worker.note_progress()
+
+    def _send_start(self, worker: PooledWorker) -> None:
+        worker.link.send(msgspec.structs.replace(self._start_message, worker_index=worker.index))
+
+    def remove(self, worker: PooledWorker) -> None:
+        self._workers.remove(worker)
+
+    def stats(self) -> list[EngineStats]:
+        """One that retires has no slots for others."""
+        return [
+            msgspec.structs.replace(worker.stats, num_slots=0) if worker.is_retiring else worker.stats
+            for worker in self._workers
+        ]
+
+    def missing(self) -> str:
+        """What keeps all of them from generating; empty if nothing does."""
+        if self.num_ready or all(worker.link.is_placed for worker in self._workers):
+            return ""
+        waiting = next(worker for worker in self._workers if not worker.link.is_placed)
+        return f"no rollout worker has a place in the cluster: {waiting.link.describe_end()}"
+
+    def require_a_place(self, *, is_needed: bool, patience: float) -> None:
+        """Fail when no worker has had a place for long while there was something to do."""
+        now = awake_clock().time()
+        if any(worker.link.is_placed for worker in self._workers) or not is_needed:
+            self._last_placed = now
+        if now - self._last_placed > patience:
+            raise WorkerError(f"waited {patience:.0f} s; {self.missing()}")

@@ -1,0 +1,49 @@
+"""Which rollout worker gets a request, which one answered it, and which one can be spared."""
+
+from collections.abc import Sequence
+
+from freerun.types import Request
+from freerun.workers.pooled_worker import PooledWorker
+
+NUM_SERVED = 1024
+"""Answers whose workers are remembered: their callers ask before the next turn of the event loop."""
+
+
+class ServedRequests:
+    """The workers of the newest requests that were answered."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, str] = {}
+
+    def note(self, request_id: int, worker: str) -> None:
+        self._workers[request_id] = worker
+        if len(self._workers) > NUM_SERVED:
+            del self._workers[next(iter(self._workers))]
+
+    def by(self, request_id: int) -> str:
+        """The worker's name; empty if that is long ago."""
+        return self._workers.get(request_id, "")
+
+
+def choose_worker(able: Sequence[PooledWorker], request: Request, *, num_slots: int) -> PooledWorker:
+    """The least loaded one, or one that may have the prompt or session in its cache and is not far behind."""
+    least = min(able, key=_load)
+    homes = [worker for worker in able if worker.is_ready and worker.may_share_cache(request)]
+    if not homes:
+        return least
+    home = min(homes, key=_load)
+    # What a cache saves is less than what a request waits behind a batch more than elsewhere.
+    is_behind = home.num_samples - least.num_samples > num_slots
+    return least if is_behind else home
+
+
+def _load(worker: PooledWorker) -> tuple[bool, bool, int, int]:
+    return (not worker.is_ready, not worker.link.is_placed, worker.num_samples, worker.index)
+
+
+def choose_to_retire(workers: Sequence[PooledWorker]) -> PooledWorker | None:
+    """One that has the least to finish; None unless another that stays is ready."""
+    # A worker that has just died is being replaced.
+    alive = [worker for worker in workers if not worker.is_retiring and worker.link.is_alive]
+    chosen = min(alive, key=lambda w: (w.link.is_placed, w.is_ready, w.num_samples, -w.index), default=None)
+    return chosen if any(worker.is_ready for worker in alive if worker is not chosen) else None

@@ -1,0 +1,73 @@
+"""Texts that a model, a data file or a grader may write to make a page run them, or to mislead who reads it."""
+
+SENTINEL = "window.pwned=1"
+"""Without an underscore: names of metrics are shown with spaces in their place."""
+_TAGS = [
+    f"<script>{SENTINEL}</script>",
+    f"<ScRiPt>{SENTINEL}</sCrIpT>",
+    f"</script><script>{SENTINEL}</script>",
+    f"<img src=x onerror={SENTINEL}>",
+    f"<img src=x onerror='{SENTINEL}'//",
+    f"<svg onload={SENTINEL}>",
+    f"<svg><script>{SENTINEL}</script></svg>",
+    f"<body onload={SENTINEL}>",
+    f"<iframe srcdoc='<script>parent.{SENTINEL}</script>'>",
+    f"<iframe src=javascript:{SENTINEL}>",
+    f"<a href=javascript:{SENTINEL} id=x>click</a>",
+    f"<math><mtext></form><form><mglyph><style></math><img src onerror={SENTINEL}>",
+    f"<details open ontoggle={SENTINEL}>",
+    f"<video><source onerror={SENTINEL}></video>",
+    f"<input autofocus onfocus={SENTINEL}>",
+    f"<marquee onstart={SENTINEL}>",
+    f"<object data=javascript:{SENTINEL}>",
+    f"<embed src=javascript:{SENTINEL}>",
+    f"<form action=javascript:{SENTINEL}><button>x</button></form>",
+    f"<meta http-equiv=refresh content='0;url=javascript:{SENTINEL}'>",
+    f"<link rel=stylesheet href=data:text/css,*{{x:expression({SENTINEL})}}>",
+    "<style>*{display:none}</style>",
+    "<base href=//evil.example/>",
+    f"<template><script>{SENTINEL}</script></template>",
+    f"<noscript><p title='</noscript><img src=x onerror={SENTINEL}>'>",
+    f"<xmp><p title='</xmp><svg/onload={SENTINEL}>'>",
+    f"<textarea></textarea><img src=x onerror={SENTINEL}>",
+    f"<title></title><img src=x onerror={SENTINEL}>",
+    f"<!--><img src=x onerror={SENTINEL}>-->",
+    f"<![CDATA[<script>{SENTINEL}</script>]]>",
+    f"<?xml version='1.0'?><script>{SENTINEL}</script>",
+]
+_ATTRIBUTES = [
+    f'" onmouseover={SENTINEL} x="',
+    f"' onfocus={SENTINEL} autofocus tabindex=1 x='",
+    f"`-{SENTINEL}-`",
+    f'"><script>{SENTINEL}</script>',
+    f"'><img src=x onerror={SENTINEL}>",
+    f"javascript:{SENTINEL}",
+    f"JaVaScRiPt:{SENTINEL}",
+    f"data:text/html,<script>{SENTINEL}</script>",
+    f"vbscript:{SENTINEL}",
+    f"\tjava\nscript:{SENTINEL}",
+]
+_SCRIPTS = [
+    f"${{{SENTINEL}}}",
+    f"{{{{{SENTINEL}}}}}",
+    f"';{SENTINEL};//",
+    f'";{SENTINEL};//',
+    f"\\u003cscript\\u003e{SENTINEL}\\u003c/script\\u003e",
+    f"&lt;script&gt;{SENTINEL}&lt;/script&gt;",
+    f"%3Cscript%3E{SENTINEL}%3C/script%3E",
+    f"<scr\x00ipt>{SENTINEL}</scr\x00ipt>",
+    f"＜script＞{SENTINEL}＜/script＞",
+    f"+ADw-script+AD4-{SENTINEL}+ADw-/script+AD4-",
+    "__proto__",
+    "constructor",
+    "</title></style></textarea>",
+]
+_MISLEADING = [
+    "\u202eright\u202c",
+    "\u2066a\u2069",
+    "\x1b[31mred\x1b[0m",
+    "a\u200bb\u00ad\ufeff",
+    "Z" + "\u0301" * 40,
+    "\x9b31m",
+]
+HOSTILE_TEXTS = [*_TAGS, *_ATTRIBUTES, *_SCRIPTS, *_MISLEADING]
