@@ -1,11 +1,19 @@
-"""What an open page costs its run: a real run with its page open in Chromium, and one with the page closed.
+"""What an open page costs its run: a real run with its page closed, with it open in Chromium, and besieged.
 
-Two figures of the same pairs of runs: by how many points of a core the controller's process is busier, and how
-much longer a step takes. The browser has the lowest priority: a person's browser runs on another machine.
+Of runs in turn: by how many points of a core the controller's process is busier, and how much longer a step
+takes. The browser has the lowest priority: a person's browser runs on another machine. Besieged is a page with a
+hundred followers, twenty clients that never end what they ask, and a body of 64 MiB.
 """
 
+import contextlib
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import psutil
 
@@ -16,71 +24,107 @@ from freerun.events.page_link import read_link
 
 NUM_STEPS = 200
 LOWEST_PRIORITY = 19
+NUM_FOLLOWERS, NUM_SLOW, BODY_BYTES = 100, 20, 64 << 20
+
+Visit = Callable[[str], AbstractContextManager[None]]
+"""What is done with the link of a run's page until the run ends."""
 
 
 def rows_beside_run(browser: Any, scratch: Path, repetitions: int, *, num_steps: int = NUM_STEPS) -> list[Result]:
-    """The controller's CPU share and the time of a step, with the page open and closed in turn."""
+    """The controller's CPU share and the time of a step, with the page closed, open and besieged in turn."""
     _make_way()
-    closed: list[Cost] = []
-    opened: list[Cost] = []
+    visits: dict[str, Visit] = {"closed": _left_alone, "open": partial(_opened, browser), "besieged": _besieged}
+    costs: dict[str, list[Cost]] = {name: [] for name in visits}
     for repetition in range(repetitions):
-        for is_open in (False, True) if repetition % 2 == 0 else (True, False):
-            name = f"{'open' if is_open else 'closed'}-{repetition}"
-            (opened if is_open else closed).append(_cost(browser if is_open else None, scratch, name, num_steps))
+        for name in visits if repetition % 2 == 0 else reversed(visits):
+            costs[name].append(_cost(visits[name], scratch, f"{name}-{repetition}", num_steps))
     settings = {
         "recipe": str(EUCLID.relative_to(ROOT)),
         "steps": num_steps,
-        "percent_open": [cost.percent for cost in opened],
-        "percent_closed": [cost.percent for cost in closed],
+        "percent": {name: [cost.percent for cost in each] for name, each in costs.items()},
     }
-    points = [a.percent - b.percent for a, b in zip(opened, closed, strict=True)]
-    more = "page open in Chromium against closed, Euclid: "
-    return [
-        Result(
-            claim=f"{more}points of a core that the controller takes more",
+
+    def result(claim: str, unit: str, limit: float, aim: float, ours: list[float], theirs: list[float]) -> Result:
+        return Result(
+            claim=claim,
             peer="the run with its page closed",
-            at_least=1.0,
-            aim=0.0,
-            unit=" points",
-            ours=points,
-            theirs=[],
-            lower_is_better=True,
-            settings=settings,
-        ),
-        Result(
-            claim=f"{more}time of a step",
-            peer="the run with its page closed",
-            at_least=1.05,
-            aim=1.0,
-            unit="x",
-            ours=[cost.step_seconds for cost in opened],
-            theirs=[cost.step_seconds for cost in closed],
+            at_least=limit,
+            aim=aim,
+            unit=unit,
+            ours=ours,
+            theirs=theirs,
             lower_is_better=True,
             settings=settings,
             note="Page server (nice 10) and browser (nice 19) share the two cores with the run.",
+        )
+
+    points = [a.percent - b.percent for a, b in zip(costs["open"], costs["closed"], strict=True)]
+    seconds = {name: [cost.step_seconds for cost in each] for name, each in costs.items()}
+    more = "page open in Chromium against closed, Euclid: "
+    return [
+        result(f"{more}points of a core that the controller takes more", " points", 1.0, 0.0, points, []),
+        result(f"{more}time of a step", "x", 1.05, 1.0, seconds["open"], seconds["closed"]),
+        result(
+            "page besieged against closed, Euclid: time of a step",
+            "x",
+            1.05,
+            1.0,
+            seconds["besieged"],
+            seconds["closed"],
         ),
     ]
 
 
-def _cost(browser: Any | None, scratch: Path, name: str, num_steps: int) -> Cost:
-    """Of a run whose page is opened as soon as there is one, if there is a browser."""
-    pages: list[Any] = []
+def _cost(visit: Visit, scratch: Path, name: str, num_steps: int) -> Cost:
+    """Of a run whose page is visited as soon as there is one."""
+    with contextlib.ExitStack() as stack:
+        visited: list[str] = []
 
-    def open_page(line: str) -> None:
-        if browser is None or pages or not (link := read_link(scratch / name)):
-            return
-        page = browser.new_page()
-        pages.append(page)
-        page.goto(link)
-        page.locator("main h2").first.wait_for()
-        _make_way()
+        def begin_visit(line: str) -> None:
+            if not visited and (link := read_link(scratch / name)):
+                visited.append(link)
+                stack.enter_context(visit(link))
 
-    cost = cost_of_run(EUCLID, scratch, name, num_steps=num_steps, on_line=open_page)
-    if browser is not None and not pages:
+        cost = cost_of_run(EUCLID, scratch, name, num_steps=num_steps, on_line=begin_visit)
+    if not visited:
         raise SystemExit(f"the run {name} had no page")
-    for page in pages:
-        page.close()
     return cost
+
+
+@contextmanager
+def _left_alone(link: str) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _opened(browser: Any, link: str) -> Iterator[None]:
+    page = browser.new_page()
+    page.goto(link)
+    page.locator("main h2").first.wait_for()
+    _make_way()
+    yield
+    page.close()
+
+
+@contextmanager
+def _besieged(link: str) -> Iterator[None]:
+    address = ("127.0.0.1", urlsplit(link).port or 0)
+    headers = {"Authorization": f"Bearer {parse_qs(urlsplit(link).query)['token'][0]}"}
+    with contextlib.ExitStack() as stack:
+        for _ in range(NUM_FOLLOWERS):
+            follower = http.client.HTTPConnection(*address)
+            stack.callback(follower.close)
+            with contextlib.suppress(OSError):  # beyond the limit it is refused
+                follower.request("GET", "/stream", headers=headers)
+        for _ in range(NUM_SLOW):
+            slow = stack.enter_context(socket.create_connection(address))
+            with contextlib.suppress(OSError):
+                slow.sendall(b"GET / HTTP/1.1\r\nHost: local")
+        body = stack.enter_context(socket.create_connection(address))
+        with contextlib.suppress(OSError):
+            body.sendall(f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BODY_BYTES}\r\n\r\n".encode())
+            body.sendall(bytes(BODY_BYTES))
+        yield
 
 
 def _make_way() -> None:
