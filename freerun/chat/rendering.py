@@ -8,8 +8,9 @@ if it is hostile. So it is asked from a thread, and the event loop never waits. 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 from freerun.chat.messages import Message, Tool
@@ -19,7 +20,7 @@ from freerun.chat.tool_formats import format_for
 from freerun.chat.turns import Said
 from freerun.config.rollout import History
 from freerun.data.tokenizer import Tokenizer
-from freerun.errors import TemplateRefusedError
+from freerun.errors import ChatError, ModelError, TemplateRefusedError
 from freerun.types import Ints
 
 
@@ -92,8 +93,22 @@ class Renderer:
     def encode_first(self, text: str) -> Ints:
         """Ids of a text from the beginning of a conversation."""
         # The template prints the bos token itself if the model needs one.
-        return self.tokenizer.encode(text, add_special_tokens=self.is_plain)
+        with _said_to_the_client():
+            return self.tokenizer.encode(text, add_special_tokens=self.is_plain)
 
     def encode_after(self, text: str, path: Ints) -> Ints:
         """Ids of a text that continues a conversation of these ids."""
-        return self.tokenizer.encode_after(text, int(path[-1]))
+        with _said_to_the_client():
+            return self.tokenizer.encode_after(text, int(path[-1]))
+
+
+@contextmanager
+def _said_to_the_client() -> Iterator[None]:
+    """A client chose the characters that the tokenizer does not know; it is not told where the model lies."""
+    try:
+        yield
+    except ModelError as error:
+        raise ChatError(
+            f"the model's tokenizer cannot encode the conversation ({error.__cause__}); leave out the characters "
+            "that it does not know"
+        ) from error

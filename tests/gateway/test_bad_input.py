@@ -16,6 +16,7 @@ from tokenizer_kinds import byte_level, load
 from freerun.chat.rendering import Renderer
 from freerun.data.tokenizer import Tokenizer
 from freerun.gateway.sessions import SessionKeys
+from freerun.model.tiny import make_tiny
 
 PATHS = ("chat/completions", "responses", "messages")
 MANY = 100_000_000
@@ -95,6 +96,22 @@ def test_messages_that_the_template_refuses_get_its_reason_and_the_session_goes_
         assert "It is 4." in said(client.post(path, json=body_of(path, is_streamed=is_streamed)))
     assert served.sampled_texts() == ["It is 4."]
     assert len(served.policy.requests) == 1
+
+
+@every_path
+@streamed_or_not
+def test_characters_that_the_tokenizer_does_not_know_are_the_clients_fault_and_the_session_goes_on(
+    gateway: RunningGateway, keys: SessionKeys, tmp_path: Path, path: str, is_streamed: bool
+) -> None:
+    make_tiny(tmp_path, alphabet="2+?", hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1)
+    served = ServedSession(keys, Renderer(Tokenizer.load(tmp_path), use_chat_template=False), "2+2")
+    with gateway.http(key=served.key) as client:
+        refused = client.post(path, json=body_of(path, "2+2\u00e9?", is_streamed=is_streamed))
+        words = "the model's tokenizer cannot encode the conversation ("
+        assert_refused(refused, path, status=400, code="invalid_request", words=words)
+        assert str(tmp_path) not in refused.text
+        assert "2+2" in said(client.post(path, json=body_of(path, is_streamed=is_streamed)))
+    assert served.sampled_texts() == ["2+2"]
 
 
 @every_path
