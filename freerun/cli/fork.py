@@ -26,7 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     args, overrides = _parser().parse_with_keys(arguments)
     found = find_run(args.run)
 
-    from freerun.cli.replay import show_progress
+    from freerun.cli.replay import show_difference, show_progress
     from freerun.replay.fork import make_fork, plan_fork
 
     plan = plan_fork(found if found.is_dir() else found.parent, version=args.at, overrides=overrides)
@@ -35,8 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         difference = make_fork(plan, on_progress=on_progress)
     if difference is not None:
         print(f"warning: version {difference.version} is not as recorded:")
-        for line in difference.lines:
-            print(f"  {line}")
+        show_difference(difference)
     if plan.recipe.online.is_on:
         print("it is trained on live traffic; continue it with")
         print(f"  freerun serve {quote(str(plan.run.path))} --resume")

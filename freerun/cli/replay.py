@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from freerun.cli.arguments import Parser
 from freerun.cli.replay_group import ordinals, sample_again
 from freerun.cli.run_argument import EXPLANATION, find_run
+from freerun.cli.streams import harmless
 
 if TYPE_CHECKING:
+    from freerun.replay.difference import Difference
     from freerun.replay.plan import ReplayPlan
     from freerun.replay.replay import Replayed
 
@@ -61,12 +63,17 @@ def announce(plan: "ReplayPlan") -> None:
         print(f"warning: {warning}")
 
 
+def show_difference(difference: "Difference") -> None:
+    """What differs, below its heading; names of metrics and prompts are foreign text."""
+    for line in difference.lines:
+        print(f"  {harmless(line)}")
+
+
 def _conclude(plan: "ReplayPlan", replayed: "Replayed", save: Path | None) -> int:
     difference = replayed.difference
     if difference is not None:
         print(f"version {difference.version} is the first that is not as recorded:")
-        for line in difference.lines:
-            print(f"  {line}")
+        show_difference(difference)
         print(f"{replayed.num_same} versions before it have the recorded checksum")
         if save is not None:
             print(f'"{save}" was not written')

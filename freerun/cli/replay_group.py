@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from freerun.cli.streams import harmless
 from freerun.errors import FreerunError
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _noun(plan: GroupPlan) -> str:
 
 def _conclude(plan: GroupPlan, replayed: ReplayedGroups, tokenizer: Tokenizer) -> int:
     if (difference := replayed.difference) is not None:
-        print(f"warning: version {difference.version} is the first that is not as recorded: {difference.lines[0]}")
+        first = harmless(difference.lines[0])
+        print(f"warning: version {difference.version} is the first that is not as recorded: {first}")
     results = replayed.results
     others = [result for result in results if not result.is_same]
     print(f"{len(results) - len(others)} of {len(results)} {_noun(plan)} have the recorded tokens")

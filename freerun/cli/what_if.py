@@ -15,7 +15,7 @@ SHOWN = {"loss": "loss", "entropy": "entropy", "clip_fraction": "clipped", "grad
 
 
 def run_what_if(directory: Path, args: argparse.Namespace) -> int:
-    from freerun.cli.replay import announce, show_progress
+    from freerun.cli.replay import announce, show_difference, show_progress
     from freerun.replay.what_if import plan_what_if, try_what_if
 
     if args.save is not None:
@@ -28,8 +28,7 @@ def run_what_if(directory: Path, args: argparse.Namespace) -> int:
         ended = try_what_if(plan, on_progress=on_progress, on_step=lambda step: print(describe_step(step)))
     if ended.difference is not None:
         print(f"warning: version {ended.difference.version}, before the change, is not as recorded:")
-        for line in ended.difference.lines:
-            print(f"  {line}")
+        show_difference(ended.difference)
     if ended.why_early:
         print(ended.why_early)
     name, origin = shlex.quote(str(plan.run.path)), shlex.quote(str(directory))

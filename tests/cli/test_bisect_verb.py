@@ -58,6 +58,17 @@ def test_the_step_its_samples_and_what_else_changed_are_named(
     assert "\x1b" not in output
 
 
+def test_names_of_metrics_do_nothing_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user's grader chooses the names of its parts, maybe from what the model wrote."""
+    part = "reward/\x1b[2J\x9b7m"
+    values = {v: {part: float(v > 25) + 0.01 * (v % 3)} for v in range(1, NUM_STEPS + 1)}
+    steps = [a_step(v, collapsed=26, **values[v]) for v in values]  # type: ignore[arg-type]
+    write(tmp_path / "run", a_start(), *steps, an_end())
+    output = bisect(tmp_path / "run", "--metric", "reward", capsys=capsys)
+    assert r"reward/\x1b[2J\x9b7m" in output
+    assert not {"\x1b", "\x9b"} & {*output}
+
+
 def test_the_commands_that_it_prints_are_accepted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = bisect(run, capsys=capsys)
     commands = [shlex.split(line) for line in output.splitlines() if line.startswith("  freerun ")]

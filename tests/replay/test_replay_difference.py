@@ -5,7 +5,9 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+import pytest
 
+from freerun.cli.replay import show_difference
 from freerun.controller import step_facts
 from freerun.events.schema import StepRow, TrajectoryRow
 from freerun.replay.difference import Difference, compare_step
@@ -90,3 +92,12 @@ def test_a_version_that_differs_and_has_no_recorded_checksum_is_counted_once() -
 def test_a_version_without_a_recorded_checksum_is_compared_by_its_metrics() -> None:
     assert compared(recorded="") is None
     assert compared(recorded="", reward=0.75) is not None
+
+
+def test_names_of_metrics_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    difference = compared(**METRICS, **{"reward/\x1b[2J": 1.0})  # type: ignore[arg-type]
+    assert difference is not None
+    show_difference(difference)
+    output = capsys.readouterr().out
+    assert r"the first metric that differs is reward/\x1b[2J: 1.0" in output
+    assert "\x1b" not in output
