@@ -71,7 +71,7 @@ def test_a_body_of_64_mib_is_not_taken_in(page: ServedPage) -> None:
 
 
 def test_a_head_that_comes_too_slowly_gets_408(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 2.0)
     with page.connect() as silent, page.connect() as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nHost: local")
         assert status_of(slow) == 408

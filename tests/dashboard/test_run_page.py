@@ -32,7 +32,7 @@ from freerun.session.run_directory import RunDirectory
 
 KEEPER = Path(__file__).parents[1] / "support" / "page_keeper.py"
 ANY_PORT = PageConfig(port=0)
-DEATH_SECONDS = 10.0
+DEATH_SECONDS = 60.0
 """The kernel kills the page when the run dies (`processes/parent.py`): at once, on a machine that has time for it.
 The page is nice, so a loaded one may take a while to let it die."""
 IDLE_SECONDS = 4.0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from calling_models import make_calling_model, make_calling_run
+from free_ports import free_port
 from tiny_runs import ROOT, Run, are_gone, assert_exactly_once
 
 from freerun.controller.checkpoint import read_checkpoint
@@ -111,8 +112,7 @@ def listening(port: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_an_mcp_server_that_is_gone_for_a_while_costs_only_the_groups_that_needed_it(
     tmp_path: Path, model: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     tools = ("--rollout.tools", f"mcp:http://127.0.0.1:{port}/mcp", "--train.num_steps", "24")
     patient = ("--reward.max_failures_in_row", "1000000")
     run = None

@@ -62,11 +62,11 @@ class LiveRun(Server):
 
     def __exit__(self, *error: object) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def reader(self) -> RunReader:
         return RunReader(self.run_path)

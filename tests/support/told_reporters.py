@@ -34,9 +34,16 @@ class Told:
         return [e.step for e in self.events if isinstance(e, Measured) and "train/reward" in e.values]
 
 
+def write_pid(file: Path) -> None:
+    """Whole or not at all: a test reads it as soon as it is there."""
+    new = file.with_suffix(".new")
+    new.write_text(str(os.getpid()))
+    new.rename(file)
+
+
 class Bad:
     def start(self, run: RunInfo) -> None:
-        Path(run.directory, "pid").write_text(str(os.getpid()))
+        write_pid(Path(run.directory, "pid"))
 
     def event(self, event: AnyEvent) -> None:
         pass
@@ -68,7 +75,7 @@ class Flooding(Bad):
         super().start(run)
         if os.fork() == 0:
             os.setsid()
-            Path(run.directory, "left-over").write_text(str(os.getpid()))
+            write_pid(Path(run.directory, "left-over"))
             while True:
                 time.sleep(1)
 
