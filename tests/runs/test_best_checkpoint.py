@@ -31,7 +31,7 @@ def test_a_killed_and_resumed_run_keeps_its_best_version(tmp_path: Path) -> None
     run.process.wait()
     resumed = Run(recipe, "--resume", *OFTEN, "--train.num_steps", "16")
     if resumed.wait() != 0:  # it had come further than that when it was killed
-        resumed = Run(recipe, "--resume", *OFTEN, "--train.num_steps", "60")
+        resumed = Run(recipe, "--resume", *OFTEN, "--train.num_steps", str(run.num_steps + 8))
         assert resumed.wait() == 0, resumed.output
     assert_best_is_there(resumed)
 
