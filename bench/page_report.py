@@ -1,6 +1,7 @@
 """`freerun report`: how long the command takes, how large its file is, and how soon that opens from disk.
 
 Of a run as long as the demo, with its few tokens in a completion, and of the run with a million trajectories.
+Of the former also the CPU time of the timeline that `freerun trace` writes.
 """
 
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from bench.harness import ROOT, Result, at_most, show
 from bench.page_run import write_run
 from bench.page_viewing import APPEARED
+from freerun.events.trace import write_trace
 
 DEMO_STEPS, DEMO_GROUPS, DEMO_TOKENS = 45, 8, 8
 
@@ -41,7 +43,23 @@ def rows_of_reports(browser: Any, scratch: Path, large: Path, repetitions: int) 
             at_most(f"{claim}, {name},{unit}", limit, unit, ours, settings, peer="freerun report")
             for claim, limit, unit, ours in figures
         ]
-    return rows
+    return [*rows, _row_of_trace(demo, repetitions)]
+
+
+def _row_of_trace(run: Path, repetitions: int) -> Result:
+    taken = [_trace_seconds(run) for _ in range(repetitions + 1)][1:]
+    settings = {"run": "a run like the demo", "steps": DEMO_STEPS}
+    return at_most(
+        "timeline for Perfetto, CPU time, a run like the demo", 0.1, " s", taken, settings, peer="freerun trace"
+    )
+
+
+def _trace_seconds(run: Path) -> float:
+    began = time.process_time()
+    num_events = write_trace(run, run / "trace.json")
+    seconds = time.process_time() - began
+    show(f"  trace of {num_events:,} events in {seconds:.3f} s of CPU")
+    return seconds
 
 
 def _report(browser: Any, run: Path, file: Path) -> Report:
