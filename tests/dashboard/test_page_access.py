@@ -56,14 +56,20 @@ def test_only_the_right_token_from_the_right_place_with_a_reading_method_is_answ
 
 @pytest.mark.parametrize("place", FOREIGN_PLACES, ids=str)
 def test_no_other_place_is_answered_by_any_route(page: ServedPage, place: dict[str, str]) -> None:
-    for route, method in itertools.product([*ROUTES, "/stream", "/?token=" + TOKEN], ("GET", "HEAD", "DELETE")):
-        assert page.ask(route, place, method=method).status == 403, f"{method} {route} with {place}"
+    for route, method in itertools.product([*ROUTES, "/stream", "/?token=" + TOKEN], METHODS):
+        for token in (None, "wrong-token", TOKEN):
+            status = page.ask(route, place, method=method, token=token).status
+            assert status == 403, f"{method} {route} with {place} and token {token}: {status}"
 
 
-def test_every_feed_and_file_needs_the_token(page: ServedPage) -> None:
+def test_every_feed_and_file_needs_the_token_and_a_reading_method(page: ServedPage) -> None:
     routes = [f"/api/{name}" for name in FEEDS] + [f"/static/{name}" for name in static_files()]
     for route in [*routes, "/page.js", "/stream", "/metrics", "/nothing", "/static/../server.py"]:
-        assert page.ask(route, token=None).status == 401, route
+        for method in METHODS:
+            refused = {page.ask(route, method=method, token=token).status for token in (None, "wrong-token")}
+            assert refused <= {401, 405}, f"{method} {route}: {refused}"
+        for method in set(METHODS) - {"GET", "HEAD"}:
+            assert page.ask(route, method=method).status == 405, f"{method} {route}"
         assert page.ask(f"{route}?token={TOKEN}", token=None).status == 401, (
             f"{route}: only the link's page exchanges"
         )

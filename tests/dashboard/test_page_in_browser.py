@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from xml.etree import ElementTree
 
 import pytest
@@ -20,6 +21,7 @@ from rich_runs import Texts, make_crashed, rich_run, rich_step
 from served_pages import ServedPage, served
 
 from bench.page_run import write_run
+from freerun.dashboard.comparison import MAX_COMPARED
 from freerun.dashboard.report import make_report
 from freerun.events.reader import RunReader
 from freerun.events.store import Store
@@ -207,7 +209,7 @@ def test_a_live_page_shows_what_has_happened_since(browser: Any, tmp_path: Path)
 AS_IT_IS = HOSTILE_TEXTS[0]
 """Has no character that is shown in another way."""
 HAS_CHART = "text => [...document.querySelectorAll('.chart h3')].some((title) => title.textContent.includes(text))"
-FIELDS = ("name", "prompt", "key", "answer", "completion", "metric", "part", "reason", "failure")
+FIELDS = ("name", "prompt", "key", "answer", "completion", "metric", "part", "reason", "worker", "failure")
 
 
 def test_hostile_texts_stay_texts(browser: Any, tmp_path: Path) -> None:
@@ -233,6 +235,27 @@ def test_hostile_texts_stay_texts(browser: Any, tmp_path: Path) -> None:
             assert page.evaluate("window.pwned") is None, payload
             assert page.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0
         assert errors == []
+
+
+def test_hostile_directories_and_settings_stay_texts(browser: Any, tmp_path: Path) -> None:
+    """A run is found by the name of its directory; whoever made that also wrote its settings."""
+    names = [re.sub("[/\0,]", "_", payload) for payload in HOSTILE_TEXTS]
+    for name, payload in zip(names, HOSTILE_TEXTS, strict=True):
+        write(tmp_path / name, *rich_run(1))
+        (tmp_path / name / "config.toml").write_text(f"[data]\ntask = {json.dumps(payload)}\n")
+    with served(tmp_path, tmp_path / names[0]) as address:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        errors = watch_errors(page)
+        for compared in (names[first : first + MAX_COMPARED] for first in range(0, len(names), MAX_COMPARED)):
+            query = urlencode({"compare": ",".join(compared), "run": compared[0]})
+            open_place(page, address, "runs", f"?{query}")
+            page.wait_for_selector("section[aria-labelledby=differences] td")
+            assert page.locator("tr.chosen").count() == len(compared)
+            assert page.locator("section[aria-labelledby=differences] tbody td").count() == len(compared)
+            assert page.evaluate("window.pwned") is None, compared
+            assert page.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0
+        assert errors == []
+        page.close()
 
 
 def test_a_report_opens_from_disk_and_its_hostile_texts_stay_texts(browser: Any, tmp_path: Path) -> None:
