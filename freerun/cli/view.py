@@ -8,7 +8,7 @@ from freerun.cli.arguments import Parser
 from freerun.config.page import DEFAULT_PORT, PageConfig
 from freerun.config.recipe import RunConfig
 from freerun.errors import FreerunError
-from freerun.events.schema import STORE_NAME
+from freerun.events.schema import STORE_NAME, STORES_OF_RUNS
 
 EPILOG = """\
 RUN is a run directory, also of a run that is running or has crashed, or a directory of runs. A run that serves its
@@ -57,7 +57,7 @@ def _what_to_show(place: Path) -> tuple[Path | None, Path]:
         raise FreerunError(
             f'"{place}" is not a directory; name a run, such as runs/times-tables, or a directory of runs'
         )
-    if not any(place.glob(f"*/{STORE_NAME}")):
+    if not any(place.glob(STORES_OF_RUNS)):
         raise FreerunError(f'"{place}" holds no runs; "freerun train" makes them in {RunConfig().directory}')
     return None, place.absolute()
 

@@ -24,7 +24,7 @@ from freerun.events.health import examine
 from freerun.events.metrics import RunState
 from freerun.events.opening import open_state
 from freerun.events.reader import RunReader, RunSummary
-from freerun.events.schema import STORE_NAME, Rewound
+from freerun.events.schema import STORE_NAME, STORES_OF_RUNS, Rewound
 
 SETTINGS_FILE = "config.toml"
 MAX_EXAMINED = 200
@@ -148,7 +148,7 @@ def runs_inside(directory: Path) -> dict[str, Path]:
     """Where each run of a directory is, by name; a link that leads out of the directory is no run of it."""
     root = directory.resolve()
     found = {}
-    for store in root.glob(f"*/{STORE_NAME}"):
+    for store in root.glob(STORES_OF_RUNS):
         path = store.parent.resolve()
         if path.parent == root and store.resolve().parent == path and store.is_file():
             found[store.parent.name] = path

@@ -37,7 +37,7 @@ from freerun.events.schema import (
     EVALS,
     LOST_GROUPS,
     STEPS,
-    STORE_NAME,
+    STORES_OF_RUNS,
     TABLES,
     TRAJECTORIES,
     EvalCompletionRow,
@@ -381,7 +381,7 @@ class RunReader:
 
 def list_runs(directory: Path) -> list[RunSummary]:
     """Every run in a directory, the most recently written first; a store that cannot be read is a crashed run."""
-    files = directory.glob(f"*/{STORE_NAME}") if directory.is_dir() else []
+    files = directory.glob(STORES_OF_RUNS) if directory.is_dir() else []
     return sorted((_summarise(file) for file in files), key=lambda run: run.updated, reverse=True)
 
 

@@ -26,6 +26,8 @@ from freerun.events.table import Table
 from freerun.types import FinishReason, Floats, Ints, Span
 
 STORE_NAME = "store.sqlite"
+STORES_OF_RUNS = f"[!.]*/{STORE_NAME}"
+"""In a directory of runs; what begins with a dot is a run that is still being made, or was given up."""
 SCHEMA_VERSION = 8
 PAGE_BYTES = 8192
 """Rows of a few hundred tokens waste pages of SQLite's 4096 bytes: a third less disk, and faster."""

@@ -61,12 +61,14 @@ def test_runs_are_found_by_name_and_links_out_of_the_directory_are_none(tmp_path
     (runs / "alias").symlink_to(one)
     (runs / "store-out").mkdir()
     (runs / "store-out" / "store.sqlite").symlink_to(outside / "store.sqlite")
+    half = write_run(runs / ".fork.123.tmp")
+    os.utime(half / "store.sqlite", (3e9, 3e9))
     shelf = RunShelf(runs)
     assert shelf.find("one").directory == one.resolve()
     assert shelf.find("alias").directory == one.resolve()
     os.utime(two / "store.sqlite", (2e9, 2e9))
     assert shelf.find().directory == two.resolve(), "the newest"
-    for name in ("link-out", "store-out", "../outside", str(outside), "three", "one/", "."):
+    for name in (".fork.123.tmp", "link-out", "store-out", "../outside", str(outside), "three", "one/", "."):
         with pytest.raises(NoSuchRunError, match="no run"):
             shelf.find(name)
     shelf.close()

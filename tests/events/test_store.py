@@ -326,6 +326,7 @@ def test_runs_are_listed_newest_first_and_damage_is_not_an_exception(tmp_path: P
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "store.sqlite").touch()
     (tmp_path / "not-a-run").mkdir()
+    write(tmp_path / ".being-made.123.tmp", a_start())
     runs = list_runs(tmp_path)
     assert {run.name: run.state for run in runs} == {
         "old": "interrupted", "silent": "failed", "damaged": "crashed", "empty": "crashed",
