@@ -33,7 +33,7 @@ class Result:
     """The newest model, which `transformers` can load; None if none was saved."""
     run_directory: Path
     accuracy: float | None
-    """Of the last held-out evaluation; None if there was none."""
+    """Accuracy of the last held-out evaluation; None if there was none."""
 
     def reader(self) -> RunReader:
         """Everything that was recorded; close it, or use it in a `with`."""

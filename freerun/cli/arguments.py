@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports errors as one line and keeps the line breaks of its texts."""
 
     section = ""
-    """Of a key that is written without one, with its dot."""
+    """Section of keys that are written without one, with its dot."""
 
     def __init__(self, prog: str, description: str, epilog: str = "", *, usage: str) -> None:
         super().__init__(

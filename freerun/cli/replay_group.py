@@ -110,5 +110,5 @@ def _compared(other: OtherToken, tokenizer: Tokenizer) -> str:
 
 
 def _shown(token: int, tokenizer: Tokenizer) -> str:
-    """As text that no terminal obeys."""
+    """The token as text without terminal control characters."""
     return repr(tokenizer.shown(tokenizer.rendered([token])))

@@ -132,7 +132,7 @@ def _listed(versions: Sequence[int]) -> str:
 
 
 def _read(reader: RunReader, selection: Selection, version: int | None) -> Sequence[SampleParts]:
-    """Of a group that was not trained on: what was kept of it, or why there is nothing."""
+    """The selected samples; of a group that was not trained on, what was kept, or an error that says why."""
     if version is not None:
         return reader.eval_samples(version, selection)
     if selection.is_of_lost:

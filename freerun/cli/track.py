@@ -19,7 +19,7 @@ examples:
   freerun track runs/demo --to my_module:MyReporter
 """
 REST_SECONDS = 30.0
-"""For trackers to get the rest after Ctrl-C."""
+"""How long trackers get to receive the rest after Ctrl-C."""
 
 
 def run(arguments: Sequence[str]) -> int:

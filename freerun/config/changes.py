@@ -10,7 +10,7 @@ from freerun.config.values import as_toml
 class Change(NamedTuple):
     key: str
     before: str
-    """As a recipe would write it."""
+    """The value as a recipe would write it."""
     after: str
 
     def __str__(self) -> str:
@@ -18,7 +18,7 @@ class Change(NamedTuple):
 
 
 def changes_between(before: Recipe, after: Recipe) -> list[Change]:
-    """In the order of the sections; a mixture counts as one key."""
+    """The keys that differ, in the order of the sections; a mixture counts as one key."""
     found = []
     for key in key_types():
         section, name = key.split(".")

@@ -14,7 +14,7 @@ from typing import Any
 from freerun.errors import ModelError
 
 MAX_TEXT_BYTES = 256 << 20
-"""Of one text file; the largest tokenizer.json in use has about 35 MB."""
+"""Largest text file that is read; the largest tokenizer.json in use has about 35 MB."""
 SHOWN_CHARACTERS = 120
 SHARED_BLOB = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
 """A file that several models of the cache share, below the cache's `blobs`."""

@@ -28,7 +28,7 @@ class BuiltIn:
     """Its name in the module of its axis, `freerun.trainer.<axis>`, which only the trainer imports."""
     compares_within_groups: bool = False
     undivided: str = ""
-    """Of an advantage that divides by a deviation, which `advantage_normalisation` changes: the same without."""
+    """For an advantage divided by a deviation, which `advantage_normalisation` changes: the one without it."""
 
 
 AXES = {
@@ -60,7 +60,7 @@ AXES = {
         "fixed": BuiltIn("over_fixed_length"),
     },
 }
-"""By key of [objective] and name. Each key also takes a user's "module:function" (`trainer/axes.py`)."""
+"""Built-in functions by key and name. Each key also takes a user's "module:function" (`trainer/axes.py`)."""
 
 _ROWS: dict[str, dict[str, Any]] = {
     "areal": {},

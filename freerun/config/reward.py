@@ -38,7 +38,7 @@ class RewardConfig(Section, name="reward"):
     pattern: str = ""
     """For the grader "regex": the first group of this pattern is compared with the answer."""
     format_pattern: str = THINK_THEN_ANSWER
-    """For the grader "format": the whole completion must match this pattern, but for whitespace around it."""
+    """For the grader "format": the whole completion must match this pattern, ignoring whitespace around it."""
     requires_stop: bool = False
     """A completion that was cut off at the length limit counts as wrong."""
     correct: RewardValue = 5.0

@@ -18,7 +18,7 @@ from msgspec import Meta
 from freerun.errors import ConfigError
 
 MAX_NAME_BYTES = 255
-"""Of one part of a path, on every usual file system."""
+"""Longest path component on all common file systems."""
 MAX_PATH_BYTES = 4095
 MAX_SHOWN_CHARS = 200
 
@@ -35,8 +35,8 @@ Factor = Annotated[float, Meta(ge=1e-9, le=1e9)]
 """A scale, a limit or a weight that float32 can hold and divide by."""
 Coefficient = Annotated[float, Meta(ge=0, le=1e9)]
 MAX_REWARD = 1e9
-"""By magnitude. Advantages are differences and squares of rewards, and gradients are float32: far larger rewards
-would overflow, and every update would be skipped."""
+"""Largest magnitude of a reward. Advantages are differences and squares of rewards, and gradients are
+float32: far larger rewards would overflow, and every update would be skipped."""
 RewardValue = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
 MAX_TEMPERATURE = 1000
 Share = Annotated[float, Meta(ge=0, le=1)]

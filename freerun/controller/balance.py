@@ -9,9 +9,9 @@ waited. Both show an imbalance at once. How busy engines are does not: one with 
 trainer waits for alone does not either: a buffer of `max_staleness` batches hides a shortage for as many steps.
 
 The signal is smoothed and has a dead band, and a move needs three steps since the last one, of which the first is
-left out: it began before the move. If one worker more is too many and one fewer too few, no number is balanced.
-Then the trainer's time is worth more: a worker is added as soon as it waits, and each time that takes back a
-retirement, the next retirement needs twice the steps. So the control comes to rest, with the larger number.
+left out: it began before the move. If one more worker is too many and one fewer is too few, no number is balanced.
+The trainer's time is then worth more: a worker is added as soon as the trainer waits, and each time that undoes a
+retirement, the next retirement needs twice as many steps. So the control settles on the larger number.
 """
 
 from typing import Literal, Protocol
@@ -19,11 +19,11 @@ from typing import Literal, Protocol
 from freerun.events.events import AnyEvent, Listener, Notice, StepFinished
 
 NEWEST_WEIGHT = 0.5
-"""Of the newest step in the smoothed signal."""
+"""Weight of the newest step in the smoothed signal."""
 DEAD_BAND = 0.15
 STEPS_BETWEEN_MOVES = 3
 MAX_STEPS_TO_RETIRE = 96
-"""After many retirements that were taken back."""
+"""Most steps that a retirement waits for, after many that were undone."""
 Move = Literal[-1, 0, 1]
 """Retire a worker, keep all, add one."""
 
@@ -36,7 +36,7 @@ class BalancePolicy:
         self._most = most
         self._signal = 0.0
         self._num_steps = 0
-        """Since the last move, or the start."""
+        """Steps since the last move, or since the start."""
         self._steps_to_retire = STEPS_BETWEEN_MOVES
         self._last: Move = 0
 

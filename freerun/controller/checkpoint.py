@@ -42,7 +42,7 @@ class SftState(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     fingerprint: str
-    """Of the demonstrations in their order."""
+    """Fingerprint of the demonstrations in order."""
 
 
 class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -33,7 +33,7 @@ NUM_BATCHES = 5
 MAX_BATCHES = 80
 """The same after many raises."""
 MARGIN = 1 / 8
-"""Of a batch: the excess that is kept."""
+"""Excess to keep, as a share of a batch."""
 TOO_LONG = 0.01
 """Share of the last batches' time that the trainer waited, above which more is started ahead."""
 
@@ -71,7 +71,7 @@ class AheadPolicy:
             self._lower()
 
     def _waited_share(self) -> float:
-        """Of the last batches; a single wait counts as if all the others had been in time."""
+        """Share of the time of `NUM_BATCHES` batches spent waiting; those not measured yet count as in time."""
         pace = sum(pace for pace, _ in self._seconds) / len(self._seconds)
         waited = sum(waited for _, waited in self._seconds)
         return waited / (NUM_BATCHES * pace) if pace else 0.0
@@ -144,5 +144,5 @@ class FreshnessControl:
         self._gate.ahead = self._policy.ahead * self._group_size
 
     def metrics(self) -> dict[str, float]:
-        """Of a step: how many batches ahead rollouts may start."""
+        """Metrics of a step: how many batches ahead rollouts may start."""
         return {"batches_ahead": self._policy.ahead / self._groups_per_batch} if self._is_on else {}

@@ -26,7 +26,7 @@ class GroupLife:
         self._engines = engines
         self._clock = clock
         self._answers: dict[tuple[int, int], tuple[Completion, ...]] = {}
-        """By first sample and call: what a group that fails leaves behind."""
+        """Completions by (first sample, call): what a failed group leaves behind."""
         self._slots: list[tuple[float, float]] = []
 
     def through(self, generator: Generator) -> Generator:
@@ -54,7 +54,7 @@ class GroupLife:
 
     @property
     def grade_seconds(self) -> float | None:
-        """From its last token to its last grade."""
+        """Time from the group's last token to its last grade."""
         return None if self.graded is None or self.sampled is None else self.graded - self.sampled
 
     @property

@@ -14,7 +14,7 @@ from freerun.types import Prompt
 
 
 class LiveRollouts:
-    """In the place of `RolloutLoop`: records sessions until stopped."""
+    """Takes the place of `RolloutLoop`: records sessions until stopped."""
 
     def __init__(self, run: RunContext, *, on_admission: Callable[[], None]) -> None:
         self._run = run

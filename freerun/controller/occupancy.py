@@ -19,7 +19,7 @@ class Occupancy:
         self._slot_seconds = 0.0
 
     def note(self, num_samples: int, num_slots: int) -> None:
-        """From now on so many samples are with the engines, which have so many slots."""
+        """Record how many samples the engines hold from now on, and how many slots they have."""
         self._add_up()
         self._num_decoded, self._num_slots = min(num_samples, num_slots), num_slots
 

@@ -34,7 +34,7 @@ class QueueWatch:
         self._emit = emit
         self._clock = clock
         self._closed_seconds = 0.0
-        """Of the times that are over."""
+        """Total of the closed periods that have ended."""
         self._closed_since: float | None = None
         self._last: QueueCounts | None = None
         self._next = 0.0
@@ -43,7 +43,7 @@ class QueueWatch:
 
     @property
     def gate_closed_seconds(self) -> float:
-        """Since the session began."""
+        """How long the gate has been closed since the session began."""
         if self._closed_since is None:
             return self._closed_seconds
         return self._closed_seconds + self._clock() - self._closed_since

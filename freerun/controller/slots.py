@@ -21,7 +21,7 @@ from freerun.protocols import Generator, VersionedGenerator
 from freerun.types import Completion, EngineStats, Request
 
 FIRST_CALL_SECONDS = 1.0
-"""For a sample to make its first call; then its slot is free for another."""
+"""How long a sample may take to make its first call before its slot is free for another."""
 
 
 class Slots:
@@ -42,7 +42,7 @@ class Slots:
         self._num_decoding = 0
         self._generator = generator
         self._num_slots = num_slots
-        """Of one engine."""
+        """Slots of one engine."""
         self._group_size = group_size
         self._max_groups = None if max_sessions is None else max(1, max_sessions // group_size)
         """Groups whose sessions the agent workers can run at once; None if there are no sessions."""

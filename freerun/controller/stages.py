@@ -70,7 +70,7 @@ class RunContext:
             clock=lambda: self.seconds,
         )
         self.grade_seconds: dict[int, float] = {}
-        """By ordinal, of the groups in the buffer: how long their grades took."""
+        """How long grading took, by ordinal, for the groups in the buffer."""
 
     @property
     def seconds(self) -> float:

@@ -14,7 +14,7 @@ def recorded_batch(rows: list[TrajectoryRow]) -> tuple[Group, ...]:
 
 
 def recorded_checksums(reader: RunReader) -> dict[int, str]:
-    """By version; one that was trained and never loaded has none."""
+    """Checksums by version; one that was trained and never loaded has none."""
     return {event.version: event.checksum for event in reader.weights_loaded()}
 
 

@@ -25,7 +25,7 @@ class EngineTrack:
     reported: float = 0.0
     """When the latest counters came."""
     loaded_version: int | None = None
-    """By its newest message, a report or a load."""
+    """Version according to its newest message, a report or a load."""
 
     def report(self, seconds: float, stats: EngineStats) -> None:
         if stats.num_steps < self.latest.num_steps:

@@ -29,12 +29,12 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str = ""
     """Model of the processor."""
     num_cores: int = 0
-    """Of this machine, as far as this process may use them."""
+    """Cores of this machine that this process may use."""
     num_trainer_threads: int = 0
     grader_sha256: str = ""
-    """Of the files that hold the user's reward functions; empty if there are none."""
+    """Hash of the files that hold the user's reward functions; empty if there are none."""
     task_sha256: str = ""
-    """Of the file of the user's task, or of the data file; empty for a task of ours."""
+    """Hash of the file of the user's task, or of the data file; empty for a built-in task."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
@@ -55,7 +55,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """It trains on live traffic."""
     num_engines: int = 0
     gpus_per_engine: int = 1
-    """As the recipe has it; a worker on CPUs counts as one."""
+    """GPUs per engine as set in the recipe; a worker on CPUs counts as one."""
     num_ranks: int = 0
     settings: str = ""
     """The recipe of this session, as TOML; the store keeps it with the session, not with the event."""
@@ -139,7 +139,7 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     slots: tuple[tuple[float, float], ...] = ()
     """When each of its completions took a slot of the engine, and left it; empty if the engine does not say."""
     prompt: Prompt | None = None
-    """Of a group that is lost; the store keeps the newest in a table, not with the event."""
+    """The prompt of a lost group; the store keeps the newest ones in a table, not with the event."""
     lost: tuple[Trajectory, ...] = ()
     """What was sampled of a group that is lost; kept like its prompt."""
     excerpt: RecentCompletion | None = None
@@ -219,7 +219,7 @@ class GraderReport(Event, frozen=True, kw_only=True, tag="grader_report"):
     slowest_seconds: float
     """The longest job since the report before."""
     up_seconds: float
-    """Since it was started."""
+    """Time since it was started."""
 
 
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +227,7 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     cpu_seconds: float
-    """Since its start, user and system."""
+    """CPU time since its start, user and system."""
     memory_bytes: int
     """Resident."""
 

@@ -82,12 +82,12 @@ class _Track:
         self.stretches: deque[Stretch] = deque()
         self.since = since
         self.counters: Mapping[str, float] | None = None
-        """Of its last report; None before the first of a process."""
+        """Counters of its last report; None before the first one of a process."""
         self._said: list[tuple[float, str]] = [(since, "starting")]
         self._keep_seconds = keep_seconds
 
     def say(self, seconds: float, activity: str) -> None:
-        """From now on it does this, until something better is known."""
+        """Record that it does this from now on, until something better is known."""
         self._said.append((max(seconds, self.since), activity))
 
     def cover(self, end: float, seconds: Mapping[str, float], *, rest: str = "other") -> None:
@@ -212,7 +212,7 @@ def occupation(events: Iterable[Any]) -> Occupation:
 
 
 def shares(source: RunState | Iterable[Any], begin: float, end: float) -> dict[str, dict[str, float]]:
-    """By process: what share of the window, on the run's clock, went into which activity; each adds up to 1."""
+    """For each process, the shares of the window (on the run's clock) by activity; they add up to 1."""
     known = getattr(source, "occupation", None)
     return (known if isinstance(known, Occupation) else occupation(source)).shares(begin, end)  # type: ignore[arg-type]
 

@@ -56,7 +56,7 @@ class _Counters(msgspec.Struct, frozen=True):
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """As much of an event of a worker as decides whether it is read."""
+    """The part of a worker's event that decides whether it is read."""
 
     worker: str
     stats: _Counters | None = None
@@ -69,7 +69,7 @@ _decode_event: Callable[[bytes], AnyEvent | Rewound] = decoder_for(AnyEvent | Re
 class OpenedRun(NamedTuple):
     state: RunState
     last_id: int
-    """Of the newest event in it; 0 if there is none."""
+    """Id of the newest event in it; 0 if there is none."""
 
 
 def open_state(

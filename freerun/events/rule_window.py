@@ -61,7 +61,7 @@ def falls(values: Sequence[float]) -> bool:
 
 
 def step_seconds(state: RunState) -> float:
-    """From one step to the next."""
+    """Time from one step to the next."""
     return median([step.step_seconds + step.wait_seconds for step in state.last_steps] or [math.inf]) or 1e-9
 
 

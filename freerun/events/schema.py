@@ -59,7 +59,7 @@ class EvalCompletionRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ordinal: int
     sample: int
     part: int
-    """Of a session that became several sequences."""
+    """Index of the sequence, if a session became several."""
     key: str
     prompt: str
     answer: str

@@ -101,14 +101,14 @@ class SampleQuery(msgspec.Struct, frozen=True):
 
 
 def query_of(selection: Selection, eval_version: int | None = None) -> SampleQuery:
-    """Of an evaluation, of what was lost, or of what was trained on."""
+    """The query for an evaluation, for lost samples, or for those that were trained on."""
     if eval_version is not None:
         return eval_query(selection, eval_version)
     return lost_query(selection) if selection.is_of_lost else trained_query(selection)
 
 
 def trained_query(selection: Selection, steps: Sequence[int] = ()) -> SampleQuery:
-    """Of what was trained on, in some steps alone if any are given."""
+    """The query for samples that were trained on, only in these steps if any are given."""
     _refuse(selection, OF_LOST, "trained samples were not lost")
     is_small = selection.step is not None or selection.ordinal is not None
     query = _query(TRAJECTORIES.name, ("ordinal", "sample"), selection, "rowid" if is_small else "rowid DESC")
@@ -120,7 +120,7 @@ def trained_query(selection: Selection, steps: Sequence[int] = ()) -> SampleQuer
 
 
 def eval_query(selection: Selection, version: int) -> SampleQuery:
-    """Of the held-out completions of an evaluation."""
+    """The query for the held-out completions of an evaluation."""
     what = "a held-out completion is not trained on"
     _refuse(selection, (*OF_LOST, *OF_TRAINED), what)
     _refuse_order(selection, what)
@@ -129,7 +129,7 @@ def eval_query(selection: Selection, version: int) -> SampleQuery:
 
 
 def lost_query(selection: Selection) -> SampleQuery:
-    """Of what was sampled and not trained on, the newest first."""
+    """The query for samples that were not trained on, newest first."""
     what = "a lost completion was not trained on"
     _refuse(selection, OF_TRAINED, what)
     _refuse_order(selection, what)
@@ -139,7 +139,7 @@ def lost_query(selection: Selection) -> SampleQuery:
 
 
 def largest_log_weight(encoded: bytes) -> float | None:
-    """Of the tokens of a trajectory, by its encoded logarithms; a function for SQLite."""
+    """The largest log-weight among a trajectory's tokens, from its encoded log-weights; a function for SQLite."""
     log_weights = _floats.decode(encoded)
     return float(log_weights.max()) if log_weights.size else None
 

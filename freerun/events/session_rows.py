@@ -18,7 +18,7 @@ class SessionRow(NamedTuple):
 
 
 def recorded_sessions(reader: RunReader) -> list[SessionRow]:
-    """In order, without those that ended before they began."""
+    """The sessions in order, without those that ended before they began."""
     query = "SELECT start_version, settings, origin FROM sessions WHERE settings != '' ORDER BY session"
     return [SessionRow._make(row) for row in reader.plain_rows(query)]
 

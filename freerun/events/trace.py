@@ -91,9 +91,9 @@ class _Trace:
         self._pids: dict[str, int] = {}
         self._threads: set[tuple[int, int]] = set()
         self._steps: dict[int, tuple[int, int]] = {}
-        """By version, begin and end of those that are drawn, in microseconds."""
+        """Begin and end of the steps that are drawn, in microseconds, by version."""
         self._groups: dict[int, int] = {}
-        """By ordinal, when a group was finished."""
+        """When each group was finished, by ordinal."""
         self._loads: list[tuple[int, str, int]] = []
         """Version, worker, begin."""
         self._uses: list[tuple[float, float, str, str]] = []
@@ -150,7 +150,7 @@ class _Trace:
             self._slice(worker, FIRST_SLOT + slot, name, begin, end)
 
     def draw_arrows(self, trained: Iterable[tuple[int, int, int]]) -> None:
-        """From steps to loads, and from groups to steps; only where both ends are drawn."""
+        """Draw arrows from steps to loads and from groups to steps, where both ends are drawn."""
         numbers = count(1)
         for version, worker, begin in self._loads:
             if version in self._steps and (ended := self._steps[version][1]) <= begin:

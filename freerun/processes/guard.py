@@ -28,7 +28,7 @@ KEPT_LOG_BYTES = 4 << 20
 SWEEP_SECONDS = 0.5
 """How often the guard reaps orphans and checks the log."""
 KILL_SECONDS = 10.0
-"""For killed processes to be gone; those of another user cannot be killed."""
+"""How long to wait for killed processes to disappear; those of another user cannot be killed."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PARENT_ARGUMENT = 3
 """The position of the parent's pid in a worker's argv (`parent.py`)."""

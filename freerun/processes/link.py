@@ -18,7 +18,7 @@ WorkerRole = Literal["rollout", "trainer", "grader", "agent"]
 @dataclass(frozen=True)
 class WorkerJob:
     name: str
-    """For messages and its log; unique among the workers of a run."""
+    """Its name in messages and of its log; unique among the workers of a run."""
     role: WorkerRole
     module: str
     """Run as `python -m module`."""

@@ -18,7 +18,7 @@ OnDeath = Callable[[str, str, bool], None]
 MAX_STARTS_IN_ROW = 3
 CHECK_SECONDS = 1.0
 EXIT_SECONDS = 5.0
-"""For a worker to end by itself once its connection is closed, and for a killed one to be gone."""
+"""How long a worker gets to exit once its connection is closed, and a killed one to disappear."""
 
 
 class Supervisor:

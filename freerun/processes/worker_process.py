@@ -32,7 +32,7 @@ from freerun.processes.shortage import describe_shortage
 
 LOG_TAIL_BYTES = 4000
 SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-"""Of a cluster. Graders run user code, which must not see them, and no worker needs them."""
+"""A cluster's secrets. Graders run user code, which must not see them, and no worker needs them."""
 
 
 def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence[int]) -> dict[str, str]:

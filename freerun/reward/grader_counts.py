@@ -10,7 +10,7 @@ from freerun.types import Grade, GradeFailed
 
 
 class GraderCounts:
-    """Of one grader and its successors, each of which begins at 0; `clock` is any that only grows."""
+    """Counts of one grader and its successors, each of which begins at 0; `clock` is any monotonic clock."""
 
     def __init__(self, worker: str, clock: Callable[[], float], *, num_at_once: int = 1) -> None:
         self._worker = worker
@@ -18,7 +18,7 @@ class GraderCounts:
         self._num_at_once = num_at_once
         """Jobs that it works on at the same time: its busy time is the mean over them."""
         self._final: list[GraderReport] = []
-        """Of processes that are gone; not told yet."""
+        """Final reports of processes that are gone, not yet passed on."""
         self._started: float | None = None
         self._num_graded = self._num_failed = 0
         self._busy_seconds = self._slowest_seconds = 0.0

@@ -1,11 +1,11 @@
 """Graders by name: functions that judge one completion's text.
 
     number   the last number of the completion equals the answer's number
-    exact    the completion is the answer, but for whitespace around them
-    regex    the first group of `reward.pattern`'s first match is the answer, but for whitespace
+    exact    the completion is the answer, ignoring whitespace around both
+    regex    the first group of `reward.pattern`'s first match is the answer, ignoring whitespace
     math     the completion's final expression equals the answer mathematically (math-verify)
     code     the completion is a program that passes the answer's tests, in a sandbox
-    format   the whole completion matches `reward.format_pattern`, but for whitespace around it
+    format   the whole completion matches `reward.format_pattern`, ignoring whitespace around it
     reasoning-gym
              what the dataset of the answer, a reasoning_gym entry as JSON, gives the completion
     m:f      the user's function f of module m, called with what its parameters ask for (`user_call.py`)
@@ -38,7 +38,7 @@ from freerun.reward.verdict import GraderFunction, LoadedGrader, of_text
 from freerun.types import Prompt
 
 CALLERS_MODULE = "__main__"
-"""Of a reward function that only the program that calls `freerun.train` has."""
+"""Module of a reward function that exists only in the program that calls `freerun.train`."""
 NUM_REPORTED = 5
 """Prompts that an error names."""
 

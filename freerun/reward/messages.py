@@ -28,7 +28,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Unique among the jobs of a pool."""
     grader: str
     key: str
-    """Of the prompt, for messages; graders do not see it."""
+    """Key of the prompt, for messages; graders do not see it."""
     prompt: str
     answer: str
     completions: tuple[str, ...]

@@ -57,7 +57,7 @@ class GraderPool:
         """`own_graders` are those of prompts that are not graded by `reward.grader`."""
         self.num_graded = 0
         self._configs = {grader: with_grader(config, grader) for grader in ("", *own_graders)}
-        """By `Prompt.grader`."""
+        """Reward settings by `Prompt.grader`."""
         for each in self._configs.values():
             check_graders(each)
         self._judges_sessions = judges_sessions
@@ -74,7 +74,7 @@ class GraderPool:
         ]
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._waiting: dict[int, _Answer] = {}
-        """By the number of the job; a job that is not in it has no caller any more."""
+        """Pending answers by job number; a job that is missing has no caller any more."""
         self._numbers = itertools.count()
         self._ready = Ready()
         self._refusal = "the grader pool is not started"

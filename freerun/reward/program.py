@@ -157,9 +157,9 @@ def _defined(code: str, *, with_imports: bool = True) -> set[str]:
 
 class AskedNames(NamedTuple):
     program: list[str]
-    """To be defined by the program under test."""
+    """Names that the program under test must define."""
     modules: list[str]
-    """Of the standard library, used without an import."""
+    """Modules of the standard library that are used without an import."""
 
 
 def asked_names(tests: str, *, known: Collection[str]) -> AskedNames:

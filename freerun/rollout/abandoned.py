@@ -14,7 +14,7 @@ from typing import Any
 from freerun.errors import RolloutError
 
 MAX_ABANDONED = 32
-"""In one process; then it starts no more threads for user code."""
+"""Abandoned calls in one process, above which it starts no more threads for user code."""
 
 
 class TooManyAbandonedError(RolloutError):

@@ -25,12 +25,12 @@ from freerun.errors import ConfigError, FreerunError
 from freerun.rollout.episode import Episode, Policy, Task
 
 MAX_OUTPUT_BYTES = 65_536
-"""Of the end of stdout, whose last line is graded."""
+"""How much of the end of stdout is kept; its last line is graded."""
 MAX_ERROR_BYTES = 1_000
-"""Of the end of stderr, which a failure quotes."""
+"""How much of the end of stderr is kept; a failure quotes it."""
 READ_BYTES = 65_536
 PIPE_SECONDS = 1.0
-"""To read what a program left in its pipes when it ended."""
+"""Time limit for reading what a program left in its pipes when it ended."""
 
 
 class ProgramError(FreerunError):

@@ -60,7 +60,7 @@ class Task:
     sample: int = 0
     """Which session of its group this is."""
     seed: int = 0
-    """Of the run."""
+    """The run's seed."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """`rollout.settings`, by name."""
     is_evaluation: bool = False
@@ -128,12 +128,12 @@ class Policy:
 
     @property
     def base_url(self) -> str:
-        """Of an endpoint that speaks OpenAI's and Anthropic's dialects."""
+        """Base URL of an endpoint that speaks OpenAI's and Anthropic's dialects."""
         return self._endpoint().base_url
 
     @property
     def api_key(self) -> str:
-        """Of this session: what is called with it is recorded here."""
+        """This session's key: calls made with it are recorded in this session."""
         return self._endpoint().api_key
 
     def chat(self, *, tools: Iterable[Callable[..., Any] | PolicyTool] = (), system: str | None = None) -> Chat:

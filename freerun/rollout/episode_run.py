@@ -27,7 +27,7 @@ from freerun.rollout.returned import to_reward
 from freerun.types import Reward
 
 GRACE_SHARE = 0.05
-"""Of the session's time: for an episode that is out of time to return, and then to end when it is cancelled."""
+"""Share of the session's time given to an episode to return when time is up, and again to end when cancelled."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class LiveTraffic:
         self._request_ids = request_ids
         self._numbers = numbers
         self._recordings: dict[int, Recording] = {}
-        """Of running groups, by ordinal."""
+        """Recordings of running groups, by ordinal."""
         self._replies: dict[str, tuple[Recording, int]] = {}
         """What may be rated, by the id of the reply, with the number of its call."""
 

@@ -29,7 +29,7 @@ from freerun.rollout.tools import ToolServerError, as_text
 
 PREFIX = "mcp:"
 LISTING_SECONDS = 60.0
-"""For a server to start and list its tools."""
+"""Time limit for a server to start and list its tools."""
 _CONNECTION_CLOSED = -32000
 """The code of MCP for it."""
 

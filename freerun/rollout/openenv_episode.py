@@ -30,7 +30,7 @@ from freerun.rollout.environment import environment_episode
 from freerun.rollout.episode import Episode, Task
 
 SCHEMA_SECONDS = 30.0
-"""For the server to say what actions and observations are."""
+"""Time limit for the server to send the schemas of actions and observations."""
 MAX_MESSAGE_BYTES = 2**24
 MAX_SEED = 2**31
 _NOT_SHOWN = {"metadata", "done", "reward"}

@@ -31,7 +31,7 @@ from freerun.rollout.episode import Episode, Policy, Task
 from freerun.types import Reward
 
 RUNNER_START_SECONDS = 180.0
-"""To import verifiers, load the tasks and start tool servers that sessions share."""
+"""Time limit for importing verifiers, loading the tasks and starting the tool servers that sessions share."""
 CLOSE_SECONDS = 10.0
 MAX_LINE_BYTES = 2**20
 

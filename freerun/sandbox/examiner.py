@@ -95,7 +95,7 @@ class SplitTests(NamedTuple):
     """Compiled, in the order in which they run."""
 
     imports: CodeType
-    """Of both stages; run only to see whether they fail."""
+    """Imports of both stages; run only to see whether they fail."""
     first: CodeType
     rest: CodeType
 

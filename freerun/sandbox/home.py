@@ -91,7 +91,7 @@ def first_uid() -> int:
 
 
 def _chosen_from(id_map: str, pid: int) -> int:
-    """By the map of a user namespace: lines of first id inside, first id outside, how many."""
+    """Choose by the id map of a user namespace: lines of first id inside, first id outside, count."""
     ranges = [(int(first), int(count)) for first, _, count in map(str.split, id_map.splitlines())]
     if any(first <= FIRST_UID and first + count >= FIRST_UID + 2 * _MAX_PID for first, count in ranges):
         return FIRST_UID + 2 * pid

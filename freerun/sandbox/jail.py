@@ -32,13 +32,13 @@ class Cell(NamedTuple):
     """One child: who it is, and what it may keep."""
 
     uid: int
-    """For a child of root; 0 means that it keeps the uid of its parent."""
+    """The uid of a child of root; 0 keeps the uid of its parent."""
     descriptors: tuple[int | None, ...]
     """In the order in which the child finds them, from 0 on. None is /dev/null, opened by the child: flags and
     locks belong to what was opened."""
     has_directory: bool
     max_processes: int
-    """Of all with its uid: for a normal user the processes of program and tests count together."""
+    """Limit on all processes with its uid; a normal user's program and tests count together."""
 
 
 def keep_only(descriptors: tuple[int, ...]) -> None:

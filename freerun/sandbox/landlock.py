@@ -28,7 +28,7 @@ _SCOPE_SOCKETS_AND_SIGNALS = 3
 
 
 def abi_version() -> int:
-    """Of this kernel; raises `OSError` where there is no landlock."""
+    """The landlock ABI version of this kernel; raises `OSError` where there is no landlock."""
     return syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION, what="landlock_create_ruleset")
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 MAX_PROCESSES = 16
 """Processes and threads together, the program included."""
 FILE_BYTES = 1 << 20
-"""Of one file; output goes to a file, so this limits it too."""
+"""Size limit of a file; output goes to a file, so this limits it too."""
 DIRECTORY_BYTES = 8 << 20
 """All files of the program together."""
 DIRECTORY_FILES = 1024
@@ -16,7 +16,7 @@ MESSAGE_BYTES = 16 << 20
 
 
 class Limits(NamedTuple):
-    """Of one execution."""
+    """Limits of one execution."""
 
     seconds: float = 8.0
     """Wall clock, from the start to the verdict; then all processes are killed."""

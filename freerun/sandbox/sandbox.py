@@ -29,7 +29,7 @@ FEATURES = {
 """What the sandbox needs of the kernel, and what is lost without each."""
 START_SECONDS = 30.0
 GRACE_SECONDS = 10.0
-"""For the server to kill and clean up when a program's time is over."""
+"""How long the server gets to kill and clean up when a program's time is over."""
 _SERVE = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -62,7 +62,7 @@ class Examination:
     prelude: str = ""
     """Code that runs before the tests, on their side."""
     modules: Sequence[str] = ()
-    """Of the standard library, used by the tests without an import."""
+    """Modules of the standard library that the tests use without an import."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Sandbox:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that everything in the sandbox descends from; None while there is none."""
+        """Pid of the process that everything in the sandbox descends from; None while there is none."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:

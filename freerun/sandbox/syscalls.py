@@ -73,7 +73,7 @@ def forbid_new_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """Of all three sets, in any user namespace."""
+    """Drop the capabilities of all three sets, in any user namespace."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     checked(_libc.capset(header, nothing), "capset")

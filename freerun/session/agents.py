@@ -58,7 +58,7 @@ def make_agents(
 
 
 def _system_prompt(recipe: Recipe) -> str:
-    """Of every chat; without a chat template it is part of the prompt's text."""
+    """The system prompt of every chat; without a chat template it is part of the prompt's text."""
     part = next(iter(recipe.data.parts.values()))
     return part.system_prompt if recipe.uses_chat_template else ""
 

@@ -42,7 +42,7 @@ class LiveKey:
 
     used: str
     is_given: bool
-    """By the user, not made up: an address that other machines can reach needs that."""
+    """Whether the user chose it; an address that other machines can reach requires that."""
 
 
 def make_key(given: str) -> LiveKey:
@@ -61,4 +61,4 @@ class Attachments:
     listeners: Sequence[Listener] = ()
     stop: StopSwitch = field(default_factory=StopSwitch)
     live_key: LiveKey | None = None
-    """Of a run on live traffic."""
+    """Key for clients of a run on live traffic."""

@@ -57,7 +57,7 @@ def _num_kept(recipe: Recipe) -> int:
 
 
 def _sampled_tokens(recipe: Recipe) -> int:
-    """Of all completions, if each has the full length."""
+    """Tokens of all completions, if each has the full length."""
     per_sample = recipe.rollout.max_session_tokens if recipe.rollout.runs_sessions else 0
     per_sample = per_sample or recipe.sampling.max_completion_tokens
     return recipe.train.num_steps * recipe.batch_size * per_sample
@@ -80,7 +80,7 @@ def _time_line(recipe: Recipe, source: PromptStream, num_parameters: int) -> str
 
 
 def _operations_per_second() -> float:
-    """Of products of float32 matrices on all cores; by CPU time, because other programs may run now."""
+    """Speed of float32 matrix products on all cores, by CPU time because other programs may be running."""
     matrix = np.ones((_SIDE, _SIDE), np.float32)
     num_done, began = 0, time.process_time()
     while (seconds := time.process_time() - began) < _MEASURE_SECONDS:

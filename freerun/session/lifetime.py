@@ -87,7 +87,7 @@ class Lifetime:
         return finished
 
     def on_stop(self, request_stop: Callable[[], None]) -> None:
-        """From now on the work can finish its step and save; before, a signal stops immediately."""
+        """Let a signal finish the step and save from now on; until this is called, a signal stops immediately."""
         self._request_stop = request_stop
 
     def emit(self, event: AnyEvent) -> None:

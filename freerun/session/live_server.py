@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from freerun.gateway.feedback import Feedback
 
 MAX_TURNS = 100_000
-"""Of a conversation with a client: no limit in practice."""
+"""Turns of a conversation with a client: no limit in practice."""
 
 
 def live_model_name(recipe: Recipe) -> str:

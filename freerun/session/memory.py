@@ -72,5 +72,5 @@ def count_parameters(directory: Path) -> int:
 
 
 def size_text(num_bytes: int) -> str:
-    """As 1.5 GB or 20.0 MB."""
+    """A size for people, such as 1.5 GB or 20.0 MB."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

@@ -32,7 +32,7 @@ MAX_RESTART_SECONDS = 60.0
 STEADY_SECONDS = 60.0
 """A process that lived this long ended for another reason than its start."""
 LAST_LOOK_SECONDS = 2.0
-"""For the page to show the run's end to those who watch it."""
+"""How long the page gets to show the end of the run to those who watch it."""
 
 
 class RunPage:

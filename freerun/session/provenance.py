@@ -61,7 +61,7 @@ def provenance_of(recipe: Recipe) -> Provenance:
 
 
 def hash_of_files(files: Iterable[Path]) -> str:
-    """Of their contents, one after the other; empty if there are none that can be read."""
+    """A hash over the contents of those that can be read, in order; empty if none can."""
     digest, is_empty = hashlib.sha256(), True
     for file in files:
         try:

@@ -48,7 +48,7 @@ def cosine_learning_rate(step: int, *, num_steps: int, peak: float, ramp_steps: 
 
 
 def sft_learning_rate(config: SftConfig, step: int, *, num_steps: int) -> float:
-    """Of the step after `step` steps."""
+    """The learning rate of the step that follows `step` steps."""
     return cosine_learning_rate(step, num_steps=num_steps, peak=config.lr, ramp_steps=config.warmup_steps)
 
 

@@ -27,15 +27,15 @@ class StartAgents(_Message, frozen=True, kw_only=True):
     rollout: RolloutConfig
     gateway: GatewayConfig
     sampling: Sampling
-    """Of every call; a call may ask for fewer tokens and more stop strings."""
+    """Sampling settings of every call; a call may ask for fewer tokens and more stop strings."""
     model_directory: str
-    """Of the tokenizer and the chat template."""
+    """Where the tokenizer and the chat template are."""
     model_name: str
     """What clients call the policy."""
     uses_chat_template: bool
     system_prompt: str
     seed: int
-    """Of the run; with the ordinal it seeds `task.random`."""
+    """The run's seed; with the ordinal it seeds `task.random`."""
 
 
 class RunSession(_Message, frozen=True, kw_only=True):

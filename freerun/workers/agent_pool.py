@@ -46,7 +46,7 @@ class AgentPool:
             for index in range(start.rollout.num_workers)
         ]
         self._waiting: dict[bool, deque[AgentSession]] = {False: deque(), True: deque()}
-        """For a seat, by `is_evaluation`."""
+        """Sessions that wait for a seat, by `is_evaluation`."""
         self._numbers = itertools.count()
         self._lockstep = Lockstep() if is_synchronous else None
         self._supervisor = Supervisor()

@@ -23,7 +23,7 @@ class AgentSession:
 
     def __init__(self, number: int, job: SessionJob, *, sample: Sample, grade: GradeText) -> None:
         self.number = number
-        """Of this try: what an earlier try still sends is not taken for it."""
+        """Number of this try, so that late messages of an earlier try are not mistaken for its own."""
         self.job = job
         self.ended: asyncio.Future[PlayedSession] = asyncio.get_running_loop().create_future()
         self.num_deaths = 0

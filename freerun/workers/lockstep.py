@@ -15,7 +15,7 @@ class Lockstep:
     def __init__(self) -> None:
         self._running: set[int] = set()
         self._waiting: dict[tuple[int, int], asyncio.Future[None]] = {}
-        """By session and call."""
+        """Waiting calls by (session, call)."""
 
     def begin(self, number: int) -> None:
         """This session runs, so others wait for its calls."""

@@ -107,7 +107,7 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """The adapter of a checkpoint to start from; empty for a new adapter or none."""
     lora: LoraConfig
     seed: int
-    """Of a new adapter."""
+    """Seeds the initial weights of a new adapter."""
     companions_directory: str
     """Config and tokenizer that every checkpoint contains with the weights."""
     train: TrainConfig
@@ -222,7 +222,7 @@ class Saved(_Message, frozen=True, kw_only=True):
 
 
 class Progress(_Message, frozen=True, kw_only=True):
-    """Of a step or a supervised update; says nothing about a checkpoint that is being written."""
+    """Progress of a step or a supervised update; says nothing about a checkpoint that is being written."""
 
     doing: Doing
 

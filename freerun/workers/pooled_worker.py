@@ -21,14 +21,14 @@ class PooledWorker:
         self.link = link
         self.is_ready = False
         self.is_busy = True
-        """As last reported to `on_busy`; reading the model and loading weights count as busy."""
+        """Last value reported to `on_busy`; reading the model and loading weights count as busy."""
         self.loaded_version: int | None = None
         self.pinned_version: int | None = None
         self.stats = EngineStats()
         self.requests: dict[int, Request] = {}
         """Changed by `take_on` and `put_down` only."""
         self.num_samples = 0
-        """Of its requests."""
+        """Samples in its requests."""
         self._num_of_prompt: Counter[int] = Counter()
         """Its requests by the ordinal of their prompt."""
         self.unsent: list[Request] = []
@@ -39,7 +39,7 @@ class PooledWorker:
         self.is_dismissed = False
         """It had nothing left to finish, and was told to end."""
         self.told_state: ProcessState = "starting"
-        """As last reported to `on_doing`."""
+        """Last state reported to `on_doing`."""
         self.note_progress()
 
     @property

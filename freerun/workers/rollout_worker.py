@@ -34,7 +34,7 @@ class RolloutWorker:
         self._next_report = 0.0
         self._started = time.monotonic()
         self._waited_seconds = 0.0
-        """For messages and weights, with nothing to compute."""
+        """Time spent waiting for messages or weights with nothing to compute."""
 
     def serve(self) -> None:
         self._parent.send(m.EngineReady())
