@@ -79,7 +79,7 @@ def take_machine(parser: Parser) -> None:
     """The options that say what a run is simulated on, and with which lengths."""
     parser.take("--gpus", "N", "GPUs in all", type=int)
     parser.take("--kind", "NAME", "which GPUs: h100, h200, a100 ...; default h100", type=str, default="h100")
-    parser.take("--hardware", "FILE", "a TOML file with GPUs of your own")
+    parser.take("--hardware", "FILE", "a TOML file that describes your GPUs")
     parser.take("--model", "NAME", "size of a well-known model; default: that of model.path", type=str, default="")
     parser.take("--lengths", "MEAN", "mean tokens of a completion", type=float)
     parser.take("--likeness", "SHARE", "how alike in length the samples of a prompt are", type=float, default=0.5)

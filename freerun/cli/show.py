@@ -34,7 +34,7 @@ what was lost, or of the whole run with the newest first. Options that are given
     that the trust region held back; stopped by sampling.max_completion_tokens
 
   --where   wrong, right      the grader's verdict
-            cut-off, empty    stopped by the limit of tokens; nothing but white space
+            cut-off, empty    stopped by the limit of tokens; only white space
             stale, clipped    older than the weights they trained; held back by the trust region
             equal             in groups whose rewards are all equal
             lost              not trained on, for any reason: filtered, dropped, requeued, failed, passed-over

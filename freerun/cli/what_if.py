@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from freerun.replay.what_if import WhatIfStep
 
 SHOWN = {"loss": "loss", "entropy": "entropy", "clip_fraction": "clipped", "grad_norm": "gradient norm"}
-"""Metrics that are printed beside the recorded ones, with their names."""
+"""Metrics that are printed next to the recorded ones, with their names."""
 
 
 def run_what_if(directory: Path, args: argparse.Namespace) -> int:

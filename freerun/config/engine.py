@@ -48,8 +48,8 @@ class EngineConfig(Section, name="engine"):
     """What engines compute in; bfloat16 is for GPUs: on most CPUs it is ten times slower."""
     steady_rows: bool = True
     """On CPUs, pad products of fewer than four rows, where a trial at the start shows that this makes the bits of
-    a completion independent of what is decoded beside it. A group that is sampled again then has its logprobs to
-    the bit."""
+    a completion independent of what is decoded alongside it. A group that is sampled again then has its logprobs
+    to the bit."""
     addresses: tuple[str, ...] = ()
     """Servers of this machine to join, host:port, one for each worker; empty starts them."""
     num_gpus: NumProcesses = 1

@@ -87,7 +87,7 @@ def _assemble(values: dict[str, Any], *, name: str) -> Recipe:
 
 
 def _check_live_data(values: Mapping[str, Any]) -> None:
-    """Refuse to evaluate a run on live traffic on prompts that no one named."""
+    """Refuse to evaluate a run on live traffic unless the prompts are named."""
     names_data = any(key.startswith("data.") for key in values)
     if values.get("online.feedback_seconds", 0.0) > 0 and values.get("eval.num_prompts", 1) > 0 and not names_data:
         raise ConfigError(
@@ -298,5 +298,5 @@ def _unknown_key(key: str, where: str, *, near: str = "") -> ConfigError:
 
 
 def nearest_keys(key: str) -> list[str]:
-    """The known key or section that is nearest, if any is near."""
+    """The nearest known key or section, if any is near."""
     return nearest(key, [*key_types(), *stages()])

@@ -1,4 +1,4 @@
-"""Low-rank adapters: train two thin matrices beside each chosen projection instead of the whole model."""
+"""Low-rank adapters: train two thin matrices next to each chosen projection instead of the whole model."""
 
 from dataclasses import dataclass
 from typing import Annotated

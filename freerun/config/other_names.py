@@ -122,7 +122,7 @@ def nearest(key: str, known: Collection[str]) -> list[str]:
         return close_keys
     close_names = [name] if name in by_name else difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)
     candidates = [candidate for close in close_names for candidate in by_name[close]]
-    # lr and path stand in several sections; [sft] is the rarest.
+    # lr and path occur in several sections; [sft] is the least used.
     candidates = [candidate for candidate in candidates if not candidate.startswith("sft.")] or candidates
     return difflib.get_close_matches(key, candidates, n=1, cutoff=0.0)
 

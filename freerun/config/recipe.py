@@ -122,7 +122,7 @@ class BufferConfig(Section, name="buffer"):
 @dataclass(frozen=True)
 class EvalConfig(Section, name="eval"):
     every_steps: Count = 10
-    """Held-out evaluation after this many steps, beside training rollouts; the first and last version always."""
+    """Held-out evaluation after this many steps, during training rollouts; the first and last version always."""
     num_prompts: CountOrNone = 64
     """Held-out prompts used, at most; 0 evaluates nothing."""
     num_samples: GroupCount = 4

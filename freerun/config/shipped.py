@@ -4,7 +4,7 @@
     times-tables.toml           the same, for places where times-tables is also the name of a task
     recipes/times-tables.toml   a path
 
-A wheel holds the recipes inside the package; in a checkout they are beside it.
+A wheel has the recipes inside the package; a checkout has them next to it.
 """
 
 import difflib
@@ -26,7 +26,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def recipe_file(given: str | Path) -> Path:
-    """The file that a path or the name of a shipped recipe stands for; a path that does not exist is kept."""
+    """The file that a path or the name of a shipped recipe refers to; a path that does not exist is kept."""
     shipped = shipped_recipes().get(str(given).removesuffix(".toml"))
     return shipped if shipped and not Path(given).is_file() else Path(given)
 

@@ -58,7 +58,7 @@ def path_fault(path: str) -> str:
 
 
 FilePath = Annotated[str, path_fault]
-"""A function beside the type looks at a value of that type and returns what is wrong with it."""
+"""The function that annotates a type takes a value of it and returns what is wrong with it."""
 
 
 def checked(key: str, value: Any, hint: Any, where: str = "") -> Any:
@@ -134,7 +134,7 @@ def as_toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # A JSON string is a TOML basic string but for DEL, which TOML wants escaped.
+        # A JSON string is a TOML basic string except for DEL, which TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return "[" + ", ".join(as_toml(item) for item in value) + "]"

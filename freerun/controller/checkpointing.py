@@ -17,7 +17,7 @@ class Checkpointing:
     def __init__(self, run: RunContext, save: SaveCheckpoint, *, version: int, saves_evaluated: bool) -> None:
         self._run = run
         self._saves_evaluated = saves_evaluated
-        """Whether each version that is evaluated needs a checkpoint: it may be the best."""
+        """Whether each evaluated version needs a checkpoint, because it may be the best."""
         self._save = save
         self._saved_version = version
         self._writing: asyncio.Task[None] | None = None
@@ -25,7 +25,7 @@ class Checkpointing:
     async def save_if_due(self, version: int) -> None:
         """Start a checkpoint after `every_steps` steps, unless the previous one is still being written.
 
-        That of a version that will be evaluated is not left out: the trainer waits for the previous one.
+        That of a version that will be evaluated is never skipped: the trainer waits for the previous one.
         """
         is_due = version - self._saved_version >= self._run.recipe.checkpoint.every_steps
         if self._saves_evaluated and self._run.recipe.eval.is_due(version):

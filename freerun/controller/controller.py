@@ -3,7 +3,7 @@
     rollouts:  gate admits ─► workflow (generate, grade) ─► buffer          never waits for training
     training:  buffer ─► trainer step ─► version + 1 ─► publish ─► load ─► gate advances
 
-Publishing, loading, checkpoints and evaluation run beside them. Staleness is not decided here: the gate says how
+Publishing, loading, checkpoints and evaluation run concurrently. Staleness is not decided here: the gate says how
 many rollouts may start, the buffer which may be trained on. The controller uses only the event loop's clock and
 knows workers only by their protocols, so tests can run it with simulated workers in virtual time.
 """
@@ -121,7 +121,7 @@ class Controller:
             await self._checkpointing.save_last(self.version)
             await self._checkpointing.finish()
         except FreerunError:
-            pass  # the trainer is gone; the newest checkpoint stands
+            pass  # the trainer is gone; the newest checkpoint remains
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""Ends a run early on request: at an accuracy that is enough, or when held-out accuracy no longer rises.
+"""Ends a run early if asked to: at a target accuracy, or when held-out accuracy stops rising.
 
 Of each evaluated version it knows only the accuracy. Evaluations of the sessions before count too.
 """

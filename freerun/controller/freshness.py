@@ -2,20 +2,20 @@
 
     version      v                v+1              v+2              v+3
     trainer      │ trains batch v │ trains batch v+1 │ ...
-    3 ahead      starts batch v+3 ▮▮▮▮╌╌╌╌╌╌╌╌╌╌ lies ready ╌╌╌╌╌╌╌╌╌╌╌╌╌► trained, 3 versions old
+    3 ahead      starts batch v+3 ▮▮▮▮╌╌╌╌╌╌╌╌╌╌ waits ready ╌╌╌╌╌╌╌╌╌╌╌╌► trained, 3 versions old
     1 ahead      starts batch v+1 ▮▮▮▮╌╌► trained, 1 version old
 
 The gate lets rollouts start `ahead` groups beyond the batch of the version that engines have confirmed; with
-`max_staleness` batches that is AReaL's rule. If generation is faster than training, more lies ready than the
-trainer needs. By Little's law the groups between start and training are the trainer's pace times the latency of
-generation; what is left of them when it asks for a batch is the excess, and it can be counted. With n groups fewer
-ahead, at most n groups fewer are ready at any moment. So `ahead` is lowered by the smallest excess of the last
-batches, less a margin: the trainer would have waited for none of them. It is raised by what was missing when the
-trainer does wait.
+`max_staleness` batches that is AReaL's rule. If generation is faster than training, more groups are ready
+than the trainer needs. By Little's law the groups between start and training are the trainer's pace times the
+latency of generation; those left over when it asks for a batch are the excess, which can be counted. Starting n
+fewer groups ahead leaves at most n fewer ready at any moment. So `ahead` is lowered by the smallest excess of the
+last batches, less a margin: the trainer would have waited for none of them. When the trainer does wait, `ahead` is
+raised by what was missing.
 
 Between the two lies a dead band: an excess within the margin, and waits that are short, change nothing. Batches
 that were started before a change say nothing about what came after it and are passed over. Each raise doubles the
-evidence that the next lowering needs. So the control comes to rest.
+evidence that the next lowering needs, so the control settles.
 
 Only starts are delayed. The gate's bound, the buffer's guarantee and their proof stay as they are: `ahead` is at
 least one batch (none is the synchronous loop) and at most `max_staleness` batches.
@@ -63,7 +63,7 @@ class AheadPolicy:
             self._num_passed_over -= 1
             return
         self._excesses.append(excess)
-        # A whole batch may be held back for one old rollout: to start more ahead would not help.
+        # A whole batch may be held back for one old rollout; starting more ahead would not help.
         self._seconds.append((pace_seconds, waited_seconds if excess < 0 else 0.0))
         if self._waited_share() > TOO_LONG:
             self._raise()

@@ -1,7 +1,7 @@
 """Occupancy: the share of the engines' slots in which a rollout was decoded, by time.
 
-The controller counts requests that engines have not answered. Those that wait for a slot are more than there are
-slots, and fill them all.
+The controller counts requests that engines have not answered. If there are more of them than slots, all slots are
+full.
 """
 
 from collections.abc import Callable

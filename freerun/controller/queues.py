@@ -1,7 +1,7 @@
 """What waits between rollouts and training, and for how long the gate has been closed.
 
-Both loops call `look` whenever something may have changed. An event follows at most twice a second, and only if
-something has.
+Both loops call `look` whenever something may have changed. An event is emitted at most twice a second, and only if
+something has changed.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class QueueWatch:
         self._closed_since: float | None = None
         self._last: QueueCounts | None = None
         self._next = 0.0
-        """When the next event may follow."""
+        """The earliest time of the next event."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property

@@ -15,7 +15,7 @@ from freerun.types import Prompt
 
 
 class RolloutLoop:
-    """Runs until stopped; its groups are in the gate from their admission on."""
+    """Runs until stopped; its groups count in the gate from admission."""
 
     def __init__(self, run: RunContext, *, on_admission: Callable[[], None]) -> None:
         self._run = run
@@ -39,7 +39,7 @@ class RolloutLoop:
         await self._groups.stop(loop)
 
     def enter(self) -> bool:
-        """A group is in the gate since its admission."""
+        """Do nothing: the gate has counted the group since its admission."""
         return True
 
     def leave(self) -> None:

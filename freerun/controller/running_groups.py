@@ -3,7 +3,7 @@
     workflow (generate, grade) ─► buffer: buffered, filtered, dropped, requeued
           └─ raises ─► failed
 
-A failed group is counted and its capacity returned to the gate. Which prompts start, and when, the loops decide
+A failed group is counted and its capacity returned to the gate. The loops decide which prompts start, and when
 (`rollout_loop.py`, `live_rollouts.py`).
 """
 

@@ -2,8 +2,8 @@
 
     started ─► decoding ─► away (graded, or a tool works) ─► decoding ─► ... ─► finished
 
-Samples fill the slots, not groups: a group starts as soon as one of its samples finds a free slot. So the queue of
-the engines is shorter than a group, and no slot waits for a sibling.
+Slots hold samples, not groups: a group starts as soon as one of its samples finds a free slot. So the engines'
+queue is shorter than a group, and no slot waits for a sibling.
 
 A sample holds a slot from its start to the end of its first call of `generate`, and during each later call. While
 it is away its slot is free for another (invariant 5: generation continues while rewards are computed). The gate

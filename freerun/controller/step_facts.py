@@ -1,4 +1,4 @@
-"""What of a step the trainer cannot know: how full the engines were, how long the gate was closed ..."""
+"""What the trainer cannot know about a step: how full the engines were, how long the gate was closed ..."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from freerun.types import Group, StepResult
 METRICS = frozenset(
     {"gate_closed_seconds", "batches_ahead", "slot_occupancy", "num_rollout_workers", "grade_seconds"}
 )
-"""All that is added: a replay has no controller, and misses none of these."""
+"""All that is added. A replay has no controller and does without these."""
 
 
 class StepFacts:
@@ -24,7 +24,7 @@ class StepFacts:
     def added_to(
         self, result: StepResult, groups: Sequence[Group], queues: QueueCounts, *, loading_seconds: float
     ) -> StepResult:
-        """The result with further metrics and the phase "loading", which lay before the step."""
+        """The result with further metrics and the phase "loading", which came before the step."""
         gate_closed = queues.gate_closed_seconds - self._gate_closed_before
         self._gate_closed_before = queues.gate_closed_seconds
         metrics = result.metrics | {"gate_closed_seconds": gate_closed} | self._run.freshness.metrics()

@@ -78,7 +78,7 @@ class TrainingLoop:
         self._run.training_wake.set()
 
     def end_early(self, why: str) -> None:
-        """The same for a reason that makes the run a finished one; empty is none."""
+        """As `request_stop`, but the run counts as finished, for this reason; an empty one does nothing."""
         if why and not self.why_early and self.version < self._run.recipe.train.num_steps:
             self.why_early = why
             self._run.training_wake.set()

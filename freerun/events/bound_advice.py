@@ -9,7 +9,7 @@ MIN_GAIN_TOLD = 1.1
 
 
 def most_to_gain(trainer_share: float | None) -> float | None:
-    """How many times as much the run could train if the trainer never waited; None if that is hardly more."""
+    """The speedup if the trainer never waited; None if it is negligible."""
     if trainer_share is None or not 0 < trainer_share <= 1 / MIN_GAIN_TOLD:
         return None
     return 1 / trainer_share

@@ -1,6 +1,6 @@
 """How a run is, in sentences: one pure function of its state for each thing that goes wrong.
 
-Terminal, log, summary, page, report and trackers say the same sentence. Each rule's limits are beside it. Rules
+Terminal, log, summary, page, report and trackers say the same sentence. Each rule's limits are next to it. Rules
 about metrics look at the last `WINDOW` steps, and are silent before `MIN_STEPS` of them unless the run has ended.
 A metric that a step does not have is left out, never taken for 0.
 """

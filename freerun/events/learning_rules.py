@@ -114,7 +114,7 @@ def variety(state: RunState, now: float) -> Complaint | None:
 LOW_ENTROPY = 0.2
 HIGH_ENTROPY = 2.0
 MUCH_ENTROPY = 1.0
-"""Nats: a policy that hardly explored may explore twice as much without harm."""
+"""Nats: a policy that barely explored may explore twice as much without harm."""
 
 
 def entropy(state: RunState, now: float) -> Complaint | None:

@@ -29,7 +29,7 @@ from freerun.types import decoder_for, encode
 T = TypeVar("T")
 _OVERTAKEN = ("activity", "engine_loaded", "engine_report", "process_report", "queues")
 _OF_A_WORKER = ("activity", "engine_loaded", "engine_report")
-# No text in an event has these bytes inside: in UTF-8 the byte after the first word cannot stand there.
+# No text in an event has these bytes inside: in UTF-8 the byte after the first word cannot occur there.
 _BUFFERED = encode("outcome") + encode("buffered")
 _NO_EXCERPT = encode("excerpt") + encode(None)
 _ONLY_COUNTS = f"instr(body, :buffered) AND substr(body, -{len(_NO_EXCERPT)}) = :no_excerpt"

@@ -158,7 +158,7 @@ def _lost_rows(event: GroupFinished, prompt: Prompt, event_id: int) -> list[Lost
 
 
 def delete_after(db: sqlite3.Connection, version: int, seconds: float, *, kept: Sequence[str] = ()) -> int:
-    """Delete every step after `version` and all events after `seconds` but for the `kept` kinds; counts steps."""
+    """Delete the steps after `version`, and events after `seconds` except `kept` kinds; returns how many steps."""
     [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
     for table in TABLES:
         db.execute(f"DELETE FROM {table.name} WHERE version > ?", (version,))

@@ -8,7 +8,7 @@ it could decode more at little cost. `freerun plan` simulates instead (docs/plan
 from typing import NamedTuple
 
 MIN_UNITS = 4
-"""GPUs or workers in all: with fewer there is hardly a choice."""
+"""GPUs or workers in total; with fewer there is little choice."""
 MIN_FACTOR = 1.1
 
 

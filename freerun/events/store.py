@@ -269,7 +269,7 @@ def _explain(failure: Exception) -> str:
 
 
 def _release(connection: sqlite3.Connection, session: int) -> None:
-    """Close the file; a finished store is one file without a log beside it, readable from anywhere."""
+    """Close the file; a finished store is one file without a write-ahead log, readable from anywhere."""
     with suppress(sqlite3.Error):
         connection.execute(
             "UPDATE sessions SET state = 'failed', reason = 'ended without saying why' "

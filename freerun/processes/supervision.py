@@ -1,6 +1,6 @@
 """Supervision: wait for work or fail when a worker is lost, clean up a dead worker, close everything.
 
-A `Supervisor` runs tasks beside its owner. The first failure is final: every later wait raises
+A `Supervisor` runs background tasks for its owner. The first failure is final: every later wait raises
 it. The rollout pool, the trainer client, the grader pool, the agent pool and the controller each have one.
 """
 

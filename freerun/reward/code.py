@@ -47,7 +47,7 @@ def code_grader(config: RewardConfig) -> GraderFunction:
     def grade_code(prompt: str, completion: str, answer: str) -> bool:
         verdict = judge(sandbox, prompt, completion, answer)
         if not verdict.passed:
-            print(f"code: wrong: {verdict.reason!r}")  # quoted: the text is the program's
+            print(f"code: wrong: {verdict.reason!r}")  # quoted: the program wrote this text
         return verdict.passed
 
     return grade_code

@@ -1,4 +1,4 @@
-"""What a grader has done since it was started: counted here, told in `GraderReport`s."""
+"""What a grader has done since it was started: counted here, sent as `GraderReport`s."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class GraderCounts:
         self._busy_seconds = self._slowest_seconds = 0.0
 
     def note_started(self) -> None:
-        """A new process begins; what the one before did is kept until it is told."""
+        """A new process begins; the counts of the previous one are kept until they are reported."""
         if self._started is not None:
             self._final.append(self._report(0.0))
         self._started = self._clock()
@@ -46,7 +46,7 @@ class GraderCounts:
             self._num_failed += not grades or any(isinstance(grade, GradeFailed) for grade in grades)
 
     def reports(self, seconds: float) -> list[GraderReport]:
-        """What is new, at this time of the run's clock; nothing before it has started."""
+        """What is new at this time of the run's clock; nothing until the grader has started."""
         told, self._final = [_at(report, seconds) for report in self._final], []
         if self._started is not None:
             told.append(self._report(seconds))

@@ -45,7 +45,7 @@ class GraderProcess:
         self.doing = Doing("starting")
         self.link: Link[m.FromWorker] | None = None
         self.ready = m.Ready()
-        """What its graders have to be told, once it is started."""
+        """What its graders need to be told; known once it has started."""
         self._configs = tuple(configs)
         self._launcher = launcher
         self._start_seconds = start_seconds
@@ -61,7 +61,7 @@ class GraderProcess:
 
     @property
     def num_at_once(self) -> int:
-        """Jobs that it may be sent together, whichever graders they are for."""
+        """How many jobs may be sent together, for any graders."""
         num_quick = AT_ONCE_SECONDS / max(*self._seconds.values(), AT_ONCE_SECONDS / MAX_AT_ONCE)
         return max(1, int(num_quick))
 

@@ -6,7 +6,7 @@ What counts as one number:
     $5   -$5   $-5   42.   \\boxed{42}                   what surrounds it is ignored
     1/2                                                a fraction of two whole numbers (not 1/2/2024)
 
-A minus is a sign only where no operand stands before it: `10-3` ends in 3, `= -3` in -3. A percent sign
+A minus is a sign only where no operand precedes it: `10-3` ends in 3, `= -3` in -3. A percent sign
 is ignored: `50%` is 50. LaTeX fractions and expressions need the `math` grader.
 """
 

@@ -5,7 +5,7 @@
        └────── future of the job ◄────────┘
 
 - A grade is one job for each part of `reward.grader`; a part that compares the completions of a prompt is one job
-  for all of them. What no grader has to decide is decided here: a cut-off
+  for all of them. What needs no grader is decided here: a cut-off
   completion is wrong (`reward.requires_stop`), and a long one is penalised.
 - The pool owns the futures. A process only turns jobs into grades and never sees who waits for them.
 - A part that fails fails the grade: a `GradeFailed` with its reason, never a reward (invariant 8).

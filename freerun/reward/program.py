@@ -5,8 +5,8 @@
 - Prompt code is Python that ends with a function whose body is missing (HumanEval's form: imports, helpers,
   signature and docstring). It is the last fenced block of the prompt, or begins at the first line that looks like
   code. Other prompts, such as prose or a function to be repaired, have none.
-- A completion that defines what the tests ask for stands alone, after the imports and helpers of the prompt. Any
-  other completes the prompt's last function.
+- A completion that defines what the tests ask for is a whole program, put after the imports and helpers of the
+  prompt. Any other completes the prompt's last function.
 - Code is cut before the first line that does not parse: models keep talking.
 - The names that the tests ask for are decided from the tests alone: a program that defines `set`, `math` or
   `check` must not have the tests use them.
@@ -163,7 +163,7 @@ class AskedNames(NamedTuple):
 
 
 def asked_names(tests: str, *, known: Collection[str]) -> AskedNames:
-    """What the tests use and neither define nor find in `known`; raises `ValueError` if that is nothing.
+    """What the tests use and neither define nor find in `known`; raises `ValueError` if they ask for nothing.
 
     Tests that ask for nothing would pass anything. Tests that ask only for built-in names, such as
     `assert sum(10, 15) == 6`, mean a function of that name, if they call just one.

@@ -7,7 +7,7 @@ once raise `reward.num_workers`.
 
 A function that only the calling program has (a lambda, a notebook cell) cannot be imported by another process:
 
-    FunctionGrader.grade() ──► one of reward.num_workers places ──► a new thread ──► the function
+    FunctionGrader.grade() ──► one of reward.num_workers slots ──► a new thread ──► the function
 
 A thread cannot be killed. If the function takes too long, its grade fails after `reward.timeout_seconds` and the
 thread runs until the function returns or the program ends. All threads share the program's interpreter lock with

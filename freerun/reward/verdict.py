@@ -1,7 +1,7 @@
 """From one call of a grader to its reward, before its weight.
 
     True, False        reward.correct, reward.incorrect
-    Credit(share)      in proportion between the two; right only with all of it
+    Credit(share)      in proportion between the two; right only at full credit
     a number           the reward itself; right if it is greater than 0
     {name: verdict}    the sum of its entries, each recorded under its name; the first entry decides whether the
                        completion is right

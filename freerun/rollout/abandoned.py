@@ -1,7 +1,7 @@
-"""User code that was given up and still runs.
+"""User code that was abandoned and still runs.
 
 A thread cannot be killed, and a coroutine can ignore its cancellation. What hangs costs the session its time-out,
-but stays in the process. This counts it, so that the process can be replaced before it is full of it.
+but stays in the process. This counts such code, so the process can be replaced before too much of it piles up.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ class TooManyAbandonedError(RolloutError):
 
 
 class Abandoned:
-    """Counts what was given up and has not ended yet."""
+    """Counts what was abandoned and has not ended yet."""
 
     def __init__(self) -> None:
         self.num_running = 0
 
     def add(self, running: asyncio.Future[Any]) -> None:
-        """Count until it is done; its outcome is thrown away."""
+        """Count it until it is done; its outcome is discarded."""
         self.num_running += 1
         running.add_done_callback(self._forget)
 
@@ -47,7 +47,7 @@ class Abandoned:
 
 
 class CallThread:
-    """A thread that makes one call after the other, always the same for objects that are bound to theirs.
+    """A thread that makes one call after another; objects bound to a thread always see the same one.
 
     A caller that is interrupted leaves its call running: the thread is abandoned, and takes no more calls.
     """

@@ -1,6 +1,6 @@
 """The clock of a session: how long its episode, tools and environment may take.
 
-It stands still while the policy samples or a grader works: their time depends on the machine and on other
+It stops while the policy samples or a grader works: their time depends on the machine and on other
 sessions, and must not decide what a session is worth.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class SessionClock:
-    """Counts down from `seconds` while something waits for its end, but for the times when it is stopped."""
+    """Counts down from `seconds` while something waits for its end, except when it is stopped."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -30,13 +30,13 @@ class SessionClock:
             self._stop()
 
     def extend(self, seconds: float) -> None:
-        """Give a session that is out of time some more, to come to its end; `is_over` stays true."""
+        """Give a session that is out of time a little more to finish; `is_over` stays true."""
         self._left_seconds = seconds
         self._has_rung.clear()
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """The clock stands still inside; such times may overlap."""
+        """Stop the clock inside this context; contexts may overlap."""
         self._stop()
         try:
             yield

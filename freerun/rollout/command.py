@@ -109,7 +109,7 @@ async def _run(arguments: Sequence[str], environ: Mapping[str, str], given: byte
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: no other group can have this number
             process.wait()
-        # A program that left the group may hold the pipes open, so their ends are not waited for in earnest.
+        # A program that left the group may hold the pipes open, so the wait for their ends is short.
         await asyncio.wait([output.ended, errors.ended], timeout=PIPE_SECONDS)
         return _ProgramEnd(process.returncode, output.text, errors.text)
 

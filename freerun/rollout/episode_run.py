@@ -8,7 +8,7 @@ another session, and none of it is a reward of 0. But a session at one of its li
 away, running into limits would be an exit that the policy learns to take.
 
 Out of time, the episode gets `TruncatedError` where it waits, so that it can still score what was reached. If it
-continues all the same, it is cancelled, and if it ignores that too, it is left behind and counted.
+continues anyway, it is cancelled, and if it ignores that too, it is abandoned and counted.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class _Running:
 
 
 async def _settle(episode: Episode, task: Task, policy: Policy, clock: SessionClock) -> _Scored | EpisodeFailed:
-    """What the episode came to; raises `CancelledError` if it was cancelled from outside, and nothing else."""
+    """The outcome of the episode; raises `CancelledError` if it was cancelled from outside, and nothing else."""
     pid = os.getpid()
     try:
         returned = await episode(task, policy)
@@ -160,7 +160,7 @@ async def _settle(episode: Episode, task: Task, policy: Policy, clock: SessionCl
         return _Scored(to_reward(returned, num_calls=policy.session.num_calls, is_truncated=is_truncated))
     except TruncatedError:
         return _TRUNCATED
-    except RolloutError as error:  # a grader, a tool server or a return value: never the doing of a limit
+    except RolloutError as error:  # a grader, a tool server or a return value: never caused by a limit
         return EpisodeFailed(sendable(f"{task.key}: {error}"))
     except BaseException as error:  # the edge of user code: a failure is data
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():

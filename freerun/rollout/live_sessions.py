@@ -5,7 +5,7 @@
 
 A recording ends with its first rating, or unrated when its time is over. The conversation continues: its next call
 begins another one if there is room. What is trained on is the rated reply and what the policy said before it
-in that conversation; replies on other branches were not rated. Nothing is said to a client of any of this.
+in that conversation; replies on other branches were not rated. Clients are told nothing about any of this.
 
 All calls are sampled as the recipe says, recorded or not: the gateway promises one thing to every client.
 """

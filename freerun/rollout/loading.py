@@ -55,7 +55,7 @@ async def open_episode(config: RolloutConfig) -> AsyncIterator[Episode]:
 
 
 def reads_endpoint(config: RolloutConfig) -> bool:
-    """Whether the module of `rollout.episode` has the words `policy.base_url` or `policy.api_key`."""
+    """Whether the module of `rollout.episode` mentions `policy.base_url` or `policy.api_key`."""
     prefix = config.episode.partition(":")[0]
     try:
         source = inspect.getsource(importlib.import_module(ADAPTERS.get(prefix, prefix)))

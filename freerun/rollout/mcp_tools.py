@@ -116,7 +116,7 @@ class McpServer:
         try:
             client = await connection.client()
             return await getattr(client, method)(*args, **kwargs)
-        except Exception as error:  # of the transport, whichever it is
+        except Exception as error:  # from any transport
             code = getattr(getattr(error, "error", None), "code", _CONNECTION_CLOSED)
             if code != _CONNECTION_CLOSED:
                 raise  # the server's own words about the request

@@ -7,10 +7,11 @@
 
 Each session has its own WebSocket, and behind it its own environment in the server. What the policy
 says becomes an action: the text of its only text field, or of the field that the setting `action` names, or else
-all fields as JSON. Observations are shown likewise. The other settings are arguments of the environment's `reset`.
+all fields as JSON. Observations are shown in the same way. The other settings are arguments of the environment's
+`reset`.
 
-Nothing of OpenEnv is needed here but its protocol. Environments whose actions are calls of MCP tools are not
-played this way.
+Only the protocol of OpenEnv is used here, not the package. Environments whose actions are calls of MCP tools are
+not played this way.
 """
 
 import asyncio
@@ -191,7 +192,7 @@ class _Environment:
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
         try:
-            with contextlib.suppress(ConnectionClosed):  # a server that refused has said why before it closed
+            with contextlib.suppress(ConnectionClosed):  # a server that refuses says why before it closes
                 await self._socket.send(json.dumps({"type": kind, "data": data}))
             return msgspec.json.decode(await self._socket.recv(), type=_Message)
         except (WebSocketException, msgspec.DecodeError) as error:

@@ -24,7 +24,7 @@ from freerun.types import Reward
 
 
 class NotARewardError(RolloutError):
-    """An episode returned something else than a reward."""
+    """An episode returned something other than a reward."""
 
 
 def to_reward(returned: Any, *, num_calls: int, is_truncated: bool) -> Reward:

@@ -1,4 +1,4 @@
-"""The default workflow: one request per sample of a prompt; each completion is graded as soon as it is there.
+"""The default workflow: one request per sample of a prompt; each completion is graded as soon as it arrives.
 
     prompt ─► sample 0: generate ─► grade ─┐
               sample 1: generate ─► grade ─┼─► group

@@ -14,7 +14,7 @@ def tool_episode(tools: Sequence[PolicyTool]) -> Episode:
 
     async def episode(task: Task, policy: Policy) -> float:
         chat = policy.chat(tools=tools)
-        # At a limit it is graded all the same: a grader may give less than 0 to a wrong answer, and then 0 for
+        # It is graded even at a limit: a grader may give less than 0 to a wrong answer, and then 0 for
         # running into limits would be worth learning.
         with contextlib.suppress(TruncatedError):
             await chat.run(task.text)

@@ -3,8 +3,8 @@
     ToolCall(name, arguments as JSON) ──► ToolRunner.answer ──► text for the policy
 
 Everything that can fail in a call is text for the policy, which can learn from it: a tool that does not exist,
-arguments that do not fit, an exception, a tool that takes too long. Only what the policy cannot help raises: a
-tool server that is gone, or a process full of tools that hang.
+arguments that do not fit, an exception, a tool that takes too long. Only what is beyond its control raises:
+a tool server that is gone, or a process full of tools that hang.
 """
 
 import asyncio

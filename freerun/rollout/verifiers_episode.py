@@ -80,7 +80,7 @@ class _Runner:
         self._starting = asyncio.Lock()
 
     async def play(self, task: Task, policy: Policy) -> Reward:
-        """One episode; what it fails of is raised here."""
+        """Play one episode; raises if it fails."""
         number = task.row.get("task")
         if not isinstance(number, int):
             raise RolloutError(

@@ -121,7 +121,7 @@ def main() -> None:
     # What an environment prints must not look like an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # Programs that verifiers starts need uv, which may be installed beside this Python alone.
+    # Programs that verifiers starts need uv, which may be installed only beside this Python.
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     environment = load(wanted["package"], wanted["settings"])
     if verb == "tasks":

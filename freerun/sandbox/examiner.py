@@ -125,7 +125,7 @@ def _required_imports(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 class _InPlace(ast.NodeTransformer):
-    """Marks calls whose result is thrown away: `f(x)` as a statement, `assert f(x) is None`.
+    """Marks calls whose result is discarded: `f(x)` as a statement, `assert f(x) is None`.
 
     The mark is on the function, `__in_place__(f)(x)`: `exec` and `super` still see their caller.
     """

@@ -64,7 +64,7 @@ def _system_prompt(recipe: Recipe) -> str:
 
 
 def check_agents(recipe: Recipe, tokenizer: Tokenizer, model: Path) -> None:
-    """Start one agent worker and end it; raises what a run would be refused with."""
+    """Start one agent worker and end it; raises the error that a run would be refused with."""
     if recipe.rollout.runs_sessions:
         asyncio.run(_try_agents(recipe, tokenizer, model))
 

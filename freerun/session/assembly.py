@@ -160,7 +160,7 @@ def make_rollout_pool(
 
 
 def make_balance(recipe: Recipe, pool: RolloutPool, emit: Listener) -> Listener:
-    """What changes the number of rollout workers by the events of the run; without min_workers it does nothing."""
+    """Adjusts the number of rollout workers as the run proceeds; without min_workers it does nothing."""
     engine = recipe.engine
     if not engine.is_elastic:
         return lambda event: None
@@ -192,6 +192,6 @@ async def make_trainer(
 def wait_for_losses(
     trainer: TrainerClient, pool: RolloutPool, grader: RunGrader, agents: AgentPool | None = None
 ) -> list[Coroutine[Any, Any, None]]:
-    """Each raises when a worker is lost that cannot be replaced: the run cannot continue without it."""
+    """Each raises when a worker that the run needs is lost and cannot be replaced."""
     workers = (trainer, pool, grader if isinstance(grader, GraderPool) else None, agents)
     return [worker.wait_for_loss() for worker in workers if worker is not None]

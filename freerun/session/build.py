@@ -30,7 +30,7 @@ from freerun.weights.buffers import create_buffers, shared_route
 
 
 def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None = None) -> PromptStream:
-    """The stream of prompts, at the checkpoint's position; empty if clients bring all that is asked."""
+    """The stream of prompts, at the checkpoint's position; empty if all prompts come from clients."""
     data, seed = session_data(recipe), recipe.run.seed
     source: PromptStream
     if recipe.online.is_on and not recipe.eval.num_prompts:
@@ -108,7 +108,7 @@ def make_launcher(recipe: Recipe, logs: Path, *, publishes: bool) -> Launcher:
 
 
 def lends_cores(recipe: Recipe) -> bool:
-    """Whether the cores of idle rollout workers are offered to the trainer; one on a GPU takes up none."""
+    """Whether the cores of idle rollout workers are offered to the trainer; one on a GPU needs none."""
     # Ranks are as fast as the slowest: lending cores to one of them is useless.
     if recipe.runtime.backend != "local" or recipe.train.num_ranks > 1 or recipe.train.num_threads:
         return False

@@ -30,7 +30,7 @@ class CoreLending:
         self._rollout_cores = rollout_cores
         self._offer = offer
         self._busy: set[str] = set(rollout_cores)
-        """Until it is known to be idle: a worker that starts reads its model."""
+        """Busy until known to be idle: a worker that starts is reading its model."""
         self._offered = trainer_cores
 
     def note(self, worker: str, *, is_busy: bool) -> None:

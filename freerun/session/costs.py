@@ -90,7 +90,7 @@ def _operations_per_second() -> float:
 
 
 def _range(low: float, high: float) -> str:
-    """`roughly 2 min to 8 min`; a range without width is no range."""
+    """`roughly 2 min to 8 min`, or one number if both ends are equal."""
     shortest, longest = _duration(low), _duration(high)
     return f"roughly {shortest} to {longest}" if shortest != longest else f"about {longest}"
 

@@ -90,7 +90,7 @@ def find_model(target: Path, version: CheckpointVersion | None = None) -> tuple[
 
 
 def _best_version(run: Path, checkpoints: Path) -> int:
-    """The version with the best held-out accuracy of those that can be had."""
+    """The version with the best held-out accuracy among those that are available."""
     from freerun.events.best import best_eval
     from freerun.events.reader import RunReader
     from freerun.events.run_files import saved_versions
@@ -158,7 +158,7 @@ def _data_overrides(task: str) -> list[str]:
 
 
 def new_directory(target: Path, job: EvalJob) -> Path:
-    """A name that says what and when: below the run, or below evals/ for a model directory."""
+    """A directory named after what is evaluated and when: below the run, or below evals/ for a model directory."""
     is_run = (target / CONFIG_FILE).is_file()
     subject = f"step-{job.version}" if is_run else target.resolve().name
     name = f"{subject}-{Path(job.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,4 +1,4 @@
-"""Which checkpoints stay beside the newest ones: that of the best evaluated version, and those still evaluated.
+"""Which checkpoints are kept besides the newest: of the best evaluated version, and of those being evaluated.
 
 An evaluation may end long after the checkpoint of its version was written. Until then that checkpoint must not be
 removed: it may be the best. What has been evaluated is in the store, on disk before any checkpoint is removed, so
@@ -16,7 +16,7 @@ from freerun.events.run_files import saved_versions
 
 
 class KeptVersions:
-    """Knows the evaluations of a run, and answers which versions must be kept for them."""
+    """Tracks the evaluations of a run and says which versions must be kept for them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class KeptVersions:
                 self._pending.discard(event.version)
 
     def end(self) -> None:
-        """No evaluation is expected any more."""
+        """Stop expecting evaluations."""
         self._pending.clear()
 
     def protected(self) -> frozenset[int]:

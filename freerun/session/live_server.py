@@ -105,10 +105,10 @@ class LiveServer:
             feedback=self._rate,
         )
         self.url = ""
-        """Where it serves; empty until it does."""
+        """The address it serves at; empty until it does."""
 
     async def prepare(self) -> None:
-        """Try the chat template: what it cannot render is better known before anybody is served."""
+        """Try the chat template: errors in it should show before any client is served."""
         await self._renderer.traits()
 
     def open(self) -> str:

@@ -1,4 +1,4 @@
-"""Objects that live as long as the run, which garbage collection need not look through again and again."""
+"""Exempts objects that live as long as the run from garbage collection."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def long_lived_objects() -> Iterator[None]:
-    """What exists now is not looked through until the block ends.
+    """Freeze what exists now: it is not scanned until the block ends.
 
     A run holds all its prompts, a hundred thousand objects or more; each full collection would walk through them
     while the controller waits.

@@ -1,4 +1,4 @@
-"""Reports about the run's processes now and then: what graders do, what each process takes of the machine."""
+"""Periodic reports about the run's processes: what graders do, and how much CPU and memory each process uses."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ PROCESSES_SECONDS = 5.0
 
 
 class ProcessWatch:
-    """A task beside the run; it ends when it is cancelled, with a last report."""
+    """A background task of the run; makes a last report when it is cancelled."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ProcessWatch:
 
 
 def measure(pids: Mapping[str, int]) -> tuple[ProcessUse, ...]:
-    """What these processes take; one that has ended is left out."""
+    """Resource usage of these processes; one that has ended is left out."""
     uses = []
     for worker, pid in pids.items():
         try:

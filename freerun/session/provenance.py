@@ -1,4 +1,4 @@
-"""What a session of a run is made with: settings, versions, processor, threads, the user's files by their hash.
+"""What a session of a run was started with: settings, versions, processor, threads, hashes of the user's files.
 
 Nothing of the user's is imported here: a module is found by its path.
 """

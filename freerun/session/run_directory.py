@@ -92,7 +92,7 @@ def check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
     try:
         names = {path.name for path in run.path.iterdir()}
     except FileNotFoundError:
-        return  # free; one look, since another start may make it at any moment
+        return  # free; checked once, since another start may create it at any moment
     except NotADirectoryError:
         if not run.path.exists():
             return  # below a file: making the directory says so
@@ -107,7 +107,7 @@ def check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
 
 
 def _clear(directory: Path) -> None:
-    """Empty the directory, but for the lock that this process holds."""
+    """Empty the directory except for the lock that this process holds."""
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

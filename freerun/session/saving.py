@@ -29,7 +29,7 @@ class Saver:
         self._save_files = save_files
         self._keep = keep
         self._kept = kept
-        """Knows which checkpoints stay beside the newest."""
+        """Says which checkpoints are kept besides the newest."""
 
     def __call__(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """Ask the trainer for its files at once; the rest, failures included, is the coroutine's."""

@@ -77,7 +77,7 @@ class SftStage:
     async def run(self, must_stop: Callable[[], bool]) -> None:
         """Train to the last step, or to the end of the step in which it must stop."""
         self._life.act("controller", Doing("training", "SFT"))
-        self._life.on_stop(lambda: None)  # the loops below ask `must_stop`
+        self._life.on_stop(lambda: None)  # the loops below check `must_stop`
         self._must_stop = must_stop
         if self.step == 0 and (held_out_loss := await self._measure()) is not None:
             self._emit(held_out_loss=held_out_loss)

@@ -95,7 +95,7 @@ def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None =
             )
         if inputs is None:
             inputs = read_inputs(recipe, run.model, checkpoint=checkpoint)
-            write_config(run, recipe)  # accepted: the next --resume starts from it
+            write_config(run, recipe)  # accepted: the next --resume starts from this recipe
         with open_listeners(recipe, run.path, attached.listeners) as listeners:
             if resume and checkpoint is not None:
                 listeners.rewind(checkpoint.state.version, seconds=checkpoint.state.seconds)

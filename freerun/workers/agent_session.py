@@ -91,7 +91,7 @@ class AgentSession:
     def cut_off(self, reason: str) -> None:
         """End it in place of its worker, which hangs: with a reward of 0 for what was sampled.
 
-        If it were thrown away, hanging would be an exit that the policy learns to take. The session's tree is lost
+        If it were discarded, hanging would be an exit that the policy learns to take. The session's tree is lost
         with the worker, so each call is a separate sequence: the same tokens in the same contexts.
         """
         if not self._sampled:

@@ -2,7 +2,7 @@
 
     episode ── sample, grade ──► Call, AskGrade ──► controller ──► Called, GradeGiven ──► the episode continues
 
-The session's clock stands still meanwhile.
+The session's clock is stopped meanwhile.
 """
 
 import asyncio
