@@ -1,4 +1,4 @@
-"""Work that needs an event loop, wherever it is called.
+"""Runs work that needs an event loop, from any thread.
 
 Where a loop runs already, as in a notebook, the work gets a thread with its own loop: processes die with the
 thread that started them (`processes/worker_process.py`), and this one lives as long as they do. Signals reach only
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def run_anywhere(work: Callable[[], T], stop: StopSwitch) -> T:
-    """Do work that needs an event loop, in this thread if it has none that runs."""
+    """Do work that needs an event loop; in this thread unless a loop already runs in it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

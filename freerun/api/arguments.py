@@ -57,7 +57,7 @@ def encode_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def with_rows(recipe: Recipe) -> Recipe:
-    """The recipe with the rows of its run directory as its data; wording and held-out settings stay."""
+    """The recipe with the rows in its run directory as its data; wording and held-out settings are kept."""
     path = Path(recipe.run.directory) / recipe.run.name / DATA_FILE
     held_out = recipe.data.held_out_path if recipe.data.task == "file" else ""
     data = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""`freerun bisect`: the step in which a run collapsed, what changed with it, and the samples that carried it."""
+"""`freerun bisect`: the step in which a run collapsed, what changed in it, and the samples that drove it."""
 
 import shlex
 from collections.abc import Iterator, Sequence

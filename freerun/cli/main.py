@@ -1,6 +1,6 @@
 """The entry point: finds the verb, imports only its module, and turns errors into exit codes.
 
-    0 success    2 an error the user can act on, as one line on stderr    130 interrupted
+    0 success    2 an error that the user can act on, as one line on stderr    130 interrupted
 
 A bug keeps its traceback. Neither this module nor the top of any verb's module imports torch.
 """

@@ -89,7 +89,7 @@ def _conclude(plan: "ReplayPlan", replayed: "Replayed", save: Path | None) -> in
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on a terminal, now and then a line elsewhere; on stderr."""
+    """A progress bar on a terminal, a line every few seconds elsewhere; on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     Progress = Callable[[], AbstractContextManager[Callable[[str, int, int], None]]]
 
 MAX_SHOWN = 20
-"""Completions that are named one by one."""
+"""How many completions are listed individually."""
 
 
 def ordinals(text: str) -> list[int]:
-    """Numbers of groups; none for all of them."""
+    """Ordinals of groups; an empty list means all of them."""
     return [] if text == "all" else [int(part) for part in text.split(",")]
 
 

@@ -15,7 +15,7 @@ from freerun.terminal.wording import printable
 
 TableCell = str | Text
 UNLIMITED = 100_000
-"""Columns, more than any line has."""
+"""A width in columns that no line exceeds."""
 
 
 def print_table(

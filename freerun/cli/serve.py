@@ -1,6 +1,6 @@
 """`freerun serve`: a policy behind the APIs of OpenAI and Anthropic.
 
-A model or a run's checkpoint is served as it is; a recipe by the run that trains it on its clients' feedback.
+A model or a run's checkpoint is served as it is; a recipe, by a run that trains on its clients' feedback.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _with_address(recipe: Recipe, address: str) -> Recipe:
 
 
 def _tell_clients(recipe: Recipe, model: str, key: LiveKey) -> None:
-    """Before the run, which takes over the terminal; it says where it serves when it does."""
+    """Printed before the run takes over the terminal; the run itself says where it serves once it does."""
     print(f"model    {model}")
     print(f"key      {key.used}")
     rating = '{"id": "chatcmpl-...", "reward": 1}'

@@ -29,13 +29,13 @@ DEFAULTS = {
     "eval.num_prompts": 0,
     "checkpoint.keep_optimizer": False,
 }
-"""What makes a recipe one of SFT alone: no RL, no evaluation, and a model without two thirds of moments."""
+"""What makes a recipe SFT only: no RL, no evaluation, and checkpoints without optimizer moments."""
 
 
 def run(arguments: Sequence[str]) -> int:
     args, overrides = _parser().parse_with_keys(arguments)
     recipe = recipe_of(args.data, overrides)
-    overrides = [f"--sft.path={recipe.sft.path}", *overrides]  # a resumed run must be of the same file
+    overrides = [f"--sft.path={recipe.sft.path}", *overrides]  # a resumed run must use the same file
     return start_run(recipe, overrides, resume=args.resume, dry_run=args.dry_run)
 
 

@@ -1,4 +1,4 @@
-"""`freerun show`: the summary of a run, or its completions with what they earned and what was made of them."""
+"""`freerun show`: the summary of a run, or its completions with rewards, advantages and weights."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _print_text(reader: RunReader, samples: Sequence[SampleParts], *, is_whole: 
 
 
 def _tokenizer_of(directory: Path) -> Callable[[], Tokenizer | None]:
-    """The run's own, when it is first needed; sessions are shown in one piece without it."""
+    """The run's tokenizer, read when first needed; without it sessions are shown in one piece."""
 
     @cache
     def load() -> Tokenizer | None:
@@ -222,7 +222,7 @@ def _print_prompts(reader: RunReader, version: int) -> None:
 
 
 def _print_json(samples: Sequence[SampleParts]) -> None:
-    """A JSON array with one sample in a line: what is read of it in a pipe is enough."""
+    """A JSON array with one sample per line, so a pipe that stops early still has whole samples."""
     print("[")
     for index, parts in enumerate(samples):
         print(json.dumps([_as_json(row) for row in parts]) + ("," if index + 1 < len(samples) else ""))

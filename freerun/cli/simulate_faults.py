@@ -1,4 +1,4 @@
-"""What `freerun simulate --faults` prints: one seed in full, or the progress and the sum of many."""
+"""What `freerun simulate --faults` prints: one seed in full, or progress and totals of many."""
 
 import asyncio
 import os
@@ -12,11 +12,11 @@ from freerun.simulation.faults.shrinking import shrink
 
 _TOLD_EVERY_SECONDS = 1.0
 _MAX_LISTED = 10
-"""Broken seeds that are listed."""
+"""How many broken seeds are listed."""
 
 
 def show_seed(seed: int) -> int:
-    """Print a scenario with its timeline; if it breaks a property, also the smallest that does."""
+    """Print a scenario with its timeline; if it breaks a property, also the smallest scenario that does."""
     played = play(make_scenario(seed))
     _show(played)
     if played.violation is None:
@@ -61,7 +61,7 @@ def _counts(counter: "dict[str, int]") -> str:
 
 
 class _Progress:
-    """One line that is written over, on a terminal only."""
+    """A line that is overwritten; on a terminal only."""
 
     def __init__(self, num_seeds: int) -> None:
         self._num_seeds = num_seeds

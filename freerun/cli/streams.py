@@ -17,12 +17,12 @@ NUM_STANDARD = 3
 
 
 def harmless(text: str) -> str:
-    """Escape control characters: of an error that quotes a row of data, of what a policy says."""
+    """Escape control characters, as in an error that quotes a row of data or in a policy's text."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 class ReaderGoneError(Exception):
-    """The reader has seen enough. Not an OSError: rich would end the process on a BrokenPipeError."""
+    """The reader has closed the pipe. Not an OSError: rich would end the process on a BrokenPipeError."""
 
 
 class OutputStream:

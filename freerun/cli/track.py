@@ -1,4 +1,4 @@
-"""`freerun track`: report a run to trackers, while it lives or when it has ended."""
+"""`freerun track`: report a run to trackers, while it is active or after it has ended."""
 
 import sys
 import time
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _unreported(directory: Path, trackers: Sequence[str]) -> list[str]:
-    """Those that have not got everything; says which have."""
+    """The trackers that have not received everything; reports those that have."""
     from freerun.events.reader import RunReader
     from freerun.trackers.cursor import cursor_file, read_cursor
 

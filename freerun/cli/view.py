@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _what_to_show(place: Path) -> tuple[Path | None, Path]:
-    """A run to show, if one was named, and the directory of its sibling runs."""
+    """The run to show, if one was named, and the directory of its sibling runs."""
     if place.name == STORE_NAME or (place / STORE_NAME).is_file():
         directory = (place.parent if place.name == STORE_NAME else place).absolute()
         return directory, directory.parent

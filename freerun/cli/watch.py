@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _wait_for(given: Path) -> Path:
-    """The run, as soon as it has recorded something."""
+    """The run's directory, once something has been recorded in it."""
     from freerun.events.follow import Follower
 
     is_told = False

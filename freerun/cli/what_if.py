@@ -1,4 +1,4 @@
-"""`freerun replay --set`: what would have become of a run with other settings, on the same batches."""
+"""`freerun replay --set`: how a run would have gone with other settings, on the same batches."""
 
 import argparse
 import shlex

@@ -1,4 +1,4 @@
-"""The batches of a run as its trainer was given them, made again of the rows of its store."""
+"""The batches of a run as its trainer received them, rebuilt from the rows of its store."""
 
 from itertools import groupby
 

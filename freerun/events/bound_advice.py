@@ -1,8 +1,8 @@
-"""What a higher bound on staleness, or larger steps, could gain at most, from what a run measured of itself.
+"""The most that a higher staleness bound or larger steps could gain, from a run's own measurements.
 
 More batches under way keep engines and trainer busy while they wait for each other. They make no step shorter: a
-trainer that trained for a share of the time trains at most 1 / share as much. That is a limit and no forecast;
-`freerun plan` simulates (docs/planning.md).
+trainer that was busy for some share of the time can train at most 1 / share times as much. That is a limit, not a
+forecast; `freerun plan` simulates (docs/planning.md).
 """
 
 MIN_GAIN_TOLD = 1.1

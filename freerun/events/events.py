@@ -52,7 +52,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """A grade that takes longer fails."""
     provenance: Provenance | None = None
     is_live: bool = False
-    """It trains on live traffic."""
+    """Whether it trains on live traffic."""
     num_engines: int = 0
     gpus_per_engine: int = 1
     """GPUs per engine as set in the recipe; a worker on CPUs counts as one."""
@@ -122,7 +122,7 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     ordinal: int
     outcome: GroupOutcome
     num_tokens: int = 0
-    """Sampled ones."""
+    """Sampled tokens."""
     mean_reward: float = 0.0
     reason: str = ""
     """Why it failed, in one line."""
@@ -131,7 +131,7 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     sampled: float | None = None
     """When its last token was sampled."""
     graded: float | None = None
-    """When its last grade was there."""
+    """When its last grade arrived."""
     worker: str = ""
     """The rollout worker that sampled it; of a session, its last call."""
     num_interrupts: int = 0
@@ -175,7 +175,7 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
     wait_seconds: float
     """Time the trainer was idle before this step."""
     queues: QueueCounts | None = None
-    """After the step."""
+    """What waits after the step."""
 
 
 class SftStep(Event, frozen=True, kw_only=True, tag="sft_step"):
@@ -209,7 +209,7 @@ class EngineLoaded(Event, frozen=True, kw_only=True, tag="engine_loaded"):
 
 
 class GraderReport(Event, frozen=True, kw_only=True, tag="grader_report"):
-    """A grader's counters since its start, now and then."""
+    """A grader's counters since its start, sent periodically."""
 
     worker: str
     num_graded: int
@@ -229,11 +229,11 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     """CPU time since its start, user and system."""
     memory_bytes: int
-    """Resident."""
+    """Resident memory."""
 
 
 class ProcessReport(Event, frozen=True, kw_only=True, tag="process_report"):
-    """What all processes of the run take, every few seconds."""
+    """Resource usage of all processes of the run, every few seconds."""
 
     processes: tuple[ProcessUse, ...]
 

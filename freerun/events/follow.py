@@ -1,11 +1,11 @@
 """Follows a run's store: everything that has happened since the last look, in order.
 
 A page, a tracker or a terminal elsewhere asks again and again. A look at a store that has not changed costs one
-question to SQLite. The file is closed as soon as the run has ended, so that its writer can leave one file behind
+SQLite query. The file is closed as soon as the run has ended, so that its writer can leave one file behind
 (`store.py`), and opened again when it changes: a run may be resumed.
 
 Ids only grow, also over a rewind. A `Rewound` says that the steps after its version, and the events behind them,
-did not happen: who keeps a state makes it again, from the first event.
+did not happen: a reader that keeps a state rebuilds it from the first event.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Follower:
 
 
 def has_tables(file: Path) -> bool:
-    """Whether there is a store, and its writer has come further than making the file."""
+    """Whether there is a store and its writer has done more than create the file."""
     if not file.is_file():
         return False
     try:

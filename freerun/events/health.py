@@ -1,8 +1,8 @@
-"""How a run is, in sentences: one pure function of its state for each thing that goes wrong.
+"""The health of a run, in sentences: one pure function of its state for each thing that can go wrong.
 
 Terminal, log, summary, page, report and trackers say the same sentence. Each rule's limits are next to it. Rules
 about metrics look at the last `WINDOW` steps, and are silent before `MIN_STEPS` of them unless the run has ended.
-A metric that a step does not have is left out, never taken for 0.
+A metric that a step does not have is left out, never treated as 0.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine(state: RunState, now: float) -> tuple[Finding, ...]:
-    """What there is to say about the run, the worst first; `now` is on its clock."""
+    """The findings about the run, worst first; `now` is on its clock."""
     found = [(rule, finding) for rule, look in RULES.items() if (finding := look(state, now)) is not None]
     findings = [Finding(rule, level, text, advice, evidence) for rule, (level, text, advice, evidence) in found]
     return tuple(sorted(findings, key=lambda finding: LEVELS.index(finding.level)))

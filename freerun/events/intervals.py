@@ -1,4 +1,4 @@
-"""Who did what when: each process's time in stretches without gaps, from the events of a run.
+"""Who did what when: each process's time as intervals without gaps, from the events of a run.
 
     engines    decoding, recomputing, evaluating, loading, waiting, other      from their reports, twice a second
     trainer    rating, proximal, reference, training, updating, publishing, saving,
@@ -91,7 +91,7 @@ class _Track:
         self._said.append((max(seconds, self.since), activity))
 
     def cover(self, end: float, seconds: Mapping[str, float], *, rest: str = "other") -> None:
-        """It is known what it did up to `end`: these activities, and `rest` for what they do not account for."""
+        """Record what it did up to `end`: these activities, and `rest` for the time they do not account for."""
         if end <= self.since:
             return
         length = end - self.since
@@ -101,7 +101,7 @@ class _Track:
         self._append(Stretch(begin=self.since, end=end, parts=_shares_of(known)))
 
     def fill(self, end: float) -> None:
-        """It did what it said up to `end`."""
+        """Record that it did what it said, up to `end`."""
         for stretch in list(self.open_stretches(end)):
             self._append(stretch)
 
@@ -134,7 +134,7 @@ class _Track:
         if up <= 0:  # it does not say: an engine of another freerun
             self.fill(seconds)
             return
-        # Its clock and ours meet only roughly: what counts is which share of its time went into what.
+        # Its clock and ours agree only roughly: what counts is which share of its time went into what.
         scale = (seconds - self.since) / max(up, sum(grown.values()))
         self.cover(seconds, {name: scale * value for name, value in grown.items()})
 
@@ -160,7 +160,7 @@ class Occupation:
 
     @property
     def stretches(self) -> dict[str, tuple[Stretch, ...]]:
-        """What is known for good, by process."""
+        """Intervals that are final, by process."""
         return {name: tuple(track.stretches) for name, track in self._tracks.items()}
 
     def __call__(self, event: Any) -> None:

@@ -1,4 +1,4 @@
-"""Rules of health about learning: data, completions, steps, held-out accuracy, graders."""
+"""Health rules about learning: data, completions, steps, held-out accuracy, graders."""
 
 import math
 from collections.abc import Sequence
@@ -333,7 +333,7 @@ def _one_answer(state: RunState) -> Complaint | None:
 
 
 def _who_rewards(state: RunState) -> tuple[str, str, str]:
-    """Who gives what to what, and how to check it: an episode computes its reward itself, or asks a grader."""
+    """What computes the reward (an episode or a grader), what it judges, and how to check it."""
     if state.is_live:
         return "clients give", "sessions", "check what your clients send as feedback"
     has_idle_graders = bool(state.graders) and not any(track.num_graded for track in state.graders.values())

@@ -51,7 +51,7 @@ NUM_RECENT = 40
 
 
 PROGRESS = (GroupFinished, StepFinished, SftStep, EvalFinished, EngineLoaded, WeightsLoaded, CheckpointSaved)
-"""Events that mean that the run moves."""
+"""Events that count as progress of the run."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class RunState:
     token_marks: TokenMarks = field(default_factory=TokenMarks)
     graders: dict[str, GraderTrack] = field(default_factory=dict)
     processes: dict[str, ProcessUse] = field(default_factory=dict)
-    """What each process took, by the last report."""
+    """Resource usage of each process, according to the last report."""
     queues: Queues | None = None
     loaded_version: int = 0
     is_live: bool = False
@@ -109,7 +109,7 @@ class RunState:
     """Between rollouts and training; None if the run does not say."""
     origin: str = ""
     progressed: float = 0.0
-    """When something last came of the work of any process."""
+    """When any process last made progress."""
     occupation: Occupation = field(default_factory=lambda: Occupation(keep_seconds=KEEP_SECONDS))
     """What each process did in the last minutes."""
     activities: dict[str, Activity] = field(default_factory=dict)
@@ -295,14 +295,14 @@ class RunState:
         return now - self.cores.seconds if self.cores is not None and self.cores.num_borrowed else 0.0
 
     def _start(self, event: RunStarted) -> None:
-        self._end_loan(event.seconds)  # with the processes of the start before
+        self._end_loan(event.seconds)  # with the processes of the previous session
         self.name, self.directory = event.name, event.directory
         self.num_steps, self.max_staleness = event.num_steps, event.max_staleness
         self.group_size, self.prompts_per_step = event.group_size, event.prompts_per_step
         self.division = Division(event.num_engines, event.gpus_per_engine, event.num_ranks)
         self.grade_limit_seconds, self.progressed = event.grade_limit_seconds, event.seconds
         self.loaded_version, self.is_live = event.version, event.is_live
-        self.origin = event.origin or self.origin  # of the sessions after it as well
+        self.origin = event.origin or self.origin  # and of the sessions after it
         self.start_version = self.version = event.version
         self.started = self.seconds = event.seconds  # of a resumed run: before the end of the session before
         self.finished = None
@@ -313,7 +313,7 @@ class RunState:
         result = msgspec.structs.replace(event.result, trajectories=())
         step = Step(event.seconds, event.step_seconds, event.wait_seconds, result)
         self.version = result.version
-        if TRAINER in self.activities:  # what it did is done; what it does now, it says next
+        if TRAINER in self.activities:  # what it did is over; the next event says what it does now
             self.activities[TRAINER] = Activity(seconds=event.seconds, worker=TRAINER, doing=Doing("idle"))
         self.steps.append(step)
         self.last_steps.append(step)

@@ -1,9 +1,9 @@
 """The state of a recorded run without reading all that led to it.
 
 Most events are overtaken: a report by the next one of the same process, what waits by what waits now. Of a group
-that went into the buffer only the number is kept. So a run of a million trajectories is open in a fraction of a
-second, with the same state as after a replay of every event. The steps to look at are given: between
-two of them only the newest of what is overtaken is read. Kept besides are
+that went into the buffer only the number is kept. So a run of a million trajectories opens in a fraction of a
+second, with the same state as after replaying every event. The steps to look at are given: between
+two of them only the newest of what is overtaken is read. Also kept are
 
     what the state keeps of the past     the last `KEEP_SECONDS` of each process, tokens at the last steps
     the first report of each engine      its totals begin there, and the order of the engines
@@ -105,7 +105,7 @@ def open_state(
 
 
 def recorded_state(reader: RunReader) -> RunState:
-    """The run as its events tell it, with the completions of its newest step."""
+    """The state of the run according to its events, with the completions of its newest step."""
     state = open_state(reader).state
     if (newest := reader.step_range()) is not None:
         reader.show_batch(state, newest[1])
@@ -143,7 +143,7 @@ def _kept(reader: RunReader, rows: list[_Row], marks: set[int], after_last: int)
 
 
 def _recent(rows: list[_Row], said: dict[int, _Said]) -> Iterator[_Row]:
-    """What each worker told in its last minutes, and the last before."""
+    """What each worker reported in its last minutes, and its last report before that."""
     told = [(row, said[row.id].worker) for row in rows if row.kind in ("activity", "engine_report")]
     ends = {worker: row.seconds for row, worker in told}
     ends |= {worker: row.seconds for row, worker in told if row.kind == "engine_report"}

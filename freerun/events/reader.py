@@ -75,7 +75,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: RunStatus
     version: int
     num_steps: int
-    """Steps the run was asked for."""
+    """How many steps the run was asked for."""
     reward: float | None
     """Mean reward of the last step."""
     accuracy: float | None
@@ -318,7 +318,7 @@ class RunReader:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """All that is asked inside is answered as of the first question."""
+        """A snapshot: every query inside sees the store as of the first one."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -354,7 +354,7 @@ class RunReader:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """What cannot be decoded is damage, or of another freerun."""
+        """Raise `StoreError` for what cannot be decoded: damage, or a store of another freerun version."""
         try:
             yield
         except (msgspec.MsgspecError, ValueError, TypeError, LookupError, OverflowError) as error:

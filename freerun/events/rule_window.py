@@ -1,4 +1,4 @@
-"""What the rules of health look at, and how they say it."""
+"""What the health rules look at, and how they word it."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Rules of health about running: who is the limit, what is wasted, whether it still moves."""
+"""Health rules about running: what the bottleneck is, what is wasted, whether there is progress."""
 
 from freerun.events.bound_advice import describe_bound
 from freerun.events.metrics import RunState

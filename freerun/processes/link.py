@@ -27,7 +27,7 @@ class WorkerJob:
 
 
 class Mortal(Protocol):
-    """A process that can be ended."""
+    """A process that can be killed."""
 
     def kill(self) -> None:
         """Kill the worker and all that it started; a no-op when it has ended."""

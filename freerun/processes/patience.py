@@ -25,7 +25,7 @@ class AwakeClock:
         loop.call_later(TICK_SECONDS, self._tick)
 
     def time(self) -> float:
-        """Seconds awake; the time since the last tick counts only if it is short enough."""
+        """Awake seconds so far; the time since the last tick counts only if it is short enough."""
         since = self._loop.time() - self._last_tick
         return self._awake + (since if since <= MAX_TICK_SECONDS else 0.0)
 

@@ -4,7 +4,7 @@ import errno
 import resource
 
 NO_THREAD = "can't start new thread"
-"""Python's message; it has no other sign."""
+"""Python's message, by which alone the error can be recognised."""
 
 
 def describe_shortage(error: BaseException) -> str:

@@ -49,7 +49,7 @@ class AgentEndpoint:
 
     @contextlib.contextmanager
     def of_session(self, session: ChatSession) -> Iterator[Callable[[], Endpoint]]:
-        """What gives an episode its endpoint, for as long as its session lasts."""
+        """What gives an episode its endpoint, for the duration of its session."""
         given: list[Endpoint] = []
 
         def endpoint() -> Endpoint:

@@ -40,7 +40,7 @@ class StartAgents(_Message, frozen=True, kw_only=True):
 
 class RunSession(_Message, frozen=True, kw_only=True):
     number: int
-    """Names this try of the session in all messages; another try has another number."""
+    """Identifies this try of the session in all messages; another try has another number."""
     job: SessionJob
 
 

@@ -4,8 +4,8 @@
       ▲                                                     │
       └───────────── the session's future ◄─────────────────┘
 
-- A session waits until a process has a free seat, `rollout.sessions_per_worker` in each. Sessions of an evaluation
-  have as many seats besides, like the engine's slots: neither holds up the other.
+- A session waits until a process has a free seat, `rollout.sessions_per_worker` in each. Sessions of an
+  evaluation have as many seats of their own, like the engine's slots: neither holds up the other.
 - The least busy process gets the next session.
 - A cancelled caller aborts its session, and what the engines sample for it.
 - When a process cannot be replaced, `wait_for_loss` raises.
@@ -51,7 +51,7 @@ class AgentPool:
         self._lockstep = Lockstep() if is_synchronous else None
         self._supervisor = Supervisor()
         self.wait_for_loss = self._supervisor.wait_for_loss
-        """Never returns; raises when a process is lost that cannot be replaced."""
+        """Never returns; raises when a process that cannot be replaced is lost."""
 
     def activities(self) -> dict[str, Doing]:
         """What each process does."""

@@ -22,7 +22,7 @@ from freerun.workers.agent_session import AgentSession
 MAX_DEATHS = 3
 LATE_SHARE, LATE_SECONDS = 0.15, 5.0
 """How far beyond `rollout.session_seconds` a session may be before its process counts as hanging. An episode that
-is out of time has a tenth of it to come to its end (`rollout/episode_run.py`)."""
+is out of time has a tenth of it to finish (`rollout/episode_run.py`)."""
 RECENT_SECONDS = 3.0
 """How long a `LoopHeld`, sent every second, says who holds the event loop."""
 

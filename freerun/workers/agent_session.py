@@ -1,7 +1,7 @@
 """The controller's record of one running session; it survives when its worker is replaced.
 
-What the session asks for is answered by tasks of this process, which end with it. Its own time is that in which it
-waits for none of them: what `rollout.session_seconds` limits.
+What the session asks for is answered by tasks of this process, which end with it. Its own time, which
+`rollout.session_seconds` limits, is the time in which it waits for none of them.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _Send = Callable[[m.ToAgent], None]
 
 
 class AgentSession:
-    """A session, who waits for it, and what was sampled for it."""
+    """A session, the future that its caller waits for, and what was sampled for it."""
 
     def __init__(self, number: int, job: SessionJob, *, sample: Sample, grade: GradeText) -> None:
         self.number = number

@@ -69,7 +69,7 @@ class AgentWorker:
             await loop.create_future()
 
     async def _check(self) -> None:
-        """Find out, and refuse, what sessions would only find out later."""
+        """Check now, and refuse, what sessions would only run into later."""
         if self._start.rollout.command:
             self._endpoint.open()
         elif reads_endpoint(self._start.rollout):

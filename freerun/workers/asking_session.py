@@ -1,4 +1,4 @@
-"""A session in an agent worker, as far as it asks the controller: for completions, and for grades.
+"""A session's requests to the controller, on the side of the agent worker: completions and grades.
 
     episode ── sample, grade ──► Call, AskGrade ──► controller ──► Called, GradeGiven ──► the episode continues
 
@@ -48,7 +48,7 @@ class AskingSession:
         return grade
 
     def take_in(self, answer: m.Called | m.GradeGiven) -> None:
-        """An answer has arrived; it may be to a question that was given up."""
+        """An answer has arrived; its question may have been abandoned."""
         key, result = (
             ((m.Called, answer.call), answer.completions)
             if isinstance(answer, m.Called)

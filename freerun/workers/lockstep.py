@@ -27,7 +27,7 @@ class Lockstep:
         self._release_soon()
 
     async def wait(self, number: int, call: int) -> None:
-        """Return when it is time for this call of a running session."""
+        """Wait for this call's turn, within a running session."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[number, call] = turn
         self._release_soon()
@@ -37,7 +37,7 @@ class Lockstep:
             self._waiting.pop((number, call), None)
 
     def _release_soon(self) -> None:
-        # Not at once: the last to come would not wait at all, and so be ahead of the others.
+        # Not immediately: the last caller would not wait at all, and so get ahead of the others.
         asyncio.get_running_loop().call_soon(self._release)
 
     def _release(self) -> None:

@@ -1,7 +1,7 @@
-"""Notices code that holds the event loop of an agent worker, and whose it is.
+"""Notices code that blocks the event loop of an agent worker, and which session it belongs to.
 
-While an episode computes, or blocks without awaiting, no other session of its process continues. A thread asks
-the loop for a sign of life; if there is none for a second, the task that runs then is the culprit. Tasks that an
+While an episode computes, or blocks without awaiting, no other session of its process continues. A thread pings
+the loop; if there is no answer for a second, the task that runs then is the culprit. Tasks that an
 episode starts belong to its session: they inherit its context.
 """
 

@@ -1,4 +1,4 @@
-"""Batches and what became of them in parts: the paper's batch of 512 x 16 long trajectories exceeds one frame."""
+"""Batches and their results in parts: the paper's batch of 512 x 16 long trajectories exceeds one frame."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -35,9 +35,9 @@ class PooledWorker:
         self.sessions: set[int] = set()
         """Sessions whose earlier turns it has served, so that it may have their caches parked."""
         self.is_retiring = False
-        """It gets no more requests but those of a version that it keeps, and ends when it has finished."""
+        """Whether it retires: it gets no more requests, except for a version it keeps, and exits once finished."""
         self.is_dismissed = False
-        """It had nothing left to finish, and was told to end."""
+        """Whether it had nothing left to finish and was told to exit."""
         self.told_state: ProcessState = "starting"
         """Last state reported to `on_doing`."""
         self.note_progress()
@@ -47,13 +47,13 @@ class PooledWorker:
         return worker_name(self.index)
 
     def take_on(self, request: Request) -> None:
-        """It is to answer this request."""
+        """Assign it this request."""
         self.requests[request.request_id] = request
         self.num_samples += request.num_samples
         self._num_of_prompt[request.ordinal] += 1
 
     def put_down(self, request_id: int) -> Request | None:
-        """It need not answer this request any more; None if it was not to."""
+        """Take this request off it; None if it did not have it."""
         request = self.requests.pop(request_id, None)
         if request is not None:
             self.num_samples -= request.num_samples
@@ -115,6 +115,6 @@ class PooledWorker:
         seconds = awake_clock().time() - self._last_progress
         if not self.is_ready:
             return seconds > config.start_seconds
-        # A load is work too: an engine that hangs in it would hold up the run, which waits for all to confirm.
+        # A load is work too: an engine that hangs in one would hold up the run, which waits for all to confirm.
         is_stalled = self.is_busy and seconds > config.stall_seconds
         return is_stalled or self.link.seconds_silent > config.silence_seconds
