@@ -48,7 +48,7 @@ class EvalReport:
         version = f" (version {result.version})" if result.version else ""
         facts = [
             ("model", f"{job.model}{version}"),
-            ("prompts", f"{result.num_prompts} of the {job.num_available} {job.split} ones of {job.task}"),
+            ("prompts", f"{result.num_prompts} of {job.num_available} {job.split} ({job.task})"),
             ("sampling", f"{_times(result.num_samples, 'sample')} each, {job.sampling_words}"),
             *self._estimates(),
             ("reward", "" if self.is_empty else f"{self.mean_reward():.3g} on average"),
