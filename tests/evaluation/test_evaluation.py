@@ -198,7 +198,7 @@ def test_eval_reports_intervals_and_keeps_every_prompt_and_completion(tmp_path: 
     task = ("--task", recipe, "--eval.num_prompts", "5", "--eval.num_samples", "4")
     done = freerun_eval(tmp_path / "model", *task, "--k", "1", "4", "--output", output)
     assert done.returncode == 0, done.stderr
-    assert "5 of the " in done.stdout
+    assert "prompts    5 of 174 held-out (" in done.stdout
     assert "(the same as mean@4)" in done.stdout
     assert done.stdout.count("95 % interval [") == 2
 
