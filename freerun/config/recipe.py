@@ -206,7 +206,7 @@ class Recipe:
         require(
             self.batch_size <= MAX_BATCH_SIZE,
             f"train.prompts_per_step = {self.train.prompts_per_step} x sampling.group_size = "
-            f"{self.sampling.group_size} make a batch of {self.batch_size:,} trajectories; the most is "
+            f"{self.sampling.group_size} make a batch of {self.batch_size:,} trajectories; the limit is "
             f"{MAX_BATCH_SIZE:,}",
         )
         require(
@@ -228,7 +228,7 @@ class Recipe:
         require(
             self.reward.overlong_buffer_tokens <= self.sampling.max_completion_tokens,
             f"reward.overlong_buffer_tokens = {self.reward.overlong_buffer_tokens} exceeds "
-            f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}, of which it is the end",
+            f"sampling.max_completion_tokens = {self.sampling.max_completion_tokens}; lower it",
         )
         if self.engine.min_workers:
             self._check_balance()
@@ -257,7 +257,7 @@ class Recipe:
         rollout, reward = self.rollout, self.reward
         require(
             rollout.max_session_tokens > self.data.max_prompt_tokens,
-            f"rollout.max_session_tokens = {rollout.max_session_tokens} leaves no turn to a prompt of "
+            f"rollout.max_session_tokens = {rollout.max_session_tokens} leaves no room after a prompt of "
             f"data.max_prompt_tokens = {self.data.max_prompt_tokens}; raise it, or lower data.max_prompt_tokens",
         )
         require(
@@ -275,7 +275,7 @@ class Recipe:
         require(
             len(alike) == 1,
             "data.mixture mixes recipes with different data.use_chat_template or data.system_prompt, and all "
-            "sessions of a run have the same; set them alike",
+            "sessions of a run need the same; use the same values",
         )
         for part in self.data.parts.values():
             require(

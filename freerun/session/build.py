@@ -41,7 +41,7 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
         if source.fingerprint != checkpoint.state.data_fingerprint:
             raise CheckpointError(
                 f"{checkpoint.directory}: the training data or the tokenizer has changed since it was saved, so "
-                "its place in the data means other prompts; restore them, or start a run with another run.name"
+                "its position in the data means other prompts; restore them, or start a run with another run.name"
             )
         source.cursor = checkpoint.state.cursor
     return source

@@ -101,7 +101,7 @@ def check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
         return  # being started by another process: the lock tells
     if names - {LOCK_FILE}:
         raise ConfigError(
-            f'config: "{run.path}" is there and is not a run (no config.toml); choose another run.name or '
+            f'config: "{run.path}" exists but is not a run (no config.toml); choose another run.name or '
             "run.directory"
         )
 
@@ -178,7 +178,7 @@ def _check_own_start(run: RunDirectory) -> None:
     if origins:
         raise CheckpointError(
             f'the run "{run.path}" has no checkpoint to continue from, and from version 0 it would be another run '
-            f"({origins[-1]}); delete it and make it again"
+            f"({origins[-1]}); delete it and start it again"
         )
 
 

@@ -41,7 +41,7 @@ def remove_run(run: RemovableRun) -> None:
             shutil.rmtree(run.path)
         except OSError as error:
             raise FreerunError(
-                f'"{run.path}" could not be removed whole ({error.strerror or error}); '
+                f'"{run.path}" could not be removed completely ({error.strerror or error}); '
                 "remove what is left of it yourself"
             ) from error
 

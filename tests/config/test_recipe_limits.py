@@ -56,7 +56,7 @@ def test_impossible_sizes_are_refused_with_the_allowed_range(demo: Path, overrid
 
 def test_a_batch_of_two_possible_numbers_can_be_impossible(demo: Path) -> None:
     message = error_of(demo, "--train.prompts_per_step=65536", "--sampling.group_size=65536")
-    assert "make a batch of 4,294,967,296 trajectories; the most is 1,000,000" in message
+    assert "make a batch of 4,294,967,296 trajectories; the limit is 1,000,000" in message
 
 
 @pytest.mark.parametrize("key", NUMBER_KEYS)

@@ -44,7 +44,7 @@ def test_several_tools_are_an_array(demo: Path) -> None:
         (["--rollout.settings=size=7"], "rollout.settings are the arguments of rollout.episode, which is empty"),
         ([EPISODE, "--rollout.settings=size"], "rollout.settings holds 'size'; each is name=value"),
         ([EPISODE, "--rollout.settings=split=train"], "whose value is not TOML"),
-        ([EPISODE, "--rollout.max_session_tokens=100"], "leaves no turn to a prompt of data.max_prompt_tokens"),
+        ([EPISODE, "--rollout.max_session_tokens=100"], "leaves no room after a prompt of data.max_prompt_tokens"),
         (
             [EPISODE, "--rollout.max_session_tokens=70000"],
             "engine.cache_tokens = 65536 cannot hold one sequence of rollout.max_session_tokens = 70000 tokens",

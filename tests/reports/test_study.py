@@ -321,7 +321,7 @@ def test_a_run_that_fails_is_reported_with_its_error_and_the_others_go_on(tmp_pa
     assert "[3/3] max_staleness-2-seed-0 failed: 1 rollouts in a row failed" in output
 
     failures = find_failures(plan(recipe, *overrides))
-    assert "is there and is not a run" in failures["max_staleness-0-seed-0"]
+    assert "exists but is not a run" in failures["max_staleness-0-seed-0"]
     assert "this grader never works" in failures["max_staleness-2-seed-0"]
     facts = json.loads((tmp_path / "study/study.json").read_text())
     assert [run["error"] for run in facts["runs"]] == list(failures.values())

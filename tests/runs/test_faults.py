@@ -190,7 +190,7 @@ def test_a_directory_that_is_no_run_is_never_taken_for_one(tmp_path: Path) -> No
     before = sorted((tmp_path / "model").iterdir())
     recipe = recipe_of(path, "--run.directory", str(tmp_path), "--run.name", "model")
     with (
-        pytest.raises(ConfigError, match=r"is there and is not a run \(no config.toml\)"),
+        pytest.raises(ConfigError, match=r"exists but is not a run \(no config.toml\)"),
         open_run(recipe, resume=False),
     ):
         pass

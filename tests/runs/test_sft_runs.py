@@ -182,7 +182,7 @@ def test_an_evaluation_does_not_care_how_long_rows_of_sft_may_be(tmp_path: Path)
         (("--model.path", "mamba"), 'model_type "mamba" is outside the supported family'),
         (("--model.path", "damaged"), "config.json:1: not JSON"),
         (("--model.path", "unweighted"), "has neither model.safetensors nor"),
-        (("--run.name", "taken"), '"runs/taken" is there and is not a run'),
+        (("--run.name", "taken"), '"runs/taken" exists but is not a run'),
         (("--run.directory", "sums.jsonl/x"), '"sums.jsonl/x/sums" cannot be used'),
         (("--template", "{question}"), 'freerun sft takes no option "--template"; did you mean "--sft.template"?'),
         (("--lora-rank", "8"), 'freerun sft takes no option "--lora-rank"; did you mean "--lora.rank"?'),
