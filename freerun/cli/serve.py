@@ -29,7 +29,8 @@ online.feedback_seconds: it is trained on the sessions that clients rate, while 
 Clients use POST /v1/chat/completions, /v1/responses or /v1/messages, with the key that is printed. Of a model or
 a checkpoint they may choose temperature, top_p and top_k; a run in training samples as its recipe says. max_tokens
 and stop are honoured. POST /v1/feedback {"id": ID, "reward": NUMBER} rates the reply of that id. Change a recipe,
-or how a model is served, with --section.key value; "freerun train --help" lists the keys.
+or how a model is served, with --section.key value; "freerun train --help" lists the keys. Other users of the
+machine can see a key that is given with --key, but not one in the variable FREERUN_KEY.
 
 examples:
   freerun serve models/smollm2
@@ -113,7 +114,13 @@ def _parser() -> Parser:
     take = parser.take
     take("target", "WHAT", "model directory, run or recipe")
     take("--address", "HOST:PORT", f"where to listen; default: {ADDRESS}", type=str, default="")
-    take("--key", "KEY", "what clients send as their API key; default: a random one", type=str, default="")
+    take(
+        "--key",
+        "KEY",
+        "clients send it; default: FREERUN_KEY, or a random one",
+        type=str,
+        default="",
+    )
     parser.take_version()
     parser.flag("--resume", "continue to train the run on live traffic, from its newest checkpoint")
     return parser

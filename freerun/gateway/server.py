@@ -45,7 +45,7 @@ def check_exposure(address: Address, key: str) -> None:
     if not address.is_loopback and not key:
         raise ConfigError(
             f"gateway: {address.host}:{address.port} can be reached from other machines and needs a key; give one "
-            "(freerun serve: --key KEY), or listen on 127.0.0.1"
+            "(freerun serve: FREERUN_KEY, or --key KEY), or listen on 127.0.0.1"
         )
     if not re.fullmatch(r"[!-~]*", key):
         raise ConfigError("gateway: the key must be of printable ASCII characters without spaces")

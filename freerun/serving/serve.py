@@ -60,18 +60,22 @@ async def _serve(job: ServeJob, key: str, logs: Path, on_ready: Callable[[Served
     except ImportError as error:
         raise ConfigError(f"freerun serve needs a web server ({error}); pip install 'freerun[agents]'") from error
     address = job.recipe.gateway.address
-    used_key = make_key(key).used
+    live_key = make_key(key)
     async with open_policy(job, logs) as policy:
-        directory = Conversations(job.name, key=used_key, open_session=policy.open_session)
+        directory = Conversations(job.name, key=live_key.used, open_session=policy.open_session)
         gateway = Gateway(
-            directory, sampling=policy.sampling, address=address, key=key, clients_choose_sampling=True
+            directory,
+            sampling=policy.sampling,
+            address=address,
+            key=live_key.used if live_key.is_given else "",
+            clients_choose_sampling=True,
         )
         listen(parse_address(address)).close()  # A port that is taken is better known before the model is loaded.
         background = Supervisor()
         try:
             await policy.start()
             background.start(policy.wait_for_loss())
-            on_ready(ServedAt(await gateway.start(), used_key, job.name))
+            on_ready(ServedAt(await gateway.start(), live_key.used, job.name))
             await background.watch(asyncio.Event().wait())
         finally:
             await gateway.close()

@@ -4,12 +4,14 @@
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from freerun.events.events import Listener
 from freerun.gateway.sessions import random_key
+from freerun.processes.worker_process import KEY_VARIABLE
 from freerun.reward.user_function import RewardFunction
 
 
@@ -46,8 +48,9 @@ class LiveKey:
 
 
 def make_key(given: str) -> LiveKey:
-    """The key that the user gave, or a random one."""
-    return LiveKey(given or random_key(), bool(given))
+    """The key that the user gave, or a random one; other users see command lines, but not the variable."""
+    chosen = given or os.environ.get(KEY_VARIABLE, "")
+    return LiveKey(chosen or random_key(), bool(chosen))
 
 
 @dataclass(frozen=True)

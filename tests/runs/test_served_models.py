@@ -44,6 +44,23 @@ def test_a_model_is_served_as_its_clients_ask_and_ends_without_a_trace(tmp_path:
     assert server.stop() == 0, server.output
 
 
+@pytest.mark.slow
+def test_a_key_in_the_environment_is_that_of_the_clients_and_no_worker_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path)
+    monkeypatch.setenv("FREERUN_KEY", "my-secret")
+    server = Server(tmp_path, str(tmp_path / "model"), *PLAIN)
+    with server.client() as client:
+        assert server.told("key") == "my-secret"
+        assert client.get("/models").status_code == 200
+        assert client.get("/models", headers={"authorization": "Bearer other"}).status_code == 401
+        workers = psutil.Process(server.process.pid).children(recursive=True)
+        assert workers
+        assert not [worker for worker in workers if "my-secret" in worker.environ().values()]
+    assert server.stop() == 0, server.output
+
+
 def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path)
     model = str(tmp_path / "model")
