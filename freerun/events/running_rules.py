@@ -28,6 +28,8 @@ def limit(state: RunState, now: float) -> Complaint | None:
     if seconds <= 0 or state.max_staleness == 0:  # a synchronous run waits by design
         return None
     waits = sum(step.wait_seconds for step in steps) / seconds
+    if state.is_live and waits > TRAINER_WAITS:  # clients may stay away
+        return None
     closed = sum(values_of(steps, "gate_closed_seconds")) / seconds
     when = f"of the time in {name_steps(steps)}"  # the whole run may have been otherwise
     if closed > GATE_CLOSED and waits > TRAINER_WAITS:
@@ -70,8 +72,8 @@ def at_the_bound(state: RunState, now: float) -> Complaint | None:
         f"{percent_of(share)} of the samples of {name_steps(steps)} are as stale as the bound of "
         f"{state.max_staleness} allows: a smaller one would probably cost no speed"
     )
-    advice = f"set buffer.keep_fresh = true, or buffer.max_staleness below {state.max_staleness}"
-    return "info", text, advice, "#/time"
+    keep_fresh = "" if state.is_live else "buffer.keep_fresh = true, or "  # clients start when they like
+    return "info", text, f"set {keep_fresh}buffer.max_staleness below {state.max_staleness}", "#/time"
 
 
 MUCH_RECOMPUTED = 0.3
@@ -87,12 +89,18 @@ def waste(state: RunState, now: float) -> Complaint | None:
         what = ", ".join(f"{number:,} {name}" for name, number in lost.items())
         text = f"{percent_of(sum(lost.values()) / total)} of the groups were lost: {what}"
         is_failure = lost.get("failed", 0) > sum(lost.values()) / 2
-        advice = "read the first failure in log.txt" if is_failure else 'set buffer.policy = "wait"'
+        advice = "read the first failure in log.txt" if is_failure else _against_drops(state)
         return "warn", text, advice, "#/samples?where=lost"
     if is_past_start(state) and sampled and recomputed > MUCH_RECOMPUTED * sampled:
         text = f"loads made engines recompute {percent_of(recomputed / sampled)} as many tokens as they sampled"
         return "info", text, 'set engine.kv_on_load = "keep", or use larger steps', "#/time"
     return None
+
+
+def _against_drops(state: RunState) -> str:
+    if state.is_live:
+        return "rated sessions came faster than they are trained on, or too late: set larger steps or bounds"
+    return 'set buffer.policy = "wait"'
 
 
 # ---- does it still move? --------------------------------------------------------------------------------------

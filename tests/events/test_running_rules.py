@@ -36,6 +36,17 @@ def test_the_limit_is_the_one_that_the_others_wait_for() -> None:
     assert limit(waits=0.6, closed=1.1).startswith("trainer and engines wait for each other")
 
 
+def test_nothing_is_advised_that_a_run_on_live_traffic_refuses_or_its_owner_cannot_change() -> None:
+    live = a_start(is_live=True)
+    assert "limit" not in findings([live, *steps(12, wait_seconds=1.5)]), "clients may stay away"
+    closed = steps(12, {"gate_closed_seconds": 1.1}, wait_seconds=0.1)
+    assert findings([live, *closed])["limit"].text.startswith("the trainer is the limit")
+    stale = findings([live, *steps(12, staleness_counts={4: 64})])["at_the_bound"]
+    assert stale.advice == "set buffer.max_staleness below 4"
+    dropped = findings([live, *groups(94, "buffered"), *groups(6, "dropped")])["waste"]
+    assert dropped.advice.startswith("rated sessions came faster")
+
+
 def test_a_synchronous_run_waits_by_design() -> None:
     events = [a_start(max_staleness=0), *steps(12, wait_seconds=1.5, staleness_counts={0: 64})]
     assert "limit" not in findings(events)
