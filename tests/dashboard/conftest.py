@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages_in_browsers import CHROMIUM, watch_errors
+from pages_in_browsers import CHROMIUM, PatientBrowser, watch_errors
 from playwright.sync_api import sync_playwright
 from recorded_events import write
 from rich_runs import Texts, rich_run
@@ -30,7 +30,7 @@ def browser() -> Iterator[Any]:
     assert CHROMIUM.exists(), "make browser installs Chromium"
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield opened
+        yield PatientBrowser(opened)
         opened.close()
 
 

@@ -32,6 +32,7 @@ AXE = Path(__file__).parents[2] / ".browser" / "node_modules" / "axe-core" / "ax
 WIDTHS = ((1440, 900), (1024, 768), (390, 844))
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa")
 AXE_RUN = "async (tags) => (await axe.run(document, {runOnly: tags})).violations"
+FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 STATES: dict[str, Callable[[Path], None]] = {
     "before": lambda run: write(run, *rich_run(0, is_ended=False)),
     "running": lambda run: write(run, *rich_run(12, is_ended=False)),
@@ -59,9 +60,10 @@ def test_every_place_shows_a_run_in_every_state(browser: Any, tmp_path: Path, st
                 page.set_viewport_size({"width": width, "height": height})
                 page.emulate_media(color_scheme=scheme)
                 page.wait_for_timeout(150)  # for what is drawn again
+                until(page, FITS)
                 picture = tmp_path / f"{place}-{state}-{width}-{scheme}.png"
                 page.screenshot(path=str(picture), full_page=True)
-                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), picture
+                assert page.evaluate(FITS), picture
                 for violation in page.evaluate(AXE_RUN, TAGS):
                     violations.setdefault(violation["id"], (picture.name, violation["nodes"][0]["html"][:200]))
         assert errors == []

@@ -8,9 +8,21 @@ from served_pages import ServedPage
 
 CHROMIUM = Path("/usr/bin/chromium")
 PLACES = ("run", "time", "samples", "learning", "runs")
-WAIT_MILLISECONDS = 60_000
+WAIT_MILLISECONDS = 120_000
 IS_READY = """place => document.querySelector(`main[data-place="${place}"] h2`) !== null
     && !/reading the|searching all/.test(document.querySelector("main").textContent)"""
+
+
+class PatientBrowser:
+    """Its pages wait longer than half a minute: beside busy processes a picture of one takes long."""
+
+    def __init__(self, browser: Any) -> None:
+        self._browser = browser
+
+    def new_page(self, **options: Any) -> Any:
+        page = self._browser.new_page(**options)
+        page.set_default_timeout(WAIT_MILLISECONDS)
+        return page
 
 
 def watch_errors(page: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""A user's advantage that takes a second in the first steps: first the trainer is the limit, then rollouts."""
+"""A user's advantage that takes two seconds in the first steps: first the trainer is the limit, then rollouts."""
 
 import time
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 NUM_SLOW_STEPS = 10
-SECONDS = 1.0
+SECONDS = 2.0
 _calls: list[float] = []
 
 
