@@ -95,10 +95,11 @@ class LiveTraffic:
         """The session of this ordinal, when it is rated; raises `SessionUnratedError`."""
         recording = self._recordings[prompt.ordinal]
         try:
-            async with asyncio.timeout(self._feedback_seconds):
-                rating = await recording.rated
-        except TimeoutError:
-            raise SessionUnratedError(f"{prompt.key}: no feedback in {self._feedback_seconds:g} s") from None
+            # Not `asyncio.timeout`: it would cancel this task although a rating was accepted just before.
+            await asyncio.wait({recording.rated}, timeout=self._feedback_seconds)
+            if not recording.rated.done():
+                raise SessionUnratedError(f"{prompt.key}: no feedback in {self._feedback_seconds:g} s")
+            rating = recording.rated.result()
         finally:
             self._forget(recording)
         if rating is None:

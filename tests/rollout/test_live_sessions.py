@@ -17,6 +17,7 @@ from freerun.chat.session import SessionLimits
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import ContextLengthError, SessionUnratedError
 from freerun.rollout.live_sessions import LiveSession, LiveTraffic
+from freerun.simulation.virtual_time import run_in_virtual_time
 from freerun.types import Completion, Prompt, Request, Sampling, Span, Trajectory
 
 NOBODY: Any = None
@@ -175,6 +176,21 @@ async def test_a_session_without_feedback_is_unrated_and_its_feedback_comes_too_
     with pytest.raises(SessionUnratedError, match=r"live:0: no feedback in 0\.05 s"):
         await run.groups[0]
     assert not run.traffic.rate(reply.id, 1.0)
+
+
+def test_a_rating_that_was_accepted_in_the_last_moment_is_trained_on(tmp_path: Path) -> None:
+    async def rate_as_time_ends() -> tuple[bool, str]:
+        run = Run(plain(tmp_path), room=1, feedback_seconds=5.0)
+        loop, accepted = asyncio.get_running_loop(), list[bool]()
+        ends = loop.time() + 5.0
+        reply = await say(run.traffic.open_session(), "hello")
+        assert loop.time() == ends - 5.0
+        # In the same turn of the loop as the end of the time, just before it.
+        loop.call_at(ends - 1e-10, lambda: accepted.append(run.traffic.rate(reply.id, 1.0)))
+        [trajectory] = await run.groups[0]
+        return accepted == [True], run.trained(trajectory)
+
+    assert run_in_virtual_time(rate_as_time_ends()) == (True, "a")
 
 
 @in_event_loop
