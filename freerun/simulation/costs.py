@@ -29,7 +29,6 @@ from freerun.simulation.shapes import BFLOAT16_BYTES, ModelShape
 
 FORWARD_BACKWARD = 3.0
 """Passes over the tokens of a step, each as long as a forward pass."""
-FLOAT32_BYTES_PUBLISHED = 4
 _SMOOTHNESS = 1.2
 _MEMORY_SHARE = 0.80
 _FLOPS_SHARE = 0.78
@@ -183,9 +182,8 @@ class RooflineTrainer:
         return self.passes * operations / speed + self.constants.fixed_seconds
 
 
-def weight_costs(gpu: Gpu, num_published: int) -> WeightCosts:
-    """Of this many published parameters, on a Ray cluster: once to each node, then into each worker."""
-    num_bytes = FLOAT32_BYTES_PUBLISHED * num_published
+def weight_costs(gpu: Gpu, num_bytes: int) -> WeightCosts:
+    """Of a version of this size, on a Ray cluster: once to each node, then into each worker."""
     return WeightCosts(
         hold_seconds=num_bytes / gpu.publish_bandwidth,
         transfer_seconds=num_bytes / gpu.network_bandwidth,

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from freerun.backends.backend import find_backend
+from freerun.config.engine import BYTES
 from freerun.config.recipe import Recipe
 from freerun.errors import FreerunError
 from freerun.model.adapter_directory import num_adapter_parameters
@@ -78,6 +79,11 @@ def num_published(recipe: Recipe, shape: ModelShape) -> int:
     if not recipe.lora.is_on:
         return shape.num_parameters
     return num_adapter_parameters(recipe.lora, _decoder_config(shape))
+
+
+def published_bytes(recipe: Recipe, shape: ModelShape) -> int:
+    """Of a version: whole models travel in the engines' dtype, adapters in float32 (`weights/layout.py`)."""
+    return num_published(recipe, shape) * BYTES["float32" if recipe.lora.is_on else recipe.engine.dtype]
 
 
 def trainer_bytes(recipe: Recipe, shape: ModelShape, num_ranks: int) -> float:
@@ -213,7 +219,7 @@ def passes_of(recipe: Recipe) -> float:
 
 
 def weights_of(recipe: Recipe, machine: Machine) -> WeightCosts:
-    return weight_costs(machine.gpu, num_published(recipe, machine.shape))
+    return weight_costs(machine.gpu, published_bytes(recipe, machine.shape))
 
 
 def expected_tokens_per_second(recipe: Recipe, machine: Machine, split: GpuSplit, workload: Workload) -> float:

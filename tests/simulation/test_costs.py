@@ -64,8 +64,8 @@ def test_measured_costs_are_linear_in_what_was_counted() -> None:
     assert LinearTrainer(step=1.0, token=0.5).step_seconds([1, 2]) == pytest.approx(2.5)
 
 
-def test_an_adapter_is_published_and_loaded_in_proportion_to_its_size() -> None:
-    whole, adapter = weight_costs(GPUS["h100"], 7_600_000_000), weight_costs(GPUS["h100"], 76_000_000)
+def test_weights_are_published_and_loaded_in_proportion_to_their_bytes() -> None:
+    whole, half = weight_costs(GPUS["h100"], 30_400_000_000), weight_costs(GPUS["h100"], 15_200_000_000)
     assert whole.load_seconds == pytest.approx(7.6)
     assert whole.transfer_seconds == pytest.approx(2.43, abs=0.01)
-    assert adapter.load_seconds == pytest.approx(whole.load_seconds / 100)
+    assert half.load_seconds == pytest.approx(whole.load_seconds / 2)

@@ -23,6 +23,7 @@ from freerun.simulation.splits import (
     Machine,
     candidates,
     num_published,
+    published_bytes,
     setup_of,
     split_of,
     trainer_bytes,
@@ -116,6 +117,16 @@ def test_an_adapter_takes_less_memory_and_publishes_less() -> None:
     adapted = replace(RECIPE, lora=LoraConfig(rank=8))
     assert num_published(adapted, H100.shape) < num_published(RECIPE, H100.shape) / 100
     assert trainer_bytes(adapted, H100.shape, 4) < trainer_bytes(RECIPE, H100.shape, 4)
+
+
+def test_weights_travel_in_the_dtype_of_the_engines_and_adapters_in_float32() -> None:
+    rounded = replace(RECIPE, engine=replace(RECIPE.engine, dtype="bfloat16"))
+    assert published_bytes(RECIPE, H100.shape) == 4 * H100.shape.num_parameters
+    assert published_bytes(rounded, H100.shape) == 2 * H100.shape.num_parameters
+    loads = [setup_of(r, H100, split_of(r), guess_workload(r)).weights.load_seconds for r in (RECIPE, rounded)]
+    assert loads[1] == pytest.approx(loads[0] / 2)
+    adapted = replace(rounded, lora=LoraConfig(rank=8))
+    assert published_bytes(adapted, H100.shape) == 4 * num_published(adapted, H100.shape)
 
 
 def test_activations_that_are_computed_again_take_less_memory() -> None:
