@@ -84,6 +84,7 @@ def _merge(arguments: Sequence[str]) -> int:
     from freerun.model.checkpoint import load_model, save_model
     from freerun.model.hub import local_directory
     from freerun.model.new_directory import new_directory, require_vacant
+    from freerun.model.shares import Whole
     from freerun.session.evaluation_job import find_model
 
     adapter = args.source if is_adapter(args.source) else find_model(args.source)[0]
@@ -94,7 +95,7 @@ def _merge(arguments: Sequence[str]) -> int:
     require_vacant(args.directory)
     base = Path(local_directory(str(args.base))) if args.base else base_of(adapter)
     model = load_model(base)
-    merge_adapter(model, adapter)
+    merge_adapter(model, adapter, Whole())
     with new_directory(args.directory) as temporary:
         save_model(model, temporary, source=base)
     print(f"{args.directory} is {base} with {adapter} merged into it")

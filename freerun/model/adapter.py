@@ -27,7 +27,8 @@ from freerun.model.adapter_directory import (
 from freerun.model.decoder import Decoder
 from freerun.model.families import projections_of
 from freerun.model.finite import finite
-from freerun.model.lora import LoraLinear, frozen_checksum, weights_checksum
+from freerun.model.lora import LoraLinear, weights_checksum
+from freerun.model.shares import Shares
 from freerun.model.weight_files import file_headers
 
 BASE_CHECKSUM = "base_checksum"
@@ -65,11 +66,12 @@ def save_adapter(
 
 
 @torch.no_grad()
-def load_adapter(model: Decoder, directory: Path) -> None:
+def load_adapter(model: Decoder, directory: Path, shares: Shares, *, base_checksum: str) -> None:
     """Load a saved adapter into a model that has an adapter of the same shape on the same base."""
-    tensors = _read_tensors(directory, base_checksum=frozen_checksum(model))
+    tensors = _read_tensors(directory, base_checksum=base_checksum)
     for layer in [module for module in model.modules() if isinstance(module, LoraLinear)]:
-        for projection, A, B in layer.matrices(layer.lora_A, layer.lora_B):
+        full_A, full_B = (torch.empty(p.shape) for p in (layer.lora_A, layer.lora_B))
+        for projection, A, B in layer.matrices(full_A, full_B):
             for matrix, kind in ((A, "lora_A"), (B, "lora_B")):
                 saved = tensors.pop(f"{PEFT_PREFIX}{projection.name}.{kind}.weight", None)
                 if saved is None or saved.shape != matrix.shape:
@@ -79,6 +81,9 @@ def load_adapter(model: Decoder, directory: Path) -> None:
                         f"{tuple(matrix.shape)}; use the rank and targets it was trained with"
                     )
                 matrix.copy_(saved)
+        for parameter, full in ((layer.lora_A, full_A), (layer.lora_B, full_B)):
+            own, rows = shares.own(parameter)
+            own.copy_(full[rows])
     if tensors:
         raise ModelError(
             f'{directory / ADAPTER_WEIGHTS_FILE}: tensor "{min(tensors)}" belongs to no adapter of this model; '
@@ -87,18 +92,21 @@ def load_adapter(model: Decoder, directory: Path) -> None:
 
 
 @torch.no_grad()
-def merge_adapter(model: Decoder, directory: Path) -> None:
+def merge_adapter(model: Decoder, directory: Path, shares: Shares) -> None:
     """Add the adapter's product to the weights of its base, a model without adapter."""
     config = read_adapter_config(directory)
     check_adapter(directory, model.config)
     scale = config["lora_alpha"] / config["r"]
-    tensors = _read_tensors(directory, base_checksum=weights_checksum(dict(model.named_parameters())))
+    tensors = _read_tensors(directory, base_checksum=weights_checksum(model.named_parameters(), shares))
     for name, projections in projections_of(model.config):
-        weight = model.get_parameter(f"{name}.weight")
+        own, rows = shares.own(model.get_parameter(f"{name}.weight"))
         for projection in projections:
             A, B = (tensors.get(f"{PEFT_PREFIX}{projection.name}.{kind}.weight") for kind in ("lora_A", "lora_B"))
             if A is not None and B is not None:
-                weight[projection.rows].add_(B @ A, alpha=scale)
+                first, last = max(rows.start, projection.begin), min(rows.stop, projection.rows.stop)
+                if first < last:
+                    product = (B @ A)[first - projection.begin : last - projection.begin]
+                    own[first - rows.start : last - rows.start].add_(product.to(own.device), alpha=scale)
 
 
 def _read_tensors(directory: Path, *, base_checksum: str) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ distribution that the trainer computes.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import xxhash
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from freerun.config.lora import LoraConfig
 from freerun.model.decoder import Decoder, Linear
 from freerun.model.families import Projection, projections_of
+from freerun.model.shares import Shares
 
 
 class LoraLinear(Linear):
@@ -86,16 +87,18 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return adapter or parameters
 
 
-def frozen_checksum(model: nn.Module) -> str:
+def frozen_checksum(model: nn.Module, shares: Shares) -> str:
     """A hash of the frozen weights under an adapter; empty for a model without one."""
     trained = trained_parameters(model)
     frozen = {name: p for name, p in model.named_parameters() if name not in trained}
-    return weights_checksum(frozen) if frozen else ""
+    return weights_checksum(frozen.items(), shares) if frozen else ""
 
 
-def weights_checksum(parameters: dict[str, nn.Parameter]) -> str:
+def weights_checksum(parameters: Iterable[tuple[str, nn.Parameter]], shares: Shares) -> str:
+    """A hash of the full tensors, of which one at a time is gathered."""
     digest = xxhash.xxh3_64()
-    for name, parameter in parameters.items():
+    for name, parameter in parameters:
+        full = shares.whole(parameter.detach()).to("cpu").contiguous()
         digest.update(name.encode())
-        digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+        digest.update(full.view(-1).view(torch.uint8).numpy().data)
     return str(digest.hexdigest())

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from freerun.config.lora import LoraConfig
 from freerun.model.adapter import load_adapter, save_adapter
-from freerun.model.checkpoint import load_model, save_weights
+from freerun.model.checkpoint import empty_model, load_shares, save_weights
 from freerun.model.companions import copy_companions, copy_tokenizer
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, frozen_checksum, trained_parameters
+from freerun.model.shares import Shares, Whole
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,26 @@ class TrainedModel:
     """Checksum of the weights that are not trained; empty if all are."""
 
     @classmethod
-    def load(cls, base: Path, lora: LoraConfig, *, seed: int, adapter: Path | None = None) -> TrainedModel:
+    def load(
+        cls,
+        base: Path,
+        lora: LoraConfig,
+        *,
+        seed: int,
+        adapter: Path | None = None,
+        shares: Shares | None = None,
+        device: torch.device | str = "cpu",
+    ) -> TrainedModel:
         """The base model; with LoRA, with a new adapter or a saved one."""
-        decoder = load_model(base)
+        shares = shares or Whole()
+        decoder = empty_model(base)
         if lora.is_on:
             add_adapter(decoder, lora, seed=seed)
-            if adapter is not None:
-                load_adapter(decoder, adapter)
-        return cls(decoder, base, lora, frozen_checksum(decoder))
+        load_shares(decoder, base, shares, device=torch.device(device))
+        frozen = frozen_checksum(decoder, shares)
+        if adapter is not None:
+            load_adapter(decoder, adapter, shares, base_checksum=frozen)
+        return cls(decoder, base, lora, frozen)
 
     @property
     def num_parameters(self) -> int:

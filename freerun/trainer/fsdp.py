@@ -3,8 +3,8 @@
     rank 0   Meeting ─► its address ─► controller ─► Meeting     rank 1, 2, ...
     all      join ─► shard(model) ─► forward, backward: all-gather and reduce-scatter, block by block
 
-Every rank loads the whole model before it is sharded; the full copy is then freed. Embedding and head, which
-belong to no block, stay gathered between forward and backward: logits are computed outside the forward.
+Models are sharded while they are empty; then each rank reads its rows (`model/shares.py`). Embedding and head,
+which belong to no block, stay gathered between forward and backward: logits are computed outside the forward.
 
 Processes communicate by gloo, and by NCCL if the model is on GPUs. All sockets are bound to one host: loopback,
 unless the launcher of the process sets FREERUN_HOST.
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from freerun.errors import WorkerError
 from freerun.model.decoder import Decoder
@@ -93,15 +93,27 @@ class FsdpRanks:
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 
+    def own(self, parameter: Tensor) -> tuple[Tensor, slice]:
+        num_rows = parameter.shape[0]
+        if not isinstance(parameter, DTensor):
+            return parameter.detach(), slice(0, num_rows)
+        # Rows are dealt as `torch.chunk` does; with few rows the last ranks have none.
+        begin = min(self.rank * -(-num_rows // self.num_ranks), num_rows)
+        own = parameter.to_local().detach()
+        return own, slice(begin, begin + own.shape[0])
+
     def whole(self, tensor: Tensor) -> Tensor:
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def share(self, full: Tensor, like: Tensor) -> Tensor:
         if not isinstance(like, DTensor):
-            return full
-        # Every rank has read the full tensor, so each takes its slice and nothing is sent.
-        on_device = full.to(like.device)
-        return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+            return full.clone()
+        # Every rank has the full tensor, mapped from a file, so each takes its slice and nothing is sent.
+        own, rows = self.own(like)
+        share = full[rows].to(own.device, copy=True)
+        return DTensor.from_local(
+            share, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
 
     def gather(self, values_1d: Tensor) -> list[Tensor]:
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.num_ranks)]

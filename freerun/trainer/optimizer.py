@@ -162,7 +162,7 @@ class Optimizer:
                     "resume with the model the checkpoint was made with"
                 )
             states.setdefault(name, {})[key] = (
-                self._ranks.share(tensor, like=parameter).clone() if key in MOMENTS else tensor.clone()
+                self._ranks.share(tensor, like=parameter) if key in MOMENTS else tensor.clone()
             )
         self._require_complete(tensors, states)
         return states

@@ -2,8 +2,8 @@
 
 Every rank gets the same batches and makes the same decisions from them. Ranks exchange only what the batch does
 not contain: weights and gradients (by the shards themselves), a few sums, and outputs of each other's tokens where
-something is decided or reported over all of them. All methods except the properties are collective: every rank
-calls them, in the same order.
+something is decided or reported over all of them. All methods except the properties, `own` and `share` are
+collective: every rank calls them, in the same order.
 
 `SingleRank` is a trainer of one process, without torch.distributed; `freerun.trainer.fsdp` implements several.
 """
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from freerun.model.decoder import Decoder
+from freerun.model.shares import Shares, Whole
 from freerun.trainer.advantage import Floats64
 
 
-class Ranks(Protocol):
+class Ranks(Shares, Protocol):
     """One process's view of all the trainer's processes."""
 
     @property
@@ -30,16 +30,8 @@ class Ranks(Protocol):
     @property
     def num_ranks(self) -> int: ...
 
-    def shard(self, model: Decoder) -> None:
-        """Keep this rank's share of each parameter and free the rest; gradients are summed over the ranks."""
-        ...
-
-    def whole(self, tensor: Tensor) -> Tensor:
-        """The full tensor of which this rank holds a share; one that is not sharded is returned as it is."""
-        ...
-
     def share(self, full: Tensor, like: Tensor) -> Tensor:
-        """This rank's share of a full tensor, sharded as `like` is."""
+        """A copy of this rank's share of a full tensor, sharded as `like` is; only its rows are read."""
         ...
 
     def gather(self, values_1d: Tensor) -> list[Tensor]:
@@ -55,20 +47,14 @@ class Ranks(Protocol):
         ...
 
 
-class SingleRank:
+class SingleRank(Whole):
     """A trainer that is one process."""
 
     rank = 0
     num_ranks = 1
 
-    def shard(self, model: Decoder) -> None:
-        pass
-
-    def whole(self, tensor: Tensor) -> Tensor:
-        return tensor
-
     def share(self, full: Tensor, like: Tensor) -> Tensor:
-        return full
+        return full.clone()
 
     def gather(self, values_1d: Tensor) -> list[Tensor]:
         return [values_1d]

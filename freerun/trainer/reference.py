@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from freerun.model.checkpoint import load_model
+from freerun.model.checkpoint import empty_model, load_shares
 from freerun.model.decoder import Decoder
 from freerun.model.new_directory import new_directory, reported_growth
 from freerun.model.trained import TrainedModel
@@ -33,6 +33,6 @@ def keep_reference(
 
 def load_reference(directory: Path, ranks: Ranks, *, device: torch.device) -> Decoder:
     """The frozen policy, sharded like the one that is trained."""
-    model = load_model(directory).requires_grad_(False).to(device)
-    ranks.shard(model)
+    model = empty_model(directory).requires_grad_(False)
+    load_shares(model, directory, ranks, device=device)
     return model

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -37,9 +36,6 @@ from freerun.workers import messages as m
 from freerun.workers.parts import split_trained
 from freerun.workers.trainer_cores import ThreadRates, TrainerCores
 
-if TYPE_CHECKING:
-    from freerun.trainer.fsdp import Meeting
-
 
 class TrainWorker:
     """Translates messages into calls on the trainer."""
@@ -49,15 +45,17 @@ class TrainWorker:
         self._parent = parent
         self._train = start.train
         self._companions = Path(start.companions_directory)
-        # Before the model is read: the other ranks can then begin.
-        meeting = _meet(parent, start) if start.train.num_ranks > 1 else None
-        adapter = Path(start.adapter_directory) if start.adapter_directory else None
-        self._trained = TrainedModel.load(
-            Path(start.model_directory), start.lora, seed=start.seed, adapter=adapter
-        )
         device = resolve_device("train.device", start.train.device, index=start.num_engine_gpus + start.rank)
-        self._model = self._trained.decoder.to(device)
-        self._ranks: Ranks = SingleRank() if meeting is None else meeting.join(device)
+        self._ranks = _meet(parent, start, device) if start.train.num_ranks > 1 else SingleRank()
+        self._trained = TrainedModel.load(
+            Path(start.model_directory),
+            start.lora,
+            seed=start.seed,
+            adapter=Path(start.adapter_directory) if start.adapter_directory else None,
+            shares=self._ranks,
+            device=device,
+        )
+        self._model = self._trained.decoder
         self._channel = (
             open_channel(
                 start.weights,
@@ -67,7 +65,6 @@ class TrainWorker:
             if start.weights and self._ranks.rank == 0
             else None
         )
-        self._ranks.shard(self._model)
         self._trainer = PolicyTrainer(
             self._model,
             start.train,
@@ -239,7 +236,7 @@ class TrainWorker:
             self._cores.watch(self._trainer.reference)
 
 
-def _meet(parent: Parent[m.ToTrainer], start: m.StartTrainer) -> Meeting:
+def _meet(parent: Parent[m.ToTrainer], start: m.StartTrainer, device: torch.device) -> Ranks:
     """Rank 0 listens for the other ranks and reports where; they connect there."""
     # Imported here: a trainer of one process does not need torch.distributed.
     from freerun.trainer.fsdp import Meeting
@@ -247,7 +244,7 @@ def _meet(parent: Parent[m.ToTrainer], start: m.StartTrainer) -> Meeting:
     meeting = Meeting(rank=start.rank, num_ranks=start.train.num_ranks, address=start.rendezvous)
     if start.rank == 0:
         parent.send(m.Rendezvous(address=meeting.address))
-    return meeting
+    return meeting.join(device)
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -30,6 +30,7 @@ from freerun.model.decoder import Decoder
 from freerun.model.decoder_config import read_config
 from freerun.model.families import projections_of
 from freerun.model.lora import LoraLinear, add_adapter, frozen_checksum, trained_parameters
+from freerun.model.shares import Whole
 from freerun.model.tiny import make_tiny
 from freerun.model.trained import TrainedModel
 from freerun.trainer.supervised import SupervisedTrainer
@@ -125,7 +126,7 @@ def test_the_engine_samples_with_the_adapters_full_forward_and_loads_only_the_ad
     engine = Engine(engines_model, EngineConfig(), text=Letters(), max_sequence_tokens=64, seed=1)
     buffers = create_buffers("test")
     trainers, engines = (
-        SharedMemoryChannel(buffers, WeightLayout(model), frozen=frozen_checksum(model))
+        SharedMemoryChannel(buffers, WeightLayout(model), frozen=frozen_checksum(model, Whole()))
         for model in (trainers_model, engines_model)
     )
     trainers.write(1, state_of(trainers_model))
@@ -176,8 +177,12 @@ def test_publication_carries_the_adapters_bytes_and_no_others() -> None:
 def test_an_engine_on_another_base_does_not_confirm_the_adapter() -> None:
     trainers_model, engines_model = adapted(random_model(0)), adapted(random_model(1))
     buffers = create_buffers("test")
-    trainer = SharedMemoryChannel(buffers, WeightLayout(trainers_model), frozen=frozen_checksum(trainers_model))
-    engine = SharedMemoryChannel(buffers, WeightLayout(engines_model), frozen=frozen_checksum(engines_model))
+    trainer = SharedMemoryChannel(
+        buffers, WeightLayout(trainers_model), frozen=frozen_checksum(trainers_model, Whole())
+    )
+    engine = SharedMemoryChannel(
+        buffers, WeightLayout(engines_model), frozen=frozen_checksum(engines_model, Whole())
+    )
     trainer.write(1, state_of(trainers_model))
     with pytest.raises(WeightsError, match="weights of version 1 arrived damaged"):
         engine.fetch(Publication(version=1, checksum=trainer.checksum(1)))
@@ -218,6 +223,10 @@ def test_an_adapter_written_by_peft_is_merged_as_peft_merges_it(tmp_path: Path) 
     torch.testing.assert_close(logprobs(load_model(tmp_path / "adapter")), theirs, atol=1e-4, rtol=1e-4)
 
 
+def take_up(model: Decoder, directory: Path) -> None:
+    load_adapter(model, directory, Whole(), base_checksum=frozen_checksum(model, Whole()))
+
+
 def test_a_saved_adapter_is_taken_up_again_bit_for_bit(tmp_path: Path) -> None:
     base = tmp_path / "base"
     make_reference("qwen2", base)
@@ -225,18 +234,18 @@ def test_a_saved_adapter_is_taken_up_again_bit_for_bit(tmp_path: Path) -> None:
     directory = save(model, tmp_path / "adapter", base=base, config=SOME)
     again = load_model(base)
     add_adapter(again, SOME, seed=5)
-    load_adapter(again, directory)
+    take_up(again, directory)
     saved, loaded = state_of(model), state_of(again)
     assert all(torch.equal(saved[name], loaded[name]) for name in saved)
 
     wider = load_model(base)
     add_adapter(wider, dataclasses.replace(SOME, rank=2), seed=5)
     with pytest.raises(ModelError, match="use the rank and targets it was trained with"):
-        load_adapter(wider, directory)
+        take_up(wider, directory)
     fewer = load_model(base)
     add_adapter(fewer, dataclasses.replace(SOME, targets=("q_proj",)), seed=5)
     with pytest.raises(ModelError, match="belongs to no adapter of this model"):
-        load_adapter(fewer, directory)
+        take_up(fewer, directory)
 
 
 def test_an_adapter_whose_base_has_changed_or_gone_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from freerun.model.adapter import save_adapter
 from freerun.model.attention import full_forward_logits
 from freerun.model.decoder import Decoder
 from freerun.model.lora import add_adapter, frozen_checksum, trained_parameters
+from freerun.model.shares import Whole
 
 ALL = LoraConfig(rank=4, alpha=6.0)
 
@@ -34,7 +35,7 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
 
 def save(model: Decoder, directory: Path, *, base: Path, config: LoraConfig = ALL) -> Path:
     directory.mkdir()
-    checksum = frozen_checksum(model)
+    checksum = frozen_checksum(model, Whole())
     save_adapter(state_of(model), model, directory, config=config, base=base, base_checksum=checksum)
     return directory
 

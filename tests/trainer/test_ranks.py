@@ -6,10 +6,6 @@ are rounded elsewhere. Ranks themselves agree to the bit: a scenario gives the s
 
 import dataclasses
 import json
-import os
-import select
-import subprocess
-import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -20,6 +16,7 @@ import rank_scenarios
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rank_processes import run_ranks
 from rank_scenarios import QUICK, SCENARIOS, Outcome, num_weights
 from safetensors.torch import load_file
 from training_batches import SHAPE, TEMPERATURE, tiny_decoder
@@ -34,34 +31,12 @@ from freerun.trainer.ranks import SingleRank
 
 TOLERANCE = 1e-6
 """Absolute and relative, on float32 weights and moments after two or three steps of up to four updates."""
-TESTS = Path(__file__).parents[1]
 
 
-def run_ranks(num_ranks: int, names: Iterable[str], directory: Path) -> dict[str, Any]:
+def run_scenarios(num_ranks: int, names: Iterable[str], directory: Path) -> dict[str, Any]:
     """The scenarios on as many processes; what rank 0 reported, its tensors are in the directory."""
     directory.mkdir()
-    command = [sys.executable, rank_scenarios.__file__]
-    environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS / 'support'}", "OMP_NUM_THREADS": "1"}
-    arguments = [str(num_ranks), str(directory), ";".join(names)]
-    processes: list[subprocess.Popen[str]] = []
-    try:
-        first = subprocess.Popen([*command, "0", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
-        processes.append(first)
-        assert first.stdout is not None
-        assert select.select([first.stdout], [], [], 60)[0], "waited 60 s for the address of rank 0"
-        address = first.stdout.readline().strip()
-        for rank in range(1, num_ranks):
-            processes.append(
-                subprocess.Popen([*command, str(rank), *arguments, address], text=True, env=environment)
-            )
-        for rank, process in enumerate(processes):
-            assert process.wait(timeout=120) == 0, f"rank {rank} failed"
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait(10)
-            if process.stdout is not None:
-                process.stdout.close()
+    run_ranks(rank_scenarios.__file__, num_ranks, str(directory), ";".join(names))
     reports: dict[str, Any] = json.loads((directory / "reports.json").read_text())
     return reports
 
@@ -69,13 +44,13 @@ def run_ranks(num_ranks: int, names: Iterable[str], directory: Path) -> dict[str
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     directory = tmp_path_factory.mktemp("ranks") / "two"
-    return directory, run_ranks(2, QUICK, directory)
+    return directory, run_scenarios(2, QUICK, directory)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     directory = tmp_path_factory.mktemp("ranks") / str(request.param)
-    return directory, run_ranks(request.param, SCENARIOS, directory)
+    return directory, run_scenarios(request.param, SCENARIOS, directory)
 
 
 @cache

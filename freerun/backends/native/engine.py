@@ -16,6 +16,7 @@ from freerun.model.checkpoint import empty_model, load_model
 from freerun.model.decoder import Decoder
 from freerun.model.device import resolve_device, resolve_dtype
 from freerun.model.lora import add_adapter, frozen_checksum
+from freerun.model.shares import Whole
 from freerun.types import Completion, EngineStats, Publication, Request
 from freerun.weights.channel import WeightChannel, open_channel
 from freerun.weights.layout import WeightLayout
@@ -98,7 +99,7 @@ def open_model(start: EngineStart) -> tuple[Decoder, WeightChannel | None]:
         model = load_model(Path(start.base_directory))
         add_adapter(model, start.lora, seed=0)  # its matrices arrive by `Load`
         # Of the float32 weights, as the trainer's checksum is: before they are converted.
-        channel = open_channel(start.weights, WeightLayout(model), frozen=frozen_checksum(model))
+        channel = open_channel(start.weights, WeightLayout(model), frozen=frozen_checksum(model, Whole()))
     elif start.weights:
         # The weights arrive by `Load`; until then the parameters take almost no memory.
         model = empty_model(directory)

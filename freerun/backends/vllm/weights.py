@@ -25,6 +25,7 @@ from freerun.model.decoder_config import DecoderConfig
 from freerun.model.device import resolve_dtype
 from freerun.model.families import stacked_parts
 from freerun.model.lora import add_adapter, frozen_checksum, merged_state, trained_parameters
+from freerun.model.shares import Whole
 from freerun.types import Publication, WeightRoute
 from freerun.weights.buffers import NUM_BUFFERS
 from freerun.weights.channel import State, WeightChannel, open_channel
@@ -52,7 +53,7 @@ class MergedAdapter:
     def __init__(self, route: WeightRoute, lora: LoraConfig, base: Path) -> None:
         self.model = load_model(base)
         add_adapter(self.model, lora, seed=0)  # its matrices arrive by publication
-        self.channel = open_channel(route, WeightLayout(self.model), frozen=frozen_checksum(self.model))
+        self.channel = open_channel(route, WeightLayout(self.model), frozen=frozen_checksum(self.model, Whole()))
 
     def merge(self, published: Publication) -> Mapping[str, Tensor]:
         adapter = self.channel.fetch(published)
