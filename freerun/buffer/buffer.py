@@ -82,6 +82,8 @@ class TrajectoryBuffer:
         self._version = 0
         self._running: dict[int, int] = {}
         """Start versions by ordinal."""
+        self._oldest_running: int | None = None
+        """Its ordinal, as long as nothing has changed it: looked for when somebody asks."""
         self._ready: dict[int, _Ready] = {}
         self._running_ages, self._ready_ages = Ages(), Ages()
         self._to_restart: set[int] = set()
@@ -117,6 +119,7 @@ class TrajectoryBuffer:
         self._to_restart.discard(ordinal)
         self._running[ordinal] = start_version
         self._running_ages.add(start_version)
+        self._oldest_running = None
 
     def pass_over(self, ordinal: int) -> None:
         """Mark an ordinal that will never start as done, to keep the ledger contiguous."""
@@ -189,7 +192,7 @@ class TrajectoryBuffer:
         `wait`, which discards nothing, refuses.
         """
         self._version = state.version
-        self._running = {}
+        self._running, self._oldest_running = {}, None
         self._ready = {g.ordinal: _Ready(g.oldest_version, g.ordinal, g) for g in state.ready}
         self._running_ages, self._ready_ages = Ages(), Ages(g.oldest_version for g in state.ready)
         self._to_restart = set(state.to_restart)
@@ -245,6 +248,8 @@ class TrajectoryBuffer:
             raise ValueError(f"buffer: group {ordinal} is not running; start it first, finish it once")
         start_version = self._running.pop(ordinal)
         self._running_ages.remove(start_version)
+        if ordinal == self._oldest_running:
+            self._oldest_running = None
         return start_version
 
     def _remove_ready(self, ordinal: int) -> None:
@@ -276,9 +281,10 @@ class TrajectoryBuffer:
     def _describe_oldest_running(self) -> str:
         if not self._running:
             return "no rollout is running"
-        age, _ = next(self._running_ages.in_line())
-        oldest = min(ordinal for ordinal, start_version in self._running.items() if start_version == age)
-        return f"oldest {_describe({oldest: age})}"
+        if self._oldest_running is None:
+            self._oldest_running = min(zip(self._running.values(), self._running, strict=True))[1]
+        oldest = self._oldest_running
+        return f"oldest {_describe({oldest: self._running[oldest]})}"
 
 
 def _describe(running: dict[int, int]) -> str:

@@ -51,14 +51,19 @@ class Slots:
     def num_free(self, num_running: int) -> int:
         """Groups of which a sample would be decoded immediately if they started now."""
         num_with_slot = num_running * self._group_size - self.num_away
-        num_free = -(-(self._num_places() - num_with_slot) // self._group_size)
+        num_places = self._num_engine_slots()
+        if num_places > num_with_slot:  # seldom: only then does it matter for how many there is room in the caches
+            num_places = self._num_places()
+        num_free = -(-(num_places - num_with_slot) // self._group_size)
         return num_free if self._max_groups is None else min(num_free, self._max_groups - num_running)
 
     def _num_places(self) -> int:
         """Samples that all engines can decode at once: by their slots, and by the room in their caches."""
+        return max(1, self._num_engine_slots() - sum(map(_num_without_cache, self._generator.stats())))
+
+    def _num_engine_slots(self) -> int:
         # At least one engine: a running group brings the controller back here when there are more.
-        num_slots = max(1, self._generator.num_ready) * self._num_slots + self._generator.num_leaving
-        return max(1, num_slots - sum(_num_without_cache(stats) for stats in self._generator.stats()))
+        return max(1, self._generator.num_ready) * self._num_slots + self._generator.num_leaving
 
     @contextmanager
     def of_group(self) -> Iterator[Generator]:

@@ -22,12 +22,13 @@ class SampledSequence:
     """One sample: how long it will be, how far it is."""
 
     __slots__ = (
-        "computed", "group", "index", "is_running", "length", "order", "prefix_version", "sampled", "since",
-        "spans",
+        "computed", "group", "index", "is_running", "length", "num_prompt", "order", "prefix_version", "sampled",
+        "since", "spans",
     )  # fmt: skip
 
     def __init__(self, group: "SampledGroup", index: int, order: int, length: int) -> None:
         self.group = group
+        self.num_prompt = group.num_prompt
         self.index = index
         self.order = order
         self.length = length
@@ -45,7 +46,7 @@ class SampledSequence:
     @property
     def num_tokens(self) -> int:
         """While it does not decode."""
-        return self.group.num_prompt + self.sampled
+        return self.num_prompt + self.sampled
 
     def add(self, version: int, num_tokens: int) -> None:
         if not num_tokens:
@@ -188,22 +189,23 @@ class BatchedSequences:
         chunks, pending, ready = [], set(), []
         contexts = recomputed = lacking_tokens = 0
         for sequence in self._lacking:
-            if sequence.num_tokens - sequence.computed == 1:
+            num_tokens, computed = sequence.num_prompt + sequence.sampled, sequence.computed
+            if num_tokens - computed == 1:
                 ready.append(sequence)
                 continue
-            lacking_tokens += sequence.num_tokens
-            key = sequence.group.request.ordinal
-            if sequence.computed < sequence.group.num_prompt - 1:
+            lacking_tokens += num_tokens
+            if computed < sequence.num_prompt - 1:
+                key = sequence.group.request.ordinal
                 if key in pending:
                     continue
                 pending.add(key)
-                if sequence.computed == 0:
+                if computed == 0:
                     sequence.prefix_version = self.version
             if budget > 0:
-                end = min(sequence.computed + budget, sequence.num_tokens)
-                size = end - sequence.computed
+                end = min(computed + budget, num_tokens)
+                size = end - computed
                 budget -= size
-                contexts += size * (sequence.computed + end) // 2
+                contexts += size * (computed + end) // 2
                 recomputed += size if sequence.sampled else 0
                 chunks.append((sequence, end))
         self._start_decoding(ready)
@@ -236,7 +238,7 @@ class BatchedSequences:
                 sequence.add(self.version, 1)
         self.num_prefill_tokens += planned.num_prefill - len(whole)
         self._start_decoding(whole)
-        self._start_decoding([each for each in self._lacking if each.num_tokens - each.computed == 1])
+        self._start_decoding([s for s in self._lacking if s.num_prompt + s.sampled - s.computed == 1])
         for sequence in whole:
             if sequence.sampled == sequence.length:
                 self._finish(sequence, finished)

@@ -12,13 +12,14 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import NormalDist, fmean, variance
 from typing import Protocol
 
 _NORMAL = NormalDist()
 _NUM_BISECTIONS = 80
 _MAX_SIGMA = 5.0
+_NUM_REMEMBERED = 4096
 _STREAM = 1_000_003
 """Spreads seeds and ordinals over the seeds of `random.Random`."""
 
@@ -83,6 +84,20 @@ class RecordedLengths:
     @cached_property
     def _recorded(self) -> list[Sequence[int]]:
         return [self.groups[ordinal] for ordinal in sorted(self.groups)]
+
+
+class DrawnOnce:
+    """Lengths of whole groups, remembered while their samples are asked for one by one. Implements `Lengths`."""
+
+    def __init__(self, lengths: Lengths, group_size: int) -> None:
+        self._group_size = group_size
+        self._lengths = lengths
+        self._of_whole_group = lru_cache(_NUM_REMEMBERED)(lambda ordinal: lengths.of_group(ordinal, group_size))
+
+    def of_group(self, ordinal: int, num_samples: int) -> list[int]:
+        if num_samples > self._group_size:
+            return self._lengths.of_group(ordinal, num_samples)
+        return self._of_whole_group(ordinal)[:num_samples]
 
 
 def capped_mean(mu: float, sigma: float, cap: float) -> float:

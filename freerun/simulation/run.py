@@ -43,7 +43,7 @@ from freerun.simulation.costs import EngineCosts, TrainerCosts, WeightCosts
 from freerun.simulation.elastic import ElasticSplit, SharingTrainer
 from freerun.simulation.engine import SimulatedEngine
 from freerun.simulation.grader import InstantGrader, SimulatedGrader
-from freerun.simulation.lengths import Lengths
+from freerun.simulation.lengths import DrawnOnce, Lengths
 from freerun.simulation.trainer import SimulatedTrainer
 from freerun.simulation.virtual_time import run_in_virtual_time
 from freerun.simulation.worker_link import SimulatedLauncher, SimulatedLink, SimulatedWorker
@@ -216,6 +216,7 @@ class _Simulation:
     def __init__(self, setup: Setup, emit: Listener, make_buffer: MakeBuffer | None) -> None:
         self._setup = setup
         self._recipe = simulated_recipe(setup.recipe)
+        self._lengths = DrawnOnce(setup.lengths, setup.recipe.sampling.group_size)
         self._emit_to = emit
         self._make_buffer = make_buffer
         self._engines: list[SimulatedEngine] = []
@@ -299,7 +300,7 @@ class _Simulation:
         engine = SimulatedEngine(
             link,
             setup.engine_costs,
-            setup.lengths,
+            self._lengths,
             load_seconds=setup.weights.load_seconds,
             start_seconds=setup.elastic.start_seconds if setup.elastic and self._steps else 0.0,
         )

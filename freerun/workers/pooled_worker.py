@@ -29,8 +29,8 @@ class PooledWorker:
         """Changed by `take_on` and `put_down` only."""
         self.num_samples = 0
         """Samples in its requests."""
-        self._num_of_prompt: Counter[int] = Counter()
-        """Its requests by the ordinal of their prompt."""
+        self.num_of_prompt: Counter[int] = Counter()
+        """Its requests by the ordinal of their prompt, which it computes once for all of them."""
         self.unsent: list[Request] = []
         self.sessions: set[int] = set()
         """Sessions whose earlier turns it has served, so that it may have their caches parked."""
@@ -50,23 +50,17 @@ class PooledWorker:
         """Assign it this request."""
         self.requests[request.request_id] = request
         self.num_samples += request.num_samples
-        self._num_of_prompt[request.ordinal] += 1
+        self.num_of_prompt[request.ordinal] += 1
 
     def put_down(self, request_id: int) -> Request | None:
         """Take this request off it; None if it did not have it."""
         request = self.requests.pop(request_id, None)
         if request is not None:
             self.num_samples -= request.num_samples
-            self._num_of_prompt[request.ordinal] -= 1
-            if not self._num_of_prompt[request.ordinal]:
-                del self._num_of_prompt[request.ordinal]
+            self.num_of_prompt[request.ordinal] -= 1
+            if not self.num_of_prompt[request.ordinal]:
+                del self.num_of_prompt[request.ordinal]
         return request
-
-    def may_share_cache(self, request: Request) -> bool:
-        """Whether it computes the same prompt for another request, or served earlier turns of its session."""
-        if request.session is None:
-            return request.ordinal in self._num_of_prompt
-        return request.session in self.sessions
 
     @property
     def state(self) -> ProcessState:

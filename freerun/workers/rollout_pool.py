@@ -103,12 +103,17 @@ class RolloutPool:
         self._dispatch(request)
         try:
             return await finished
+        except BaseException:
+            self._abort(request.request_id)  # if a worker still holds it; one that has answered does not
+            raise
         finally:
             self._waiting.pop(request.request_id, None)
-            for worker in self._workers:
-                if worker.put_down(request.request_id) is not None:
-                    worker.link.send(m.Abort(request_ids=(request.request_id,)))
-                    self._note_busy(worker)
+
+    def _abort(self, request_id: int) -> None:
+        for worker in self._workers:
+            if worker.put_down(request_id) is not None:
+                worker.link.send(m.Abort(request_ids=(request_id,)))
+                self._note_busy(worker)
 
     def end_session(self, session: int) -> None:
         """The session has no further requests: its workers drop what they keep for it."""
@@ -171,6 +176,7 @@ class RolloutPool:
         if worker is None:
             return ""
         worker.is_retiring = True
+        self._workers.note_serving()
         if not worker.is_ready:
             self._dispatch_again(worker)  # it has not been sent any
         self._note_busy(worker)
@@ -181,6 +187,7 @@ class RolloutPool:
         for worker in self._workers:
             if worker.is_retiring and not worker.is_dismissed:
                 worker.is_retiring = False
+                self._workers.note_serving()
                 return worker.name
         if (index := self._workers.reserve()) is None:
             return ""
@@ -192,7 +199,8 @@ class RolloutPool:
         await self._supervisor.close([worker.link for worker in self._workers])
 
     def _dispatch(self, request: Request) -> None:
-        able = [worker for worker in self._workers if self._can_serve(worker, request)]
+        able = self._workers.serving if request.pinned_version is None else []
+        able = able or [worker for worker in self._workers if self._can_serve(worker, request)]
         if not able:
             self._fail(request.request_id, pin_lost(request))
             return
@@ -292,6 +300,7 @@ class RolloutPool:
     def _welcome(self, worker: PooledWorker) -> None:
         """Give a new process the newest weights, then its requests."""
         worker.is_ready = True
+        self._workers.note_serving()
         if self._published is not None:
             worker.link.send(m.Load(published=self._published))
             if self._published.version == self._pinned_version:
@@ -331,6 +340,7 @@ class RolloutPool:
         self._num_restarts_left -= 1
         orphans = list(worker.requests.values())
         worker.forget_process()
+        self._workers.note_serving()
         self._note_busy(worker)
         await self._workers.relaunch(worker)
         self._adopt(orphans)

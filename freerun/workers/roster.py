@@ -27,12 +27,20 @@ class Roster:
         """Indices of workers that are about to be started."""
         self._last_placed = awake_clock().time()
 
+        self.serving: list[PooledWorker] = []
+        """Those that are ready and do not retire, by index."""
+
     def __iter__(self) -> Iterator[PooledWorker]:
         return iter(self._workers)
 
+    def note_serving(self) -> None:
+        """A worker became ready or is gone, retires or stays."""
+        serving = [worker for worker in self._workers if worker.is_ready and not worker.is_retiring]
+        self.serving = sorted(serving, key=lambda worker: worker.index)
+
     @property
     def num_ready(self) -> int:
-        return sum(worker.is_ready and not worker.is_retiring for worker in self._workers)
+        return len(self.serving)
 
     @property
     def num_staying(self) -> int:
@@ -76,6 +84,7 @@ class Roster:
 
     def remove(self, worker: PooledWorker) -> None:
         self._workers.remove(worker)
+        self.note_serving()
 
     def stats(self) -> list[EngineStats]:
         """One that retires has no slots for others."""

@@ -1,10 +1,12 @@
 """Which rollout worker gets a request, which one answered it, and which one can be spared."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from freerun.types import Request
 from freerun.workers.pooled_worker import PooledWorker
 
+_load = attrgetter("num_samples", "index")
 NUM_SERVED = 1024
 """Answers whose workers are remembered: their callers ask before the next turn of the event loop."""
 
@@ -26,19 +28,21 @@ class ServedRequests:
 
 
 def choose_worker(able: Sequence[PooledWorker], request: Request, *, num_slots: int) -> PooledWorker:
-    """The least loaded one, or one that may have the prompt or session in its cache and is not far behind."""
-    least = min(able, key=_load)
-    homes = [worker for worker in able if worker.is_ready and worker.may_share_cache(request)]
+    """The least loaded ready one, or one that may have the prompt or session cached and is not far behind."""
+    ready = [worker for worker in able if worker.is_ready]
+    if not ready:
+        return min(able, key=lambda worker: (not worker.link.is_placed, worker.num_samples, worker.index))
+    least = min(ready, key=_load)
+    if request.session is None:
+        homes = [worker for worker in ready if request.ordinal in worker.num_of_prompt]
+    else:
+        homes = [worker for worker in ready if request.session in worker.sessions]
     if not homes:
         return least
     home = min(homes, key=_load)
     # What a cache saves is less than what a request waits behind a batch more than elsewhere.
     is_behind = home.num_samples - least.num_samples > num_slots
     return least if is_behind else home
-
-
-def _load(worker: PooledWorker) -> tuple[bool, bool, int, int]:
-    return (not worker.is_ready, not worker.link.is_placed, worker.num_samples, worker.index)
 
 
 def choose_to_retire(workers: Sequence[PooledWorker]) -> PooledWorker | None:

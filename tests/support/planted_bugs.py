@@ -220,8 +220,8 @@ BUGS = [
         8,
         (
             RolloutPool,
-            "generate",
-            "worker.link.send(m.Abort(request_ids=(request.request_id,)))",
+            "_abort",
+            "worker.link.send(m.Abort(request_ids=(request_id,)))",
             "pass",
         ),
     ),
