@@ -11,7 +11,6 @@ tokens.
 import math
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 
 from freerun.engine.decode_kernel import CompiledDecodeAttention, can_compile_for
 from freerun.engine.decoding import DecodeAttention
+from freerun.engine.prefill import PrefillAttention, PrefillChunk, TiledPrefillAttention
 from freerun.model.decoder_config import DecoderConfig
 
 
@@ -64,20 +64,11 @@ def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-@dataclass(frozen=True)
-class PrefillChunk:
-    """Positions start to end of the sequence in `slot` are computed in this step."""
-
-    slot: int
-    start: int
-    end: int
-
-
 class CachedAttention:
     """Attention of one step: first a row for each decoding slot, then the prefill chunks, all packed.
 
     `prompts` gives for each row a slot with the same prompt, and its length there (`decode_kernel.py`). Rows
-    behind these are padding, which attends to nothing.
+    behind these are padding, which attends to nothing. A row may decode the token behind a chunk of its own slot.
     """
 
     def __init__(
@@ -89,14 +80,19 @@ class CachedAttention:
         chunks: Sequence[PrefillChunk],
     ) -> None:
         self.cache = cache
-        self.chunks = chunks
         self.num_decodes = len(decode_slots)
-        self.num_rows = self.num_decodes + sum(chunk.end - chunk.start for chunk in chunks)
+        self._lengths = [chunk.end - chunk.start for chunk in chunks]
+        self.num_rows = self.num_decodes + sum(self._lengths)
+        layer_2SKLD = cache.layers_2SKLD[0]
+        is_steady = can_compile_for(layer_2SKLD)
+        self._prefills: list[PrefillAttention | TiledPrefillAttention] = [
+            TiledPrefillAttention(layer_2SKLD, chunk) if is_steady else PrefillAttention(layer_2SKLD, chunk)
+            for chunk in chunks
+        ]
         if decode_slots:
-            layer_2SKLD = cache.layers_2SKLD[0]
             self._decode: DecodeAttention | CompiledDecodeAttention = (
                 CompiledDecodeAttention(layer_2SKLD, decode_slots, decode_positions, prompts)
-                if can_compile_for(layer_2SKLD)
+                if is_steady
                 else DecodeAttention(layer_2SKLD, decode_slots, decode_positions)
             )
 
@@ -109,32 +105,13 @@ class CachedAttention:
 
     def _attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         cache_2SKLD = self.cache.layers_2SKLD[layer]
-        if not self.chunks:
+        if not self._prefills:
             return self._decode(cache_2SKLD, q_THD, k_TKD, v_TKD)
-        parts = []
-        begin = self.num_decodes
-        if begin:
-            parts.append(self._decode(cache_2SKLD, q_THD[:begin], k_TKD[:begin], v_TKD[:begin]))
-        for chunk in self.chunks:
-            end = begin + chunk.end - chunk.start
-            parts.append(self._prefill(layer, chunk, q_THD[begin:end], k_TKD[begin:end], v_TKD[begin:end]))
-            begin = end
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _prefill(self, layer: int, chunk: PrefillChunk, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        keys_KLD, values_KLD = self.cache.layers_2SKLD[layer][:, chunk.slot]
-        keys_KLD[:, chunk.start : chunk.end] = k_TKD.transpose(0, 1)
-        values_KLD[:, chunk.start : chunk.end] = v_TKD.transpose(0, 1)
-        mask_TL = None
-        if chunk.start > 0:
-            positions_L = torch.arange(chunk.end, device=self.cache.device)
-            mask_TL = positions_L <= positions_L[chunk.start :, None]
-        attended_1HTD = F.scaled_dot_product_attention(
-            q_THD.transpose(0, 1)[None],
-            keys_KLD[None, :, : chunk.end],
-            values_KLD[None, :, : chunk.end],
-            attn_mask=mask_TL,
-            is_causal=mask_TL is None,
-            enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
+        decode, *chunks = zip(
+            *(x.split([self.num_decodes, *self._lengths]) for x in (q_THD, k_TKD, v_TKD)), strict=True
         )
-        return attended_1HTD[0].transpose(0, 1)
+        # Before the decodes, some of which read what these write.
+        parts = [prefill(cache_2SKLD, *chunk) for prefill, chunk in zip(self._prefills, chunks, strict=True)]
+        if self.num_decodes:
+            parts.insert(0, self._decode(cache_2SKLD, *decode))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from freerun.config.engine import EngineConfig
 from freerun.engine.cache import CachedAttention, KVCache
 from freerun.engine.parking import ParkedCaches
+from freerun.engine.prefill import PrefillChunk
 from freerun.engine.sampler import sample, streams, uniforms
 from freerun.engine.scheduler import PlannedStep, Scheduler, lent_prompts
 from freerun.engine.sequence import Sequence, SequenceGroup
@@ -249,24 +250,16 @@ class Engine:
 
     def _run(self, step: PlannedStep, version: int) -> tuple[list[Sequence], Tensor]:
         """Compute the step's tokens; returns the fully cached sequences with their last hidden state."""
-        ready = step.decodes.copy()
+        ready, chunks = step.decodes, [chunk for _, chunk in step.prefills]
+        if step.prefills:
+            ready, chunks = _with_last_tokens(step)
         token_ids = [sequence.tokens[-1] for sequence in ready]
         positions = [len(sequence.tokens) - 1 for sequence in ready]
         slots = [sequence.slot for sequence in ready]
-        attention = CachedAttention(
-            self._cache,
-            slots,
-            positions.copy(),
-            lent_prompts(ready),
-            [chunk for _, chunk in step.prefills],
-        )
-        last_rows = list(range(len(ready)))
-        for sequence, chunk in step.prefills:
+        attention = CachedAttention(self._cache, slots, positions.copy(), lent_prompts(ready), chunks)
+        for (sequence, _), chunk in zip(step.prefills, chunks, strict=True):
             token_ids += sequence.tokens[chunk.start : chunk.end]
             positions += range(chunk.start, chunk.end)
-            if chunk.end == len(sequence.tokens):
-                ready.append(sequence)
-                last_rows.append(len(token_ids) - 1)
         num_computed = len(token_ids)
         if num_padding := max(0, self._min_rows - num_computed):
             token_ids += [0] * num_padding
@@ -278,7 +271,7 @@ class Engine:
             sequence.num_computed = len(sequence.tokens)
         self._scheduler.finish_prefills(step.prefills, version)
         self._counts["prefill"] += num_computed - len(ready)
-        return ready, hidden_TC[last_rows] if step.prefills or num_padding else hidden_TC
+        return ready, hidden_TC[: len(ready)]
 
     def _logits(self, hidden_RC: Tensor) -> Tensor:
         num_rows = len(hidden_RC)
@@ -356,3 +349,14 @@ class Engine:
             decode_seconds=self._busy_seconds - self._recompute_seconds,
             recompute_seconds=self._recompute_seconds,
         )
+
+
+def _with_last_tokens(step: PlannedStep) -> tuple[list[Sequence], list[PrefillChunk]]:
+    """The sequences that sample, by slot, and the chunks without the last token of these, which is decoded.
+
+    So the bits of a sampled token's logits do not tell whether its sequence computed the prompt or copied it.
+    """
+    whole = [sequence for sequence, chunk in step.prefills if chunk.end == len(sequence.tokens)]
+    ready = sorted((*step.decodes, *whole), key=lambda sequence: sequence.slot)
+    chunks = [replace(chunk, end=min(chunk.end, len(sequence.tokens) - 1)) for sequence, chunk in step.prefills]
+    return ready, chunks

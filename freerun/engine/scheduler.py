@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from freerun.engine.cache import KVCache, PrefillChunk
+from freerun.engine.cache import KVCache
 from freerun.engine.parking import ParkedCaches
+from freerun.engine.prefill import PrefillChunk
 from freerun.engine.sequence import Prefix, Sequence, SequenceGroup
 
 

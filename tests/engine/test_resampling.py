@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tiny_models import TINY, Letters, make_request, random_model, random_weights
@@ -11,6 +12,7 @@ from tiny_models import TINY, Letters, make_request, random_model, random_weight
 from freerun.config.engine import EngineConfig
 from freerun.engine.engine import Engine
 from freerun.engine.resampling import RecordedCall, Resampled, Resampling
+from freerun.model.steady_rows import MOST_PADDED, _products, _steady_from
 from freerun.types import Completion, Request, Sampling
 
 WEIGHTS = {version: random_weights(100 + version) for version in range(4)}
@@ -72,17 +74,25 @@ def sample_again(config: EngineConfig, calls: list[RecordedCall], **sampling: fl
     return resampling.results
 
 
+def has_steady_rows() -> bool:
+    """Whether a row of a product has the same bits among four and more rows on this processor."""
+    model = random_model(0)
+    return max(_steady_from(*product, model) for product in _products(model)) <= MOST_PADDED
+
+
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "has_bits"),
     [
-        {},
-        {"kv_on_load": "keep"},
-        {"num_slots": 3},  # siblings do not run in step
-        {"prefill_chunk_tokens": 3},
-        {"cache_tokens": 120},  # some are preempted
+        ({}, True),
+        ({"kv_on_load": "keep"}, False),  # which tokens were computed one by one is not recorded
+        ({"num_slots": 3}, True),  # siblings do not run in step
+        ({"prefill_chunk_tokens": 3}, True),
+        ({"cache_tokens": 120}, False),  # some are preempted, and recomputed under the same version
     ],
 )
-def test_interrupted_completions_are_sampled_again_with_their_tokens(overrides: dict[str, object]) -> None:
+def test_interrupted_completions_are_sampled_again_with_their_tokens(
+    overrides: dict[str, object], has_bits: bool
+) -> None:
     settings: dict[str, object] = {"num_slots": 16, "cache_tokens": 800, "prefill_chunk_tokens": 16}
     config = EngineConfig(**(settings | overrides))  # type: ignore[arg-type]
     calls = record(config, LOADS, requests())
@@ -93,6 +103,22 @@ def test_interrupted_completions_are_sampled_again_with_their_tokens(overrides: 
         assert result.is_same, result
         assert result.num_drawn == len(result.call.token_ids)
         assert result.largest_difference < 1e-5
+        if has_bits and has_steady_rows():
+            assert result.num_equal_logprobs == result.num_drawn, result
+
+
+def test_a_completion_has_the_same_bits_whoever_computed_its_prompt_and_in_which_chunks() -> None:
+    asked = [*requests(), make_request(4, prompt_length=60, num_samples=2, max_completion_tokens=LIMIT)]
+    # Another group with the prompt of the first, which it computes for both.
+    twin = msgspec.structs.replace(asked[0], request_id=9, ordinal=9)
+    config = EngineConfig(num_slots=16, prefill_chunk_tokens=7)
+    calls = record(config, LOADS, [twin, *asked])
+    for ordinal in (1, 2, 3, 4, 9):
+        for again in (config, replace(config, prefill_chunk_tokens=512)):
+            of_group = [call for call in calls if call.ordinal == ordinal]
+            for result in sample_again(again, of_group):
+                assert result.is_same
+                assert result.num_equal_logprobs == result.num_drawn or not has_steady_rows()
 
 
 def test_temperature_top_k_and_top_p_are_as_recorded() -> None:

@@ -1,0 +1,101 @@
+"""Attention of consecutive new tokens of one cached sequence: a prompt, a recomputed cache, or a part of one.
+
+    positions   0        32       64       96    float32 on a CPU: queries are attended in tiles of fixed places;
+    chunk             ├───────────────┤          a tile that the chunk does not fill is filled with zeros
+    tiles       ├────────┼────────┼────────┤
+
+How a kernel adds up depends on the numbers of queries and keys. Where a chunk begins and ends depends on what else
+the step computes, and on which sibling computes the prompt. A tile always has the same numbers, so a row has the
+same bits in every chunk. Elsewhere decoding does not promise this either, and a chunk is one call.
+
+Shapes: T new tokens, H query heads, K key/value heads, L positions of a slot, D head size; 2 stands for keys and
+values.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+TILE = 32
+"""Queries; torch's kernel for CPUs takes as many at once."""
+
+
+@dataclass(frozen=True)
+class PrefillChunk:
+    """Positions start to end of the sequence in `slot` are computed in this step."""
+
+    slot: int
+    start: int
+    end: int
+
+
+class PrefillAttention:
+    """The chunk as one call; called once per layer."""
+
+    def __init__(self, cache_2SKLD: Tensor, chunk: PrefillChunk) -> None:
+        self._chunk = chunk
+        self._mask_TL: Tensor | None = None
+        if chunk.start > 0:
+            positions_L = torch.arange(chunk.end, device=cache_2SKLD.device)
+            self._mask_TL = positions_L <= positions_L[chunk.start :, None]
+
+    def __call__(self, cache_2SKLD: Tensor, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        slot_2KLD = _write(cache_2SKLD, self._chunk, k_TKD, v_TKD)
+        return _attend(q_THD, slot_2KLD[:, :, : self._chunk.end], self._mask_TL)
+
+
+class TiledPrefillAttention:
+    """The chunk tile by tile; called once per layer."""
+
+    def __init__(self, cache_2SKLD: Tensor, chunk: PrefillChunk) -> None:
+        self._chunk = chunk
+        slot_tokens = cache_2SKLD.shape[3]
+        first = chunk.start - chunk.start % TILE
+        self._tiles = [
+            (begin - first, min(begin + TILE, slot_tokens), _tile_mask(begin, min(begin + TILE, slot_tokens)))
+            for begin in range(first, chunk.end, TILE)
+        ]
+        self._before = chunk.start - first
+        self._behind = len(self._tiles) * TILE - self._before - (chunk.end - chunk.start)
+
+    def __call__(self, cache_2SKLD: Tensor, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        slot_2KLD = _write(cache_2SKLD, self._chunk, k_TKD, v_TKD)
+        # What a longer sequence left behind has no weight, but NaN times zero is NaN.
+        slot_2KLD[:, :, self._chunk.end : self._tiles[-1][1]] = 0
+        padded_THD = F.pad(q_THD, (0, 0, 0, 0, self._before, self._behind))
+        parts = [
+            _attend(padded_THD[begin : begin + TILE], slot_2KLD[:, :, :num_keys], mask_TL)
+            for begin, num_keys, mask_TL in self._tiles
+        ]
+        attended_THD = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return attended_THD[self._before : len(attended_THD) - self._behind]
+
+
+def _write(cache_2SKLD: Tensor, chunk: PrefillChunk, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    """Write the new keys and values; returns all of the slot."""
+    slot_2KLD = cache_2SKLD[:, chunk.slot]
+    slot_2KLD[0, :, chunk.start : chunk.end] = k_TKD.transpose(0, 1)
+    slot_2KLD[1, :, chunk.start : chunk.end] = v_TKD.transpose(0, 1)
+    return slot_2KLD
+
+
+def _tile_mask(begin: int, num_keys: int) -> Tensor:
+    """What the queries of a tile see, as numbers, which the kernel would make of truth values in every layer."""
+    positions_T, positions_L = torch.arange(begin, begin + TILE), torch.arange(num_keys)
+    return torch.zeros(TILE, num_keys).masked_fill_(positions_L > positions_T[:, None], -torch.inf)
+
+
+def _attend(q_THD: Tensor, cached_2KLD: Tensor, mask_TL: Tensor | None) -> Tensor:
+    """Without a mask the queries are the first ones, and causal."""
+    keys_1KLD, values_1KLD = cached_2KLD[:, None]
+    attended_1HTD = F.scaled_dot_product_attention(
+        q_THD.transpose(0, 1)[None],
+        keys_1KLD,
+        values_1KLD,
+        attn_mask=mask_TL,
+        is_causal=mask_TL is None,
+        enable_gqa=q_THD.shape[1] != keys_1KLD.shape[1],
+    )
+    return attended_1HTD[0].transpose(0, 1)
