@@ -33,7 +33,8 @@ from freerun.processes.shortage import describe_shortage
 LOG_TAIL_BYTES = 4000
 KEY_VARIABLE = "FREERUN_KEY"
 SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", KEY_VARIABLE)
-"""A cluster's secrets and the clients' key. Graders run user code, which must not see them; no worker needs them."""
+"""A cluster's secrets and the clients' key. Graders run user code, which must not see them, and no worker needs
+them."""
 
 
 def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence[int]) -> dict[str, str]:
