@@ -32,7 +32,7 @@ class Server:
     def output(self) -> str:
         return self.output_path.read_text()
 
-    def until(self, happened: Callable[[], bool], timeout_seconds: float = 120) -> None:
+    def until(self, happened: Callable[[], bool], timeout_seconds: float = 240) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not happened():
             assert self.process.poll() is None, f"the server ended early:\n{self.output}"
