@@ -4,7 +4,7 @@
 #   make test-bulk                    properties of quick tests on thousands of further cases, in minutes
 #   make demo-agents                  a guessing game of many turns, then a calculator as a tool
 #   make backends                     .venv-backends: freerun with Ray and vLLM
-#   make test-environments            tests with the environments of verifiers and OpenEnv; a gigabyte to install
+#   make test-environments            only those with the environments of verifiers and OpenEnv; a gigabyte to install
 #   make clients                      .venv-clients: OpenAI's and other clients, without freerun
 #   make test-clients                 tests with them, and with .venv-renderers, an oracle for prompts of later turns
 #   make trackers                     .venv-trackers: real trackers on top of .venv, and Perfetto's viewer
@@ -98,7 +98,7 @@ $(RENDERERS)/.installed:
 	$(RENDERERS)/bin/pip install --quiet renderers==0.1.12 tokenizers==0.23.3 httpx 'openai<3'
 	touch $@
 
-test-clients: $(VENV)/.installed $(CLIENTS)/.installed $(RENDERERS)/.installed
+test-clients: $(VENV)/.installed $(CLIENTS)/.installed $(RENDERERS)/.installed environments
 	$(BIN)/pytest tests/clients
 
 $(TRACKERS)/.installed: pyproject.toml $(VENV)/.installed
