@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tiny_runs import Run, make_run
 
 from freerun.cli.main import main
+from freerun.config.objective import PRESETS
 from freerun.events.batches import recorded_checksums
 from freerun.events.reader import RunReader
 from freerun.events.table import checksum
@@ -102,6 +103,22 @@ def test_the_grader_of_a_run_gives_the_recorded_rewards_again_and_another_one_do
 def test_steps_that_were_not_recorded_cannot_be_replayed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(run), "--from", "3", "--until", "9"]) == 2
     assert "--from 3 --until 9 is no range of the recorded steps 1 to 4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_with_any_preset_replays_bit_for_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], preset: str
+) -> None:
+    path = make_run(tmp_path)
+    path.write_text(path.read_text().replace('advantage = "grpo"', f'preset = "{preset}"'))
+    run = Run(path, *ASYNCHRONOUS, "--train.num_steps", "3")
+    assert run.wait(240) == 0, run.output
+    with run.reader() as reader:
+        checksums = recorded_checksums(reader)
+    assert len(set(checksums.values())) == 4, "each step changes the weights"
+    assert main(["replay", str(run.reader_path)]) == 0
+    assert "3 of 3 versions have the recorded checksum" in capsys.readouterr().out
 
 
 @pytest.mark.slow
