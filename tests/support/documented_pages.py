@@ -19,14 +19,15 @@ from documented_commands import PAGES, ROOT, Command, blocks, commands_of
 from freerun.model.tiny import make_tiny
 
 EXECUTED = (
-    "README.md", "docs/devices.md", "docs/evaluation.md", "docs/first-run.md", "docs/gateway.md",
+    "README.md", "docs/agents.md", "docs/devices.md", "docs/evaluation.md", "docs/first-run.md", "docs/gateway.md",
     "docs/library.md", "docs/lora.md", "docs/models.md", "docs/objectives.md", "docs/page.md", "docs/ranks.md",
-    "docs/reading.md", "docs/rewards.md", "docs/runs.md", "docs/serve.md", "docs/sft.md", "docs/simulation.md",
-    "docs/studies.md", "docs/tasks.md", "docs/trackers.md", "docs/troubleshooting.md",
+    "docs/reading.md", "docs/replay.md", "docs/rewards.md", "docs/runs.md", "docs/serve.md", "docs/sft.md",
+    "docs/simulation.md", "docs/studies.md", "docs/tasks.md", "docs/trackers.md", "docs/troubleshooting.md",
 )  # fmt: skip
 """Pages whose commands are run, in their order, by `test_documented_commands.py`."""
 
 SUBSTITUTES: dict[str, dict[str, str]] = {
+    "docs/agents.md": {"recipe.toml": "guessing", "guessing": "guessing --model.path models/smollm2"},
     "README.md": {"RUN": "runs/times-tables", "RECIPE": "times-tables", "DATA.jsonl": "questions.jsonl"},
     "docs/evaluation.md": {"evals/NAME": "evals/smollm2-my-*"},
     "docs/lora.md": {
@@ -38,7 +39,14 @@ SUBSTITUTES: dict[str, dict[str, str]] = {
     "docs/objectives.md": {"RECIPE": "recipes/euclid.toml"},
     "docs/page.md": {"7000": "0"},  # any free port
     "docs/reading.md": {"RUN": "runs/look"},
+    "docs/replay.md": {
+        "eval DIR": "eval models/version-2 --task times-tables",
+        "RUN": "runs/exact",
+        "VERSION": "2",
+        "DIR": "models/version-2",
+    },
     "docs/serve.md": {"127.0.0.1:8431": "127.0.0.1:0"},
+    "docs/simulation.md": {"--seeds 300": "--seeds 3"},  # tests/simulation/test_fault_seeds.py plays as many
     "docs/tasks.md": {
         "DIR": "models/made",
         "my_task:prompts": "freerun.environments.guessing:prompts",
@@ -57,7 +65,9 @@ SHORT = {
 """Settings of every training, before those that are written in its command, which win."""
 SHORT_BY_PAGE = {
     "README.md": {"train.num_threads": "1"},  # a replay has the same bits only then
+    "docs/agents.md": {"rollout.max_session_tokens": "2000"},  # more than a prompt
     "docs/objectives.md": {"sft.num_steps": "2"},
+    "docs/replay.md": {"train.num_steps": "42"},  # the page replays steps 30 to 40
     "docs/troubleshooting.md": {"train.num_steps": "30"},  # the page asks for step 30
 }
 
@@ -74,6 +84,7 @@ SERVING = {"freerun view *": r"page +(http\S+)", "freerun serve *": r"address +(
 """Commands that run until Ctrl-C, and where they say that they can be asked."""
 
 PLANNED = {
+    "docs/agents.md": ("freerun train *", "tests/runs/test_environment_runs.py and test_tool_runs.py train"),
     "docs/objectives.md": (
         "freerun train RECIPE --objective.*",
         "tests/trainer/test_objectives.py trains with each",
@@ -106,12 +117,14 @@ EXEMPT = [
     Exempt("docs/vllm.md", "*", "needs vLLM; tests/clusters/test_vllm_runs.py"),
     Exempt("docs/devices.md", "*--engine.device cuda*", "needs a GPU"),
     Exempt("docs/agents.md", "VENV/bin/python *", "needs verifiers; tests/clients/test_verifiers.py"),
-    Exempt("docs/agents.md", "freerun train *", "needs SmolLM2 or an hour; tests/runs/test_environment_runs.py"),
+    Exempt("docs/planning.md", "* *planned*", "needs seconds of generating; tests/cli/test_planning_verbs.py"),
+    Exempt(
+        "docs/planning.md", "freerun calibrate times-tables *", "runs for a minute, and needs what it measures"
+    ),
     Exempt("docs/planning.md", "* examples/*", "tests/cli/test_planning_verbs.py runs them as they are written"),
-    Exempt("docs/planning.md", "* *planned*", "measures SmolLM2; tests/cli/test_planning_verbs.py has a tiny run"),
-    Exempt("docs/planning.md", "freerun calibrate times-tables *", "measures SmolLM2 for a minute"),
-    Exempt("docs/simulation.md", "*--seeds 300", "minutes; tests/simulation/test_fault_seeds.py plays as many"),
-    Exempt("docs/replay.md", "*", "tests/cli/test_collapse_story.py, tests/runs/test_replayed_runs.py"),
+    Exempt("docs/replay.md", "*steep*", "minutes; tests/cli/test_collapse_story.py runs them together"),
+    Exempt("docs/replay.md", "*cured*", "minutes; tests/cli/test_collapse_story.py runs them together"),
+    Exempt("docs/replay.md", "freerun serve runs/NAME --resume", "tests/runs/test_online_runs.py"),
     Exempt("docs/first-run.md", "freerun data *", "needs a network; tests/data/test_public_sets.py"),
     Exempt("docs/sandbox.md", "freerun data *", "needs a network; tests/data/test_public_sets.py"),
     Exempt("docs/tasks.md", "freerun data *", "needs a network; tests/data/test_public_sets.py"),
