@@ -19,25 +19,40 @@ from freerun.dashboard.feeds import FEEDS
 from freerun.dashboard.server import PageApp, serve_page
 from freerun.dashboard.shelf import RunShelf
 from freerun.events.reader import RunReader
+from freerun.events.schema import STORES_OF_RUNS
 from freerun.processes.listening import listen_nearby
 
 CHROMIUM = "/usr/bin/chromium"
-SIZE = {"width": 1280, "height": 800}
+WIDTH, HEIGHT = 1280, 800
+HEIGHTS = {"run": 1140}
+"""Of places with more to see."""
+LAST_TO_COME = {
+    "samples": ".tokens [data-i]",
+    "run": ".shares",
+    "runs": ".uplot canvas",
+    "learning": ".uplot canvas",
+}
+"""What a place shows only after its heading."""
+SLOT_SECONDS = 30.0
+"""In a longer window single slots are not drawn."""
 TOKEN = "for-pictures"
 
 
 def addresses(run: Path) -> dict[str, str]:
-    """What each picture shows: a window of a few steps, and the largest weights of a step in the middle."""
+    """What each picture shows: a few steps, the most divided groups of an early one, the newest other run."""
     with RunReader(run) as reader:
         steps = reader.steps()
-    middle = steps[len(steps) // 2]
-    others = sorted(path.parent.name for path in run.parent.glob("*/store.sqlite"))[-2:]
+    early = steps[len(steps) // 4]
+    begin, end = (steps[max(0, min(len(steps) - 1, len(steps) // 2 + i))].seconds for i in (-2, 2))
+    end = min(end, begin + SLOT_SECONDS)
+    stores = sorted(run.parent.glob(STORES_OF_RUNS), key=lambda store: store.stat().st_mtime)
+    other = [store.parent.name for store in stores if store.parent != run][-1:]
     return {
         "run": "#/",
-        "time": f"#/time?from={middle.seconds - 8:.1f}&to={middle.seconds + 4:.1f}",
-        "samples": f"#/samples?step={middle.version}&order=spread",
+        "time": f"#/time?from={begin:.1f}&to={end:.1f}",
+        "samples": f"#/samples?step={early.version}&order=spread",
         "learning": "#/learning",
-        "runs": f"#/runs?compare={','.join(others)}",
+        "runs": f"#/runs?compare={','.join([run.name, *other])}",
     }
 
 
@@ -55,11 +70,13 @@ def draw(run: Path, directory: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
-            page = browser.new_context(viewport=SIZE, color_scheme=scheme).new_page()
+            page = browser.new_context(color_scheme=scheme).new_page()
             page.goto(f"http://127.0.0.1:{port}/?token={TOKEN}")
             for place, address in addresses(run).items():
+                page.set_viewport_size({"width": WIDTH, "height": HEIGHTS.get(place, HEIGHT)})
                 page.evaluate("address => { location.hash = address; }", address)
                 page.wait_for_selector(f'main[data-place="{place}"] h2', timeout=60_000)
+                page.wait_for_selector(LAST_TO_COME.get(place, "canvas"), timeout=60_000)
                 page.wait_for_timeout(3000)
                 picture = Image.open(io.BytesIO(page.screenshot()))
                 picture.save(directory / f"{place}-{scheme}.webp", quality=80, method=6)
