@@ -1,5 +1,6 @@
 """Health rules about running: what the bottleneck is, what is wasted, whether there is progress."""
 
+from freerun.events.batch_advice import batch_gain, describe_batch, fixed_seconds
 from freerun.events.bound_advice import describe_bound
 from freerun.events.metrics import RunState
 from freerun.events.rule_window import (
@@ -38,15 +39,16 @@ def limit(state: RunState, now: float) -> Complaint | None:
             f"trainer waited {percent_of(waits)}"
         )
         share = sum(step.step_seconds for step in steps) / seconds
-        return "info", text, describe_bound(state.max_staleness, trainer_share=share), "#/time"
+        advice = describe_bound(state.max_staleness, trainer_share=share)
+        return "info", text, _with_batch(advice, state), "#/time"
     if closed > GATE_CLOSED:
         text = f"the trainer is the limit: the gate was closed {percent_of(closed)} {when}"
         advice = _division_advice(state) or "give the trainer more cores or GPUs; more engines would not help"
-        return "info", text, advice, "#/time"
+        return "info", text, _with_batch(advice, state), "#/time"
     if waits > TRAINER_WAITS:
         text = f"generation is the limit: the trainer waited for rollouts {percent_of(waits)} {when}"
         advice = "use more rollout workers or slots (engine.num_workers, engine.num_slots)"
-        return "info", text, _division_advice(state) or advice, "#/time"
+        return "info", text, _with_batch(_division_advice(state) or advice, state), "#/time"
     return None
 
 
@@ -57,6 +59,22 @@ def _division_advice(state: RunState) -> str:
         return ""
     better = better_division(state.division, engine_share=engine_share, trainer_share=trainer_share)
     return describe_division(state.division, better) if better else ""
+
+
+def _with_batch(advice: str, state: RunState) -> str:
+    """The advice, and what larger steps would gain if that is worth it."""
+    steps, share, num_engines = state.last_steps, state.generate_share, len(state.engines)
+    if state.is_live or share is None or not state.prompts_per_step:  # clients decide how much there is to train
+        return advice
+    period = (steps[-1].seconds - steps[0].begin) / len(steps)
+    gain = batch_gain(
+        period=period,
+        training=sum(step.step_seconds for step in steps) / len(steps),
+        fixed=fixed_seconds([(step.num_tokens, step.step_seconds) for step in steps]),
+        generating=share * period,
+        loading=state.engine_total("load_seconds") / num_engines / state.num_steps_seen,
+    )
+    return f"{advice}; {describe_batch(state.prompts_per_step, gain)}" if gain else advice
 
 
 def at_the_bound(state: RunState, now: float) -> Complaint | None:
