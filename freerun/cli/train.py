@@ -45,9 +45,12 @@ def start_run(recipe: Recipe, overrides: Sequence[str], *, resume: bool, dry_run
     recipe = to_start(recipe, overrides, resume=resume)
     if dry_run:
         from freerun.session.plan import describe_plan
+        from freerun.simulation.forecast import describe_forecast
 
         plan = describe_plan(recipe, resume=resume)
         print(dump_toml(recipe), plan, sep="\n")
+        if forecast := describe_forecast(recipe):
+            print(forecast)
         return 0
 
     from freerun.session.train import run_training

@@ -41,8 +41,7 @@ def describe_plan(recipe: Recipe, *, resume: bool = False) -> str:
         warnings = [*_leak_warnings(inputs.source), *trial_warnings(trials)]
     devices = planned_devices(recipe)
     if inputs.source is not None:
-        is_on_cpu = {*devices.values()} == {"cpu"} and recipe.runtime.backend == "local"
-        costs = describe_costs(recipe, directory, inputs.source, is_on_cpu=is_on_cpu)
+        costs = describe_costs(recipe, directory)
     lines += [
         *_stage_lines(recipe, devices),
         *describe_memory(recipe, directory, engine_device=devices.get("rollout-0")),

@@ -26,7 +26,7 @@ def describe(plan: ClusterPlan, recipe: Recipe, machine: Machine, workload: Work
         *_aligned([header, *rows]),
         "",
         f"limited by: {describe_limit(plan)}",
-        *_remedy_lines(plan),
+        *describe_remedies(plan),
         f"memory: {_memory(plan.best, recipe, machine)}",
         *_cost_lines(plan, recipe, price=price),
         f"error: {error_text(machine)}",
@@ -48,7 +48,7 @@ def _row(each: Considered, plan: ClusterPlan, recipe: Recipe, *, price: float) -
     cost = step_price(each, price)
     return (
         str(each.split),
-        _rate(each.tokens_per_second),
+        describe_rate(each.tokens_per_second),
         f"{each.step_seconds:.1f} s",
         f"{outcome.engine_busy:.0%}, {outcome.trainer_busy:.0%}",
         describe_staleness(outcome.staleness),
@@ -100,13 +100,15 @@ def describe_limit(plan: ClusterPlan) -> str:
     return words[limit]
 
 
-def _remedy_lines(plan: ClusterPlan) -> list[str]:
+def describe_remedies(plan: ClusterPlan) -> list[str]:
+    """What would help, in lines."""
     base = plan.best.tokens_per_second
     helping = [remedy for remedy in plan.remedies if remedy.factor > 1 + MIN_GAIN]
     useless = [remedy for remedy in plan.remedies if remedy.factor <= 1 + MIN_GAIN]
     lines = ["what would help, each alone:"]
     lines += [
-        f"  {remedy.words}: {_rate(base * remedy.factor)} tokens/s ({remedy.factor:.2f}x)" for remedy in helping
+        f"  {remedy.words}: {describe_rate(base * remedy.factor)} tokens/s ({remedy.factor:.2f}x)"
+        for remedy in helping
     ]
     if not helping:
         lines.append("  nothing that was tried")
@@ -136,5 +138,6 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-def _rate(tokens_per_second: float) -> str:
+def describe_rate(tokens_per_second: float) -> str:
+    """`12k`, `1,234`."""
     return f"{tokens_per_second / 1e3:,.0f}k" if tokens_per_second >= 10_000 else f"{tokens_per_second:,.0f}"

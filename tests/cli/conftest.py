@@ -46,6 +46,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     fakes: dict[str, dict[str, Any]] = {
         "session.train": {"run_training": run_training},
         "session.plan": {"describe_plan": lambda recipe, resume: f"the plan of {recipe.run.name}"},
+        "simulation.forecast": {"describe_forecast": lambda recipe: f"the forecast of {recipe.run.name}"},
         "session.evaluate": {"run_eval": run_eval},
         "evaluation.report": {"EvalReport": Report, "check_ks": check_ks},
     }

@@ -105,7 +105,7 @@ def test_a_dry_run_prints_the_resolved_recipe_and_the_plan_and_runs_nothing(
 ) -> None:
     assert main(["train", str(demo), "--dry-run", "--run.seed=3"]) == 0
     recipe = load_recipe(demo, ["--run.seed=3"])
-    assert capsys.readouterr().out == f"{dump_toml(recipe)}\nthe plan of demo\n"
+    assert capsys.readouterr().out == f"{dump_toml(recipe)}\nthe plan of demo\nthe forecast of demo\n"
     assert runtime == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from freerun.cli.main import main
 from freerun.data.task_prompt import TaskPrompt, TaskPrompts, near_copies
 from freerun.model.tiny import make_tiny
-from freerun.session.costs import _range
+from freerun.simulation.forecast import range_of_times
 
 RECIPE = """
 [model]
@@ -121,5 +121,5 @@ def test_disk_and_time_are_estimated_and_a_full_disk_is_a_warning(
 
 
 def test_a_range_of_times_without_width_is_one_time() -> None:
-    assert _range(0.1, 0.9) == "about 1 s"
-    assert _range(60, 240) == "roughly 60 s to 4 min"
+    assert range_of_times(0.1, 0.9) == "about 1 s"
+    assert range_of_times(60, 240) == "roughly 60 s to 4 min"
