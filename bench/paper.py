@@ -1,6 +1,6 @@
 """The AReaL paper, simulated: its figures beside what the simulator says, with two sets of constants.
 
-    .venv/bin/python -m bench.paper            # writes docs/results/simulation.md, some four minutes of one core
+    .venv/bin/python -m bench.paper            # writes docs/results/simulation.md, some six minutes of one core
     .venv/bin/python -m bench.paper --fit      # how the constants were found, some four minutes more
 
 Set A was fitted to six synchronous step times of AReaL's tutorial and to nothing else. Set B was fitted to the 7B
@@ -68,7 +68,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def asynchronous(model: str, num_gpus: int, **settings: object) -> Setting:
     """AReaL: three quarters of the GPUs generate, one batch of trajectories is under way."""
-    fixed: dict[str, object] = {"max_staleness": 4, "num_concurrent": CONCURRENT} | settings
+    fixed: dict[str, object] = {
+        "max_staleness": 4, "num_concurrent": CONCURRENT, "counts_groups": True,
+    } | settings  # fmt: skip
     return Setting(model, num_gpus * 3 // 4, num_gpus // 4, **fixed)  # type: ignore[arg-type]
 
 
@@ -117,7 +119,7 @@ def by_staleness_8_gpus(compared: Comparison) -> str:
             for bound in published.BY_STALENESS_8_GPUS:
                 setting = Setting(
                     "1.5b", rollout_gpus, 8 - rollout_gpus, bound, prompts_per_step=64, cap=7168,
-                    num_concurrent=1024 if bound else 0,
+                    num_concurrent=1024 if bound else 0, counts_groups=True,
                 )  # fmt: skip
                 simulated = thousand_tokens(setting, chosen)
                 base = base or simulated
@@ -186,7 +188,7 @@ def interrupts(compared: Comparison) -> str:
 
 
 def choices(compared: Comparison) -> str:
-    """freerun's own rules in the same world: 1.5B, 96 + 32, set B."""
+    """freerun's own rules in the same world: 1.5B, 96 + 32, whole groups counted as AReaL does, set B."""
     rows = []
     for bound in (1, 2, 4):
         for policy in (None, "wait", "drop"):
@@ -199,6 +201,52 @@ def choices(compared: Comparison) -> str:
             rate = scale * outcome.tokens_per_second / 1e3
             rows.append([str(bound), name, _number(rate), f"{older:.0%}", _number(sampled)])
     header = ["max_staleness", "rule", "thousand tokens/s", "older than the bound", "mean length trained on"]
+    return table(header, rows)
+
+
+def samples_or_groups(compared: Comparison) -> str:
+    """What counts against the slots: 1.5B, 96 + 32, eta 4, set B."""
+    rows = []
+    for batches in (1, 2, 3):
+        cells = []
+        for counts_groups in (True, False):
+            setting = asynchronous(
+                "1.5b", 128, policy="wait", num_concurrent=batches * CONCURRENT, counts_groups=counts_groups
+            )
+            outcome, scale = run(setting, SET_B)
+            rate = scale * outcome.tokens_per_second / 1e3
+            cells.append((rate, f"{setting.rollout_gpus * outcome.mean_decoding * outcome.engine_busy:,.0f}"))
+        (by_group, decoding), (by_sample, more) = cells
+        gain = f"{by_sample / by_group - 1:+.0%}"
+        slots = f"{batches * CONCURRENT:,}"
+        rows.append([slots, _number(by_group), decoding, _number(by_sample), more, gain])
+    header = ["slots", "whole groups", "decoded at once", "samples", "decoded at once", "gain"]
+    return table(header, rows)
+
+
+NUM_FRESH_WARM, NUM_FRESH = 50, 18
+"""Steps; freshness control first changes something after some ten, and comes to rest later."""
+
+
+def freshness(compared: Comparison) -> str:
+    """Rollouts that start as late as the trainer allows: 1.5B, slots for four batches, samples count, set B."""
+    rows = []
+    for rollout_gpus, bound in itertools.product((96, 80), (2, 4, 8)):
+        for keep_fresh in (False, True):
+            setting = Setting(
+                "1.5b", rollout_gpus, 128 - rollout_gpus, bound, policy="wait", num_concurrent=4 * CONCURRENT,
+                keep_fresh=keep_fresh,
+            )  # fmt: skip
+            outcome, scale = run(setting, SET_B, num_warm=NUM_FRESH_WARM, num_steps=NUM_FRESH)
+            counts = outcome.staleness
+            mean = sum(staleness * number for staleness, number in counts.items()) / sum(counts.values())
+            split = f"{rollout_gpus} + {128 - rollout_gpus}"
+            rate = _number(scale * outcome.tokens_per_second / 1e3)
+            cells = [rate, f"{mean:.1f}", f"{outcome.trainer_waits:.0%}"]
+            rows.append([split, str(bound), "true" if keep_fresh else "false", *cells])
+    header = [
+        "split", "max_staleness", "buffer.keep_fresh", "thousand tokens/s", "mean staleness", "trainer waits"
+    ]  # fmt: skip
     return table(header, rows)
 
 
@@ -262,6 +310,8 @@ SECTIONS: dict[str, Callable[[Comparison], str]] = {
     "Table 7: staleness on 8 GPUs, as ratios": by_staleness_8_gpus,
     "Fig. 6b: interruptible generation": interrupts,
     "freerun's own rules in the same world": choices,
+    "Samples against whole groups": samples_or_groups,
+    "Freshness control": freshness,
 }
 CHECKED = ("Fig. 5c", "Fig. 4, 1.5B AReaL", "Fig. 4, 1.5B verl", "Fig. 4, 7B AReaL", "Fig. 4, 7B verl", "Table 1")
 

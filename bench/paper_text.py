@@ -19,8 +19,9 @@ So: **expect 25 % either way, and 45 % at times**, without a measurement of your
 than the figures they are made of.
 
 Units are thousand tokens per second, prompts included, unless a table says otherwise. H800 GPUs, 512 prompts x
-16 a step, completions to 27,648 tokens, AReaL's own concurrency of one batch of trajectories, its gate without
-our bound.
+16 a step, completions to 27,648 tokens, AReaL's own concurrency of one batch of trajectories, counted in whole
+groups as AReaL does, its gate without our bound. The last three sections are 1.5B on 128 GPUs with set B; the
+last counts samples.
 """
 
 AFTER = """## What was tried, and what cannot be checked

@@ -6,17 +6,23 @@ docs/results/simulation.md.
 """
 
 from dataclasses import dataclass, replace
+from typing import cast
+
+import msgspec
 
 from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.config.data import DataConfig
 from freerun.config.engine import EngineConfig
 from freerun.config.recipe import BufferConfig, Recipe, SamplingConfig, StalenessPolicy
 from freerun.config.train import TrainConfig
+from freerun.protocols import Generator, Grader
+from freerun.rollout.single_turn import SingleTurn
 from freerun.simulation.costs import Constants, RooflineEngine, RooflineTrainer, WeightCosts
 from freerun.simulation.hardware import GPUS
 from freerun.simulation.lengths import LognormalLengths
 from freerun.simulation.run import Outcome, Setup, simulate
 from freerun.simulation.shapes import MODEL_SHAPES
+from freerun.types import Prompt, Reward, Trajectory
 
 GPU = GPUS["h800"]
 LENGTHS = {"1.5b": (8.862, 0.8), "7b": (8.792, 0.786), "14b": (8.9, 0.8), "32b": (8.8, 0.8)}
@@ -65,6 +71,9 @@ class Setting:
     policy: StalenessPolicy | None = None
     """None is the paper's gate alone."""
     kv_on_load: str = "recompute"
+    counts_groups: bool = False
+    """A group holds its slots until its longest sample has ended, as in AReaL."""
+    keep_fresh: bool = False
 
 
 class GateOnly(TrajectoryBuffer):
@@ -78,12 +87,28 @@ class GateOnly(TrajectoryBuffer):
     def _require_room(self, start_version: int) -> None: ...
 
 
-def run(setting: Setting, constants: ConstantSet, *, num_steps: int = 10) -> tuple[Outcome, int]:
+class WholeGroups(SingleTurn):
+    """One request for all samples of a prompt: the controller counts its slots until the last has ended."""
+
+    async def __call__(self, prompt: Prompt, generator: Generator, grader: Grader) -> tuple[Trajectory, ...]:
+        request = msgspec.structs.replace(self._request(prompt, 0), num_samples=self._num_samples)
+        completions = await generator.generate(request)
+        rewards = [await grader.grade(prompt, completion) for completion in completions]
+        return tuple(
+            Trajectory(prompt=prompt, sample=sample, completion=completion, reward=cast(Reward, reward))
+            for sample, (completion, reward) in enumerate(zip(completions, rewards, strict=True))
+        )
+
+
+def run(
+    setting: Setting, constants: ConstantSet, *, num_warm: int | None = None, num_steps: int = 10
+) -> tuple[Outcome, int]:
     """Simulate it; returns the outcome and how many times larger the setting is."""
     scale = _scale(setting)
     outcome = simulate(
-        setup_of(setting, constants, scale, num_steps=num_steps),
+        setup_of(setting, constants, scale, num_warm=num_warm, num_steps=num_steps),
         make_buffer=None if setting.policy is not None or setting.max_staleness == 0 else _gate_only,
+        workflow=WholeGroups if setting.counts_groups else SingleTurn,
     )
     return outcome, scale
 
@@ -103,13 +128,14 @@ def _gate_only(recipe: Recipe) -> GateOnly:
     )
 
 
-def setup_of(setting: Setting, chosen: ConstantSet, scale: int, *, num_steps: int) -> Setup:
+def setup_of(setting: Setting, chosen: ConstantSet, scale: int, *, num_warm: int | None, num_steps: int) -> Setup:
     shape, per_engine = MODEL_SHAPES[f"qwen2.5-{setting.model}"], GPUS_PER_ENGINE[setting.model]
     constants, (mu, sigma) = chosen.of(setting.model), LENGTHS[setting.model]
     engine = RooflineEngine(GPU, shape, per_engine, constants, memory_share=MEMORY_SHARE[setting.model])
     num_engines = setting.rollout_gpus // per_engine // scale
     bound, is_synchronous = setting.max_staleness, setting.max_staleness == 0
-    num_warm = 1 if is_synchronous else min(bound, 8) + 4
+    if num_warm is None:
+        num_warm = 1 if is_synchronous else min(bound, 8) + 4
     concurrent = setting.num_concurrent // scale
     slots = max(setting.group_size, -(-concurrent // num_engines)) if concurrent else WAVE_SLOTS
     num_bytes = 2 * shape.num_parameters
@@ -123,7 +149,7 @@ def setup_of(setting: Setting, chosen: ConstantSet, scale: int, *, num_steps: in
             prefill_chunk_tokens=8192,
             kv_on_load=setting.kv_on_load,  # type: ignore[arg-type]
         ),
-        buffer=BufferConfig(max_staleness=bound, policy=setting.policy or "wait"),
+        buffer=BufferConfig(max_staleness=bound, policy=setting.policy or "wait", keep_fresh=setting.keep_fresh),
         train=TrainConfig(
             num_steps=num_warm + (3 if is_synchronous else num_steps),
             prompts_per_step=setting.prompts_per_step // scale,

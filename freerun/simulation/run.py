@@ -163,11 +163,15 @@ def check_can_simulate(recipe: Recipe) -> None:
 
 
 def simulate(
-    setup: Setup, *, emit: Listener = lambda event: None, make_buffer: MakeBuffer | None = None
+    setup: Setup,
+    *,
+    emit: Listener = lambda event: None,
+    make_buffer: MakeBuffer | None = None,
+    workflow: type[SingleTurn] = SingleTurn,
 ) -> Outcome:
-    """Run it to the end of `train.num_steps`; `make_buffer` replaces the real buffer."""
+    """Run it to the end of `train.num_steps`; `make_buffer` and `workflow` replace the real ones."""
     check_can_simulate(setup.recipe)
-    return run_in_virtual_time(_Simulation(setup, emit, make_buffer).run())
+    return run_in_virtual_time(_Simulation(setup, emit, make_buffer, workflow).run())
 
 
 def simulated_recipe(recipe: Recipe) -> Recipe:
@@ -213,12 +217,15 @@ class _Prompts:
 class _Simulation:
     """The stages of one simulated run, and what is noted of it."""
 
-    def __init__(self, setup: Setup, emit: Listener, make_buffer: MakeBuffer | None) -> None:
+    def __init__(
+        self, setup: Setup, emit: Listener, make_buffer: MakeBuffer | None, workflow: type[SingleTurn]
+    ) -> None:
         self._setup = setup
         self._recipe = simulated_recipe(setup.recipe)
         self._lengths = DrawnOnce(setup.lengths, setup.recipe.sampling.group_size)
         self._emit_to = emit
         self._make_buffer = make_buffer
+        self._workflow = workflow
         self._engines: list[SimulatedEngine] = []
         self._graders: list[SimulatedGrader] = []
         self._steps: list[SimulatedStep] = []
@@ -241,7 +248,7 @@ class _Simulation:
         trainer = await make_trainer(recipe, launcher, on_progress=lambda doing: None)
         start = trainer_start(recipe, None, companions=Path(), reference=Path(), weights=launcher.weights)
         sampling = to_sampling(recipe.sampling, ())
-        workflow = SingleTurn(sampling, num_samples=recipe.sampling.group_size, request_ids=itertools.count())
+        workflow = self._workflow(sampling, num_samples=recipe.sampling.group_size, request_ids=itertools.count())
         workers = [trainer, pool, *([grader] if grader else [])]
         await asyncio.gather(trainer.start(start), pool.start(), *([grader.start()] if grader else []))
         stages = make_stages(
