@@ -206,6 +206,8 @@ class EngineLoaded(Event, frozen=True, kw_only=True, tag="engine_loaded"):
     """How long its decoding stood still: it began that long before `seconds`."""
     num_interrupts: int
     """Sequences that continue under the new version."""
+    drain_seconds: float = 0.0
+    """How long the weights had been there before the load began: sequences were finished under the old ones."""
 
 
 class GraderReport(Event, frozen=True, kw_only=True, tag="grader_report"):

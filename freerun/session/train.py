@@ -345,6 +345,7 @@ class TrainingSession:
                 version=loaded.published.version,
                 load_seconds=loaded.load_seconds,
                 num_interrupts=loaded.num_interrupts,
+                drain_seconds=loaded.drain_seconds,
             )
         )
 

@@ -50,6 +50,8 @@ class SimulatedEngine:
         self._batch: BatchedSequences | None = None
         self._inbox: deque[Any] = deque()
         self._incoming: Publication | None = None
+        self._arrived = self._drain_seconds = 0.0
+        """When it was taken in, and how long it then waited."""
         self._steps: Steps | None = None
         """Under way until `_timer` fires."""
         self._num_steps = 0
@@ -139,7 +141,7 @@ class SimulatedEngine:
                     for request in requests:
                         self._batch.submit(request, self._lengths_of(request))
                 case m.Load(published=published):
-                    self._incoming = published
+                    self._incoming, self._arrived = published, self._loop.time()
                     drains = self._batch.config.kv_on_load == "drain"
                     self._batch.is_draining = drains and self._batch.version is not None
                 case m.Abort(request_ids=request_ids):
@@ -156,7 +158,7 @@ class SimulatedEngine:
         assert self._batch is not None
         if self._incoming is None or (self._batch.is_draining and self._batch.has_begun):
             return False
-        self._is_loading = True
+        self._is_loading, self._drain_seconds = True, self._loop.time() - self._arrived
         self._loop.call_later(self._one_load_seconds, self._finish_load)
         return True
 
@@ -169,7 +171,12 @@ class SimulatedEngine:
         num_interrupts = self._batch.load(published.version)
         self.load_seconds += self._one_load_seconds
         self._link.tell(
-            m.Loaded(published=published, load_seconds=self._one_load_seconds, num_interrupts=num_interrupts)
+            m.Loaded(
+                published=published,
+                load_seconds=self._one_load_seconds,
+                drain_seconds=self._drain_seconds,
+                num_interrupts=num_interrupts,
+            )
         )
         self._next_report = 0.0
         self._idle_since = self._loop.time()

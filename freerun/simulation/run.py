@@ -388,6 +388,7 @@ class _Simulation:
                 version=loaded.published.version,
                 load_seconds=loaded.load_seconds,
                 num_interrupts=loaded.num_interrupts,
+                drain_seconds=loaded.drain_seconds,
             )
         )
 

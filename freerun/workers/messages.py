@@ -88,6 +88,8 @@ class Loaded(_Message, frozen=True, kw_only=True):
     published: Publication
     load_seconds: float = 0.0
     """How long decoding stood still."""
+    drain_seconds: float = 0.0
+    """How long the weights were there, and the engine not ready for them: with `drain`, or a pinned version."""
     num_interrupts: int = 0
     """Sequences that continue under them."""
 

@@ -31,6 +31,8 @@ class RolloutWorker:
         self._incoming: Publication | None = None
         """A load that waits for its weights to arrive, or for the engine to be ready for them."""
         self._is_incoming_here = False
+        self._arrived = 0.0
+        """When it was there first."""
         self._next_report = 0.0
         self._started = time.monotonic()
         self._waited_seconds = 0.0
@@ -114,15 +116,23 @@ class RolloutWorker:
         return has_arrived
 
     def _load(self, published: Publication) -> None:
+        was_here = self._is_incoming_here and self._incoming == published
         self._incoming = published
         self._is_incoming_here = self._has_arrived(published)
+        if not was_here:
+            self._arrived = time.monotonic()
         if self._is_incoming_here and self._engine.is_ready_to_load():
             self._incoming = None
+            self._is_incoming_here = False
             began = time.monotonic()
             num_interrupts = self._engine.load(published)
-            load_seconds = time.monotonic() - began
             self._parent.send(
-                m.Loaded(published=published, load_seconds=load_seconds, num_interrupts=num_interrupts)
+                m.Loaded(
+                    published=published,
+                    load_seconds=time.monotonic() - began,
+                    drain_seconds=began - self._arrived,
+                    num_interrupts=num_interrupts,
+                )
             )
             self._next_report = 0.0
 
