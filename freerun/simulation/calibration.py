@@ -213,18 +213,28 @@ class _Recorded:
         return FittedTrainer(step=step, token=token, error=error)
 
     def _times(self) -> MeasuredTimes:
-        loads = [e.load_seconds for e in self.reader.events("engine_loaded") if isinstance(e, EngineLoaded)]
-        load = median(loads) if loads else 0.0
+        loads = [event for event in self.reader.events("engine_loaded") if isinstance(event, EngineLoaded)]
+        load = median(event.load_seconds for event in loads) if loads else 0.0
         hold = median(dict(step.phases).get("publishing", 0.0) for step in self._steps)
         ended = {
             e.result.version: e.seconds for e in self.reader.events("step_finished") if isinstance(e, StepFinished)
         }
-        ways = [
-            event.seconds - ended[event.version]
+        # A version is published when all engines have loaded the one before, and loaded when they have drained:
+        # both are simulated, so they are no part of its way.
+        confirmed = {
+            event.version: event.seconds
             for event in self.reader.events("weights_loaded")
-            if isinstance(event, WeightsLoaded) and event.version in ended
+            if isinstance(event, WeightsLoaded)
+        }
+        ways = [
+            event.seconds
+            - event.load_seconds
+            - event.drain_seconds
+            - max(ended[event.version], confirmed.get(event.version - 1, 0.0))
+            for event in loads
+            if event.version in ended
         ]
-        transfer = max(0.0, median(ways) - hold - load) if ways else 0.0
+        transfer = max(0.0, median(ways) - hold) if ways else 0.0
         return MeasuredTimes(hold=hold, transfer=transfer, load=load, grade=self._grade_seconds())
 
     def _grade_seconds(self) -> float:

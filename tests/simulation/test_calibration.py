@@ -1,5 +1,6 @@
 """Calibration: what a simulated run took is found again in its store; a file that is none is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def test_a_runs_own_store_gives_back_what_it_took(tmp_path: Path) -> None:
     write_calibration(found, tmp_path / "made" / "known.toml")
     assert read_calibration(tmp_path / "made" / "known.toml") == found
     assert "a prefill token" in str(found)
+
+
+def test_the_time_that_an_engine_drains_is_no_part_of_the_way_of_its_weights(tmp_path: Path) -> None:
+    setup = a_setup()
+    draining = replace(setup.recipe, engine=replace(setup.recipe.engine, kv_on_load="drain"))
+    record(replace(setup, recipe=draining), tmp_path / "drained")
+    found = calibrate_run(tmp_path / "drained")
+    assert 0.4 <= found.weights.transfer_seconds < 0.7  # up to a step more: the load is taken in when one ends
 
 
 def test_a_run_that_is_too_short_is_refused(tmp_path: Path) -> None:
