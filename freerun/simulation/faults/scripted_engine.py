@@ -1,7 +1,8 @@
 """A rollout worker of a scenario: real messages and versions, no tokens to compute.
 
-It keeps the order of `workers/rollout_worker.py`: messages behind a load that is under way wait for it; a load
-waits until a drained engine is idle, or until one that holds a single version is unpinned. A request is sampled in
+It keeps the order of `workers/rollout_worker.py`: new weights are packed beside decoding, and messages behind them
+wait for that. What is packed is swapped in at once, or when a drained engine is idle, or when one that holds a
+single version is unpinned. A request is sampled in
 a few parts; the version at the end of each part is that of its token.
 """
 
@@ -48,7 +49,7 @@ class ScriptedEngine:
         self._dice = world.dice
         self._launch = launch
         self._loop = asyncio.get_running_loop()
-        self._is_loading = False
+        self._is_packing = False
         self._unread: deque[m.ToRollout] = deque()
         self._held: list[int] = []
         """Requests that wait for weights, or for the load of a drained engine."""
@@ -97,7 +98,7 @@ class ScriptedEngine:
             act(*args)
 
     def _read(self) -> None:
-        while self._unread and not self._is_loading and not self.is_stuck:
+        while self._unread and not self._is_packing and not self.is_stuck:
             self._handle(self._unread.popleft())
 
     def _handle(self, message: m.ToRollout) -> None:
@@ -115,7 +116,7 @@ class ScriptedEngine:
             case m.Load(published=published):
                 self.incoming = published
                 self.is_stuck = self.hangs_in_load
-                self._try_load()
+                self._pack(published)
             case m.Pin(version=version):
                 self._world.properties.tell("pinned", self, version)
                 self.pinned = self.version
@@ -132,8 +133,8 @@ class ScriptedEngine:
         self._report_often()
 
     def _report_often(self) -> None:
-        # As the real one: not while it loads, nor if it has work and has sampled nothing since the last report.
-        if not self._is_loading and (not self.running or self._num_tokens > self._num_reported):
+        # As the real one: not if it has work and has sampled nothing since the last report.
+        if not self.running or self._num_tokens > self._num_reported:
             self._report()
         self._later(d.REPORT, self._report_often)
 
@@ -169,9 +170,6 @@ class ScriptedEngine:
     def _end_part(self, request: Request, attempt: int) -> None:
         if request.request_id not in self.running:
             return  # aborted
-        if self._is_loading:  # decoding stands still
-            self._later(d.LOAD, self._end_part, request, attempt)
-            return
         _, versions = self.running[request.request_id]
         version = self.version if request.pinned_version is None else self._pinned_version(request)
         assert version is not None
@@ -203,27 +201,32 @@ class ScriptedEngine:
         self._report()
         self._try_load()
 
+    def _pack(self, published: Publication) -> None:
+        self._is_packing = True
+        longest = d.LOAD + self.slowness * d.SLOW_LOAD
+        self._later(longest * self._dice.share("load", self.name, published.version), self._end_packing)
+
+    def _end_packing(self) -> None:
+        self._is_packing = False
+        self._try_load()
+        self._read()
+
     def _try_load(self) -> None:
-        """Begin the load that waits, if nothing needs the present version."""
-        if self.incoming is None or self._is_loading:
+        """Swap in what is packed, if nothing needs the present version."""
+        if self.incoming is None or self._is_packing:
             return
         begun = [request for i, (request, _) in self.running.items() if i not in self._held]
         is_busy = self._world.drains and any(request.pinned_version is None for request in begun)
         is_kept = self._world.scenario.holds_one_version and self.pinned is not None
-        if is_busy or is_kept:
-            return
-        self._is_loading = True
-        longest = d.LOAD + self.slowness * d.SLOW_LOAD
-        seconds = longest * self._dice.share("load", self.name, self.incoming.version)
-        self._later(seconds, self._end_load, self.incoming)
+        if not is_busy and not is_kept:
+            self._swap(self.incoming)
 
-    def _end_load(self, published: Publication) -> None:
+    def _swap(self, published: Publication) -> None:
         self._world.properties.tell("loaded", self, published.version)
-        self.version, self.incoming, self._is_loading = published.version, None, False
+        self.version, self.incoming = published.version, None
         self.link.tell(m.Loaded(published=published))
         held, self._held = self._held, []
         for request_id in held:
             if request_id in self.running:
                 request, _ = self.running[request_id]
                 self._begin_part(request, self._world.attempt(request))
-        self._read()
