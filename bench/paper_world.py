@@ -128,7 +128,9 @@ def _gate_only(recipe: Recipe) -> GateOnly:
     )
 
 
-def setup_of(setting: Setting, chosen: ConstantSet, scale: int, *, num_warm: int | None, num_steps: int) -> Setup:
+def setup_of(
+    setting: Setting, chosen: ConstantSet, scale: int, *, num_warm: int | None = None, num_steps: int
+) -> Setup:
     shape, per_engine = MODEL_SHAPES[f"qwen2.5-{setting.model}"], GPUS_PER_ENGINE[setting.model]
     constants, (mu, sigma) = chosen.of(setting.model), LENGTHS[setting.model]
     engine = RooflineEngine(GPU, shape, per_engine, constants, memory_share=MEMORY_SHARE[setting.model])
