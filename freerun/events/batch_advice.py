@@ -11,13 +11,13 @@ from statistics import fmean
 
 LARGER = 4
 """Times as many prompts in a step."""
-MIN_GAIN = 1.1
-MIN_POINTS = 8
+MIN_BATCH_GAIN = 1.1
+MIN_STEPS_COMPARED = 8
 
 
 def fixed_seconds(points: Sequence[tuple[float, float]]) -> float:
     """Seconds of a step that do not grow with its tokens, less twice the standard error; of (tokens, seconds)."""
-    if len(points) < MIN_POINTS:
+    if len(points) < MIN_STEPS_COMPARED:
         return 0.0
     mean_tokens, mean_seconds = fmean(tokens for tokens, _ in points), fmean(seconds for _, seconds in points)
     spread = sum((tokens - mean_tokens) ** 2 for tokens, _ in points)
@@ -39,7 +39,7 @@ def batch_gain(*, period: float, training: float, fixed: float, generating: floa
     if min(period, trainer, engine) <= 0:
         return None
     gain = LARGER * period / max(trainer, engine)
-    return gain if gain >= MIN_GAIN else None
+    return gain if gain >= MIN_BATCH_GAIN else None
 
 
 def describe_batch(prompts_per_step: int, gain: float) -> str:

@@ -77,7 +77,7 @@ def load_shares(model: Decoder, directory: Path, shares: Shares, *, device: torc
         merge_adapter(model, directory, shares)
 
 
-class WeightReader:
+class TensorReader:
     """The weights of a model directory by our names, in float32; only the rows that are asked for are read."""
 
     def __init__(self, directory: Path, parts: Mapping[str, list[TensorPart]], slices: Mapping[str, Any]) -> None:
@@ -101,7 +101,7 @@ class WeightReader:
 
 
 @contextmanager
-def open_weights(directory: Path, config: DecoderConfig) -> Iterator[WeightReader]:
+def open_weights(directory: Path, config: DecoderConfig) -> Iterator[TensorReader]:
     """A reader of the directory's weights, whose headers fit the config; tensors that it returned stay valid."""
     headers = check_weights(directory, config)
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def open_weights(directory: Path, config: DecoderConfig) -> Iterator[WeightReade
             for file in {header.file for header in headers.values()}
         }
         slices = {name: files[header.file].get_slice(name) for name, header in headers.items()}
-        yield WeightReader(directory, dict(stacked_parts(config)), slices)
+        yield TensorReader(directory, dict(stacked_parts(config)), slices)
 
 
 def save_weights(
