@@ -13,6 +13,8 @@ from freerun.simulation.faults.scenario import Fault, FaultKind
 _NO_RESTARTS = r"no restarts are left|it never became ready"
 _NO_PLACE = r"no rollout worker has a place"
 _TRAINER = r"the trainer (is gone|fell silent|made no progress|sent nonsense)"
+_NO_START = r"^grader-\d+ could not start: "
+"""Before the run's first prompt; a grader that dies later is replaced."""
 
 _ERRORS: dict[FaultKind, str] = {
     "rollout dies": _NO_RESTARTS,
@@ -24,8 +26,9 @@ _ERRORS: dict[FaultKind, str] = {
     "trainer falls silent": _TRAINER,
     "trainer gets stuck": _TRAINER,
     "trainer sends nonsense": _TRAINER,
+    "grader dies": _NO_START,
     "disk full": r"no space left on device",
-    "no room for a process": r"Resource temporarily unavailable",
+    "no room for a process": rf"Resource temporarily unavailable|{_NO_START}",
 }
 """Words of the errors in which a session may end after a fault; other faults must not end one."""
 
