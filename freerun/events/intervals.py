@@ -27,6 +27,7 @@ from freerun.events.events import (
     RunFinished,
     RunStarted,
     StepFinished,
+    WeightsLoaded,
     WorkerDied,
 )
 
@@ -89,6 +90,11 @@ class _Track:
     def say(self, seconds: float, activity: str) -> None:
         """Record that it does this from now on, until something better is known."""
         self._said.append((max(seconds, self.since), activity))
+
+    def end_saying(self, activity: str, seconds: float) -> None:
+        """It waits from now on, if this is what it says it does."""
+        if self._said[-1][1] == activity:
+            self.say(seconds, "waiting")
 
     def cover(self, end: float, seconds: Mapping[str, float], *, rest: str = "other") -> None:
         """Record what it did up to `end`: these activities, and `rest` for the time they do not account for."""
@@ -176,6 +182,8 @@ class Occupation:
                 self._track(event.worker).report(event.seconds, counters, up_seconds=event.up_seconds)
             case StepFinished():
                 _note_step(self._track(TRAINER), event)
+            case WeightsLoaded():
+                self._track(TRAINER).end_saying("loading", event.seconds)
             case WorkerDied():
                 self._track(event.worker).restart(event.seconds)
             case RunStarted():

@@ -13,6 +13,7 @@ from freerun.events.events import (
     RunFinished,
     RunStarted,
     StepFinished,
+    WeightsLoaded,
     WorkerDied,
 )
 from freerun.events.intervals import occupation
@@ -88,3 +89,14 @@ def test_shares_add_up_in_any_window(events: list[Any], begin: float, length: fl
     for of_worker in occupation(events).shares(begin, begin + length).values():
         assert sum(of_worker.values()) == pytest.approx(1, abs=0.01)
         assert min(of_worker.values()) >= 0
+
+
+def test_after_the_last_load_the_trainer_waits_for_the_end_of_the_run() -> None:
+    result = StepResult(version=1, metrics={}, staleness_counts={}, phases=(("training", 2.0),))
+    events = [
+        _started(0.0),
+        StepFinished(seconds=2.0, result=result, groups=(), step_seconds=2.0, wait_seconds=0.0),
+        WeightsLoaded(seconds=3.0, version=1, checksum="c"),
+        RunFinished(seconds=12.0, outcome="finished", version=1, model_directory=""),
+    ]
+    assert occupation(events).shares(2.0, 12.0)["trainer"] == pytest.approx({"loading": 0.1, "waiting": 0.9})
