@@ -17,14 +17,16 @@ rewrites this page and the chart from [speed/](speed/): every single measurement
 
 
 def write_table() -> None:
-    rows, notes = [], []
+    rows: list[str] = []
+    notes: list[str] = []
     for path in sorted(RESULTS.glob("*.json")):
         document = json.loads(path.read_text())
         for result in document.get("results", ()):
             mark = ""
-            if result["note"]:
-                notes.append(result["note"])
-                mark = f" [{len(notes)}]"
+            if note := result["note"]:
+                if note not in notes:
+                    notes.append(note)
+                mark = f" [{notes.index(note) + 1}]"
             rows.append(_row(result, document["command"], mark))
     lines = [HEADER.rstrip("\n"), *rows, ""]
     lines += [f"{number}. {note}" for number, note in enumerate(notes, start=1)]
