@@ -44,13 +44,13 @@ class KVCache:
         """Copy the first `num_tokens` positions of one slot to another."""
         self._all_N2SKLD[:, :, target, :, :num_tokens] = self._all_N2SKLD[:, :, source, :, :num_tokens]
 
-    def copy_out(self, slot: int, *, num_tokens: int) -> Tensor:
-        """A copy of the first `num_tokens` positions of a slot, in separate memory."""
-        return self._all_N2SKLD[:, :, slot, :, :num_tokens].clone(memory_format=torch.contiguous_format)
+    def copy_out(self, slot: int, *, begin: int, end: int) -> Tensor:
+        """A copy of these positions of a slot, in separate memory."""
+        return self._all_N2SKLD[:, :, slot, :, begin:end].clone(memory_format=torch.contiguous_format)
 
-    def copy_in(self, slot: int, cached_N2KLD: Tensor) -> None:
-        """Write what was copied out to the first positions of a slot."""
-        self._all_N2SKLD[:, :, slot, :, : cached_N2KLD.shape[3]] = cached_N2KLD
+    def copy_in(self, slot: int, cached_N2KLD: Tensor, *, begin: int) -> None:
+        """Write what was copied out to the positions of a slot from `begin` on."""
+        self._all_N2SKLD[:, :, slot, :, begin : begin + cached_N2KLD.shape[3]] = cached_N2KLD
 
 
 def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -3,15 +3,17 @@
     turn 1   slot ██████████   finished ──copied out──► parked ██████████   (session, token ids, keys and values)
     turn 2   slot ██████████▒▒▒▒   ◄──copied in── as far as the token ids agree; only the rest is computed
 
-Between its turns a session has no slot. A slot is contiguous, so parking and adopting are one strided copy each,
-without pages. A session that branches has several parked caches; a turn adopts the one that agrees longest with
-its prompt. No cache ever serves another session.
+Between its turns a session has no slot. A slot is contiguous, so parking and adopting are strided copies, without
+pages. A turn parks only what it has computed: what it adopted is parked already. A session that branches has
+several parked caches; a turn adopts the one that agrees longest with its prompt. No cache ever serves another
+session.
 
 Knows nothing of versions: at a load the engine drops everything, or keeps it (`engine.kv_on_load`).
 
 Shapes: N layers, 2 keys and values, K key/value heads, L positions, D head size.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,9 +28,19 @@ class ParkedCache:
 
     request_id: int
     """The request that computed them."""
+    number: int
+    """No other one of the engine has it."""
     token_ids: np.ndarray
-    keys_values: Tensor
-    """N2KLD, one position for each token."""
+    pieces: tuple[Tensor, ...]
+    """N2KLD, one after another: what each turn has computed."""
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What a turn begins with: the first tokens of a parked cache."""
+
+    number: int
+    num_tokens: int
 
 
 class ParkedCaches:
@@ -39,36 +51,55 @@ class ParkedCaches:
         self.num_tokens = 0
         self.num_adopted_tokens = 0
         self._cache = cache
+        self._numbers = itertools.count()
         self._of_session: dict[int, list[ParkedCache]] = {}
         """Sessions and the caches of each, both in the order of their last parking."""
 
-    def park(self, session: int, request_id: int, tokens: list[int], *, slot: int) -> None:
-        """Copy the cache of these tokens out of the slot; it replaces the ones that it continues."""
+    def park(
+        self, session: int, request_id: int, tokens: list[int], *, slot: int, adopted: Adopted | None = None
+    ) -> None:
+        """Copy the cache of these tokens out of the slot; it replaces the ones that it continues.
+
+        The first of them may be `adopted`: if that is all of a cache that is still parked, it is not copied again.
+        """
         if not 0 < len(tokens) <= self.max_tokens:
             return
         token_ids = np.array(tokens, dtype=np.int32)
-        branches = self._take(session)
-        for parked in branches:
+        pieces: tuple[Tensor, ...] = ()
+        for parked in self._take(session):
             if _num_common(parked.token_ids, token_ids) < len(parked.token_ids):
                 self._add(session, parked)
+            elif adopted == Adopted(parked.number, len(parked.token_ids)):
+                pieces = parked.pieces
         while self.num_tokens + len(tokens) > self.max_tokens:
             self._drop_oldest()
-        cached_N2KLD = self._cache.copy_out(slot, num_tokens=len(tokens))
-        self._add(session, ParkedCache(request_id, token_ids, cached_N2KLD))
+        begin = sum(piece.shape[3] for piece in pieces)
+        if begin < len(tokens):
+            pieces += (self._cache.copy_out(slot, begin=begin, end=len(tokens)),)
+        self._add(session, ParkedCache(request_id, next(self._numbers), token_ids, pieces))
 
-    def adopt(self, session: int, tokens: list[int], *, slot: int) -> int:
-        """Copy the longest prefix of `tokens` that the session has parked into the slot; returns its length.
+    def adopt(self, session: int, tokens: list[int], *, slot: int) -> Adopted | None:
+        """Copy the longest prefix of `tokens` that the session has parked into the slot.
 
         At most all but the last token: computing that one gives the next one's logits.
         """
         if session not in self._of_session:
-            return 0
+            return None
         token_ids = np.array(tokens[:-1], dtype=np.int32)
         lengths = {_num_common(parked.token_ids, token_ids): parked for parked in self._of_session[session]}
         num_tokens = max(lengths)
-        self._cache.copy_in(slot, lengths[num_tokens].keys_values[:, :, :, :num_tokens])
+        if num_tokens == 0:
+            return None
+        self._copy_in(slot, lengths[num_tokens].pieces, num_tokens)
         self.num_adopted_tokens += num_tokens
-        return num_tokens
+        return Adopted(lengths[num_tokens].number, num_tokens)
+
+    def _copy_in(self, slot: int, pieces: tuple[Tensor, ...], num_tokens: int) -> None:
+        begin = 0
+        for piece in pieces:
+            if begin < num_tokens:
+                self._cache.copy_in(slot, piece[:, :, :, : num_tokens - begin], begin=begin)
+            begin += piece.shape[3]
 
     def end_session(self, session: int) -> None:
         """Drop what an ended session has parked, if anything."""

@@ -146,7 +146,10 @@ class Scheduler:
         request = sequence.group.request
         if request.session is not None:
             computed = sequence.tokens[: sequence.num_computed]
-            self.parked.park(request.session, request.request_id, computed, slot=sequence.slot)
+            adopted = sequence.prefix.adopted if sequence.prefix is not None else None
+            if adopted is not None and adopted.num_tokens >= sequence.group.prompt_length:
+                adopted = None  # a sibling with this prefix has only the prompt of it
+            self.parked.park(request.session, request.request_id, computed, slot=sequence.slot, adopted=adopted)
         self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -214,9 +217,12 @@ class Scheduler:
     def _begin_prefix(self, sequence: Sequence, version: int) -> None:
         """Begin with what the session has parked, or with nothing."""
         session = sequence.group.request.session
-        if session is not None:
-            sequence.num_computed = self.parked.adopt(session, sequence.tokens, slot=sequence.slot)
-        sequence.prefix = Prefix(version, session if sequence.num_computed else None)
+        adopted = None if session is None else self.parked.adopt(session, sequence.tokens, slot=sequence.slot)
+        if adopted is None:
+            sequence.prefix = Prefix(version)
+        else:
+            sequence.num_computed = adopted.num_tokens
+            sequence.prefix = Prefix(version, session, adopted)
 
     def _copy_prefix(self, donor: Sequence, sequence: Sequence) -> None:
         # All but the last token: that one is the sequence's first decode step.

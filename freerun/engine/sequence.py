@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from freerun.engine.parking import Adopted
 from freerun.types import Completion, FinishReason, Request, Span
 
 
@@ -20,6 +21,8 @@ class Prefix:
     """The version it was started under."""
     session: int | None = None
     """The session whose parked cache it continues; only requests of that session share it. None: any request."""
+    adopted: Adopted | None = None
+    """What it continues of that cache."""
 
 
 class Sequence:
