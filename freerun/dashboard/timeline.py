@@ -42,8 +42,8 @@ BEFORE_SECONDS = 60.0
 """How far before a window reading begins, since a report tells of the time before it."""
 MANY_EVENTS = 50_000
 """With fewer the whole run is read: then it is also known what a process did that has reported nothing since."""
-_ENGINE_KINDS = ("activity", "engine_report", "grader_report", "step_finished", "worker_died", "run_started",
-                 "run_finished")  # fmt: skip
+_OCCUPATION_KINDS = ("activity", "engine_report", "grader_report", "step_finished", "weights_loaded",
+                     "worker_died", "run_started", "run_finished")  # fmt: skip
 _LOADS = ("weights_loaded", "engine_loaded")
 _MOMENTS = ("queues", "worker_died", "checkpoint_saved", "eval_finished", "eval_skipped", "cores_moved")
 
@@ -96,7 +96,7 @@ def _occupation(source: Source, begin: float, end: float) -> tuple[Occupation, l
             for _, event in reader.numbered_events("run_started", end=after):
                 known(event)
         # The step under way at the end of the window is told by an event behind it.
-        for _, event in reader.numbered_events(*_ENGINE_KINDS, begin=after, end=end + BEFORE_SECONDS):
+        for _, event in reader.numbered_events(*_OCCUPATION_KINDS, begin=after, end=end + BEFORE_SECONDS):
             known(event)
             if isinstance(event, EngineReport | StepFinished):
                 reports.append(event)
