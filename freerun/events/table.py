@@ -47,12 +47,13 @@ class Table(Generic[R]):
 
     def insert(self, db: sqlite3.Connection, rows: Iterable[R], *, version: int | None = None) -> None:
         """Add rows with their checksums."""
-        values = [{"version": version} | self._write(row) for row in rows]
-        if values:
-            names = [*values[0], "checksum"]
-            marks = ", ".join(f":{name}" for name in names)
-            checked = [row | {"checksum": checksum(row)} for row in values]
-            db.executemany(f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({marks})", checked)
+        written = [{"version": version} | self._write(row) for row in rows]
+        if written:
+            names = [*written[0], "checksum"]
+            marks = ", ".join("?" * len(names))
+            # Not by name: SQLite's binding would look up each name in each row.
+            values = [(*row.values(), checksum(row)) for row in written]
+            db.executemany(f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({marks})", values)
 
     def _write(self, row: R) -> dict[str, Any]:
         return {name: column.write(getattr(row, name)) for name, column in self._fields.items()}
@@ -72,7 +73,7 @@ def checksum(row: Mapping[str, Any]) -> int:
 
 def valid_text(text: str) -> str:
     """Text as UTF-8 can hold it: a lone surrogate from a data file must not stop the writer."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _as_read(value: Any) -> Any:
