@@ -29,6 +29,8 @@ class PooledWorker:
         """Changed by `take_on` and `put_down` only."""
         self.num_samples = 0
         """Samples in its requests."""
+        self._num_live = 0
+        """Its requests that are not for a pinned version."""
         self.num_of_prompt: Counter[int] = Counter()
         """Its requests by the ordinal of their prompt, which it computes once for all of them."""
         self.unsent: list[Request] = []
@@ -50,6 +52,7 @@ class PooledWorker:
         """Assign it this request."""
         self.requests[request.request_id] = request
         self.num_samples += request.num_samples
+        self._num_live += request.pinned_version is None
         self.num_of_prompt[request.ordinal] += 1
 
     def put_down(self, request_id: int) -> Request | None:
@@ -57,6 +60,7 @@ class PooledWorker:
         request = self.requests.pop(request_id, None)
         if request is not None:
             self.num_samples -= request.num_samples
+            self._num_live -= request.pinned_version is None
             self.num_of_prompt[request.ordinal] -= 1
             if not self.num_of_prompt[request.ordinal]:
                 del self.num_of_prompt[request.ordinal]
@@ -69,8 +73,7 @@ class PooledWorker:
             return "starting"
         if not self.requests:
             return "waiting"
-        is_live = any(request.pinned_version is None for request in self.requests.values())
-        return "generating" if is_live else "evaluating"
+        return "generating" if self._num_live else "evaluating"
 
     @property
     def doing(self) -> Doing:

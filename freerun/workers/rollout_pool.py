@@ -290,8 +290,8 @@ class RolloutPool:
         if is_busy != worker.is_busy:
             worker.is_busy = is_busy
             self._on_busy(worker.name, is_busy)
-        if worker.state != worker.told_state:
-            worker.told_state = worker.state
+        if (state := worker.state) != worker.told_state:
+            worker.told_state = state
             self._on_doing(worker.name, worker.doing)
         if worker.is_finished and not worker.is_dismissed:
             worker.is_dismissed = True
