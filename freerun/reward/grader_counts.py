@@ -1,7 +1,6 @@
 """What a grader has done since it was started: counted here, sent as `GraderReport`s."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -31,19 +30,16 @@ class GraderCounts:
         self._num_graded = self._num_failed = 0
         self._busy_seconds = self._slowest_seconds = 0.0
 
-    @contextmanager
-    def job(self) -> Iterator[list[Sequence[Grade]]]:
+    def job(self) -> "_TimedJob":
         """The time of one job; its grades are put into the list, if there are any."""
-        began, answers = self._clock(), list[Sequence[Grade]]()
-        try:
-            yield answers
-        finally:
-            seconds = self._clock() - began
-            self._busy_seconds += seconds / self._num_at_once
-            self._slowest_seconds = max(self._slowest_seconds, seconds)
-            self._num_graded += 1
-            grades = [grade for answer in answers for grade in answer]
-            self._num_failed += not grades or any(isinstance(grade, GradeFailed) for grade in grades)
+        return _TimedJob(self._clock, self._note_job)
+
+    def _note_job(self, seconds: float, answers: list[Sequence[Grade]]) -> None:
+        self._busy_seconds += seconds / self._num_at_once
+        self._slowest_seconds = max(self._slowest_seconds, seconds)
+        self._num_graded += 1
+        grades = [grade for answer in answers for grade in answer]
+        self._num_failed += not grades or any(isinstance(grade, GradeFailed) for grade in grades)
 
     def reports(self, seconds: float) -> list[GraderReport]:
         """What is new at this time of the run's clock; nothing until the grader has started."""
@@ -63,6 +59,22 @@ class GraderCounts:
             slowest_seconds=self._slowest_seconds,
             up_seconds=0.0 if self._started is None else self._clock() - self._started,
         )
+
+
+class _TimedJob:
+    """A context: a class, since `contextlib` costs more than the rest of a job's counting."""
+
+    def __init__(self, clock: Callable[[], float], note: Callable[[float, list[Sequence[Grade]]], None]) -> None:
+        self._clock = clock
+        self._note = note
+        self._answers: list[Sequence[Grade]] = []
+
+    def __enter__(self) -> list[Sequence[Grade]]:
+        self._began = self._clock()
+        return self._answers
+
+    def __exit__(self, *error: object) -> None:
+        self._note(self._clock() - self._began, self._answers)
 
 
 def _at(report: GraderReport, seconds: float) -> GraderReport:

@@ -108,6 +108,8 @@ class GraderPool:
         await self._supervisor.close([p.link for p in self._processes if p.link is not None])
 
     def compares(self, prompt: Prompt) -> bool:
+        if not self._ready.of_groups:
+            return False
         return any(self._compares(part.grader) for part in self._configs[prompt.grader].parts)
 
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
