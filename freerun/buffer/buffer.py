@@ -101,6 +101,10 @@ class TrajectoryBuffer:
         return tuple(sorted(self._to_restart))
 
     @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
     def counts(self) -> Counts:
         return Counts(running=len(self._running), ready=len(self._ready), **self._totals)
 
@@ -284,7 +288,7 @@ class TrajectoryBuffer:
         if self._oldest_running is None:
             self._oldest_running = min(zip(self._running.values(), self._running, strict=True))[1]
         oldest = self._oldest_running
-        return f"oldest {_describe({oldest: self._running[oldest]})}"
+        return f"oldest rollout {oldest} (started at version {self._running[oldest]})"
 
 
 def _describe(running: dict[int, int]) -> str:

@@ -116,4 +116,5 @@ class Ages:
 
 def has_zero_variance(group: Group) -> bool:
     """Whether all rewards are equal, turn by turn: no sample is better than its siblings."""
-    return len({(reward.value, reward.turns) for reward in group.rewards}) == 1
+    rewards = (trajectory.reward for trajectory in group.trajectories)  # all parts of a sample carry the same one
+    return len({(reward.value, reward.turns) for reward in rewards}) == 1

@@ -20,6 +20,8 @@ def check_group(group: Group, *, group_size: int) -> None:
 
 
 def _check_parts(sample: WholeSample) -> None:
+    if len(sample.parts) == 1 and sample.parts[0].part == 0:
+        return  # a single completion, as most samples are
     index, parts = sample.parts[0].sample, [trajectory.part for trajectory in sample.parts]
     if parts != list(range(len(parts))):
         raise RolloutError(

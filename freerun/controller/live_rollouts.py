@@ -38,7 +38,7 @@ class LiveRollouts:
     def start_one(self) -> Prompt | None:
         """Start a group for a session that begins now; None if it is only served."""
         stages = self._run.stages
-        if not self._is_open or stages.buffer.counts.running >= self._run.recipe.online.max_sessions:
+        if not self._is_open or stages.buffer.num_running >= self._run.recipe.online.max_sessions:
             return None
         prompt = stages.source.take()
         stages.buffer.start(prompt.ordinal, stages.gate.version)

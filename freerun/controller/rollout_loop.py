@@ -50,7 +50,7 @@ class RolloutLoop:
         """The prompts that may start now: first those to restart, then new ones."""
         run, gate, buffer = self._run, self._run.stages.gate, self._run.stages.buffer
         starts_whole_batches = run.recipe.buffer.starts_whole_batches
-        num_wanted = self._num_missing() if starts_whole_batches else run.slots.num_free(buffer.counts.running)
+        num_wanted = self._num_missing() if starts_whole_batches else run.slots.num_free(buffer.num_running)
         prompts: list[Prompt] = []
         while len(prompts) < num_wanted and gate.capacity >= self._group_size:
             prompt = self._next_prompt()
