@@ -101,7 +101,8 @@ class WorkerProcess:
         self._log_start = log_start
         self._process = process
         self._writer = streams[1]
-        self._frames = FrameStream(streams[0])
+        self.read = FrameStream(streams[0]).read
+        """The body of the child's next frame; None when it is gone. Cancelling it loses no frame."""
         self._is_ended_by_us = False
         self._pidfd: int | None = os.pidfd_open(process.pid)
         self._loop = asyncio.get_running_loop()
@@ -193,10 +194,6 @@ class WorkerProcess:
         """Queue a frame; never waits. To a dead child it is lost: `read` reports the death."""
         with contextlib.suppress(ConnectionError, RuntimeError):
             self._writer.write(frame)
-
-    async def read(self) -> bytes | None:
-        """The body of the child's next frame; None when it is gone. Cancelling it loses no frame."""
-        return await self._frames.read()
 
     def kill(self) -> None:
         is_running = self._pidfd is not None and self.is_alive
