@@ -37,7 +37,6 @@ LINE_SECONDS = 5.0
 
 def describe_event(state: RunState, event: AnyEvent) -> str:
     """The log line of an event, given the state after it; empty for those that are not worth one."""
-    at = position(state, event.seconds)
     match event:
         case RunStarted():
             begin = f"resumed at step {event.version}" if event.version else "started"
@@ -47,6 +46,7 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
         case SftStep() if not _is_shown(state.sft):
             return ""
         case SftStep() | StepFinished():
+            at = position(state, event.seconds)
             return _join(at.label, *(fact.line for fact in facts(state)), at.left)
         case EvalFinished():
             failed = f"{event.num_failed} failed" if event.num_failed else ""
@@ -66,6 +66,7 @@ def describe_event(state: RunState, event: AnyEvent) -> str:
         case GroupFinished(outcome="failed"):
             return _failure(state, event)
         case RunFinished():
+            at = position(state, event.seconds)
             return f"{event.outcome} at {at.label}{f': {brief(event.reason)}' if event.reason else ''}"
         case _:
             return ""
