@@ -17,6 +17,7 @@ from freerun.chat.rendering import Renderer
 from freerun.chat.session import ChatSession, SampleRequest, SessionLimits
 from freerun.data.tokenizer import Tokenizer
 from freerun.gateway.server import Gateway
+from freerun.processes.garbage import search_less_often
 from freerun.types import Completion, Sampling, Span
 
 MAX_SESSIONS = 10_000
@@ -72,4 +73,5 @@ async def serve(model: str, port: str, reply: str) -> None:
 
 
 if __name__ == "__main__":
+    search_less_often()  # as an agent worker
     asyncio.run(serve(*sys.argv[1:]))

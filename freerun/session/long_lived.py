@@ -4,9 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NUM_YOUNG = 10_000
-"""Objects made between two searches for cycles among them. With Python's 700, the trajectories of a batch, which
-stay until they are trained on, are searched many times."""
+from freerun.processes.garbage import search_less_often
 
 
 @contextmanager
@@ -16,10 +14,10 @@ def long_lived_objects() -> Iterator[None]:
     A run holds all its prompts, a hundred thousand objects or more; each full collection would walk through them
     while the controller waits.
     """
-    _, *older = thresholds = gc.get_threshold()
+    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(NUM_YOUNG, *older)
+    search_less_often()
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from freerun.chat.rendering import Renderer
 from freerun.chat.session import ChatSession, SessionLimits
 from freerun.data.tokenizer import Tokenizer
 from freerun.errors import FreerunError
+from freerun.processes.garbage import search_less_often
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import Parent, run_worker
 from freerun.rollout.abandoned import MAX_ABANDONED
@@ -171,6 +172,7 @@ def serve(parent: Parent[m.ToAgent]) -> None:
 def main() -> None:
     """The whole life of an agent worker."""
     leave_guard()
+    search_less_often()
     run_worker(m.ToAgent, serve)
 
 
