@@ -1,8 +1,8 @@
 """How often a process searches for garbage in cycles.
 
-Trajectories and the turns of sessions are made in great numbers, stay for a while and are in no cycle. With Python's
-threshold they are walked through several times before they go: a tenth of the CPU time of the controller and of the
-gateway.
+Trajectories and the turns of sessions are made in great numbers, stay for a while and are in no cycle. With
+Python's threshold they are walked through several times before they go: a tenth of the CPU time of the controller
+and of the gateway.
 """
 
 import gc
