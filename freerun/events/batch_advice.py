@@ -9,10 +9,12 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from freerun.events.bound_advice import MIN_GAIN_TOLD
+
 LARGER = 4
 """Times as many prompts in a step."""
-MIN_BATCH_GAIN = 1.1
 MIN_STEPS_COMPARED = 8
+"""A line through fewer tells nothing."""
 
 
 def fixed_seconds(points: Sequence[tuple[float, float]]) -> float:
@@ -39,7 +41,7 @@ def batch_gain(*, period: float, training: float, fixed: float, generating: floa
     if min(period, trainer, engine) <= 0:
         return None
     gain = LARGER * period / max(trainer, engine)
-    return gain if gain >= MIN_BATCH_GAIN else None
+    return gain if gain >= MIN_GAIN_TOLD else None
 
 
 def describe_batch(prompts_per_step: int, gain: float) -> str:
