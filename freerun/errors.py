@@ -4,6 +4,9 @@ Messages say what was asked, the value, and what to do: lower case, no full stop
 without a traceback. Any other exception is a bug and keeps its traceback.
 """
 
+EXIT_INTERRUPTED = 130
+"""The exit code after Ctrl-C: 128 and the number of the signal, as shells have it."""
+
 
 class FreerunError(Exception):
     """Base class of errors that are reported to the user in one line."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from freerun import __version__
 from freerun.cli.streams import ReaderGoneError, harmless, standard_streams
-from freerun.errors import FreerunError
+from freerun.errors import EXIT_INTERRUPTED, FreerunError
 from freerun.processes.interpreter import search_current_directory_last
 from freerun.processes.shortage import describe_shortage
 
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         except KeyboardInterrupt:
             print("freerun: interrupted", file=sys.stderr)
-            return 130
+            return EXIT_INTERRUPTED
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from freerun.cli.arguments import Parser
-from freerun.errors import FreerunError
+from freerun.errors import EXIT_INTERRUPTED, FreerunError
 
 if TYPE_CHECKING:
     from freerun.reports.study import Study
@@ -75,7 +75,7 @@ def _run(study: Study) -> int:
         runner = StudyRunner(study, tell)
         runner.run()
     code = _report(study, runner.failures)
-    return 130 if runner.is_stopped else code
+    return EXIT_INTERRUPTED if runner.is_stopped else code
 
 
 def _report(study: Study, failures: dict[str, str]) -> int:

@@ -18,7 +18,7 @@ from freerun.data.demonstrations import SftData
 from freerun.data.live_prompts import LivePrompts
 from freerun.data.mixture import PromptStream
 from freerun.data.tokenizer import Tokenizer
-from freerun.errors import ConfigError
+from freerun.errors import EXIT_INTERRUPTED, ConfigError
 from freerun.events.events import (
     AnyEvent,
     CoresMoved,
@@ -66,7 +66,7 @@ from freerun.workers.messages import Loaded
 from freerun.workers.rollout_pool import RolloutPool
 from freerun.workers.trainer_client import TrainerClient
 
-EXIT_CODES: dict[RunOutcome, int] = {"finished": 0, "interrupted": 130, "failed": 1}
+EXIT_CODES: dict[RunOutcome, int] = {"finished": 0, "interrupted": EXIT_INTERRUPTED, "failed": 1}
 
 
 def run_training(recipe: Recipe, *, resume: bool) -> int:
