@@ -26,6 +26,8 @@ RENDERERS := .venv-renderers
 VERIFIERS := .venv-verifiers
 OPENENV := .venv-openenv
 TORCH := torch==2.13.0
+# A person at a terminal finds the page of the demo at its end too.
+VIEW = $$([ -t 0 ] && [ -t 1 ] && echo --view)
 # Two test processes; the tests of a file stay together, because they share what its fixtures have made.
 AT_ONCE := --numprocesses 2 --dist loadfile
 # The tested versions of .venv. .venv-backends is not held to them.
@@ -45,7 +47,7 @@ models/smollm2/model.safetensors: | $(VENV)/.installed
 	$(BIN)/freerun model smollm2 models/smollm2
 
 demo: $(VENV)/.installed models/smollm2/model.safetensors
-	$(BIN)/freerun train recipes/times-tables.toml --run.name demo-$$(date +%Y%m%d-%H%M%S) $(ARGS)
+	$(BIN)/freerun train recipes/times-tables.toml --run.name demo-$$(date +%Y%m%d-%H%M%S) $(VIEW) $(ARGS)
 
 models/guessing/model.safetensors: | $(VENV)/.installed
 	$(BIN)/freerun model tiny models/guessing --task freerun.environments.guessing:prompts

@@ -1,11 +1,14 @@
 """`freerun train`: trains by a recipe and overrides into a run directory; `--dry-run` shows the plan."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from freerun.cli.arguments import Parser
+from freerun.cli.view import serve_until_stopped
 from freerun.config.load import TEXT_KEYS, dump_toml, load_recipe
 from freerun.config.recipe import Recipe
+from freerun.errors import EXIT_INTERRUPTED
 from freerun.model.hub import with_local_model
 
 EPILOG = """\
@@ -13,6 +16,7 @@ examples:
   freerun train times-tables
   freerun train times-tables --run.name sync --buffer.max_staleness 0
   freerun train gsm8k --data.path train.jsonl --data.held_out_path test.jsonl --dry-run
+  freerun train times-tables --view
   freerun train times-tables --resume
   freerun train runs/times-tables --resume
 
@@ -28,7 +32,17 @@ An array is written with commas (a,b), as in TOML (["a", "b"]), or by repeating 
 def run(arguments: Sequence[str]) -> int:
     args, overrides = _parser(with_keys=not {"-h", "--help"}.isdisjoint(arguments)).parse_with_keys(arguments)
     recipe, settings = read_target(args.recipe, overrides, resume=args.resume)
-    return start_run(recipe, settings, resume=args.resume, dry_run=args.dry_run)
+    code = start_run(recipe, settings, resume=args.resume, dry_run=args.dry_run)
+    if args.view and not args.dry_run and code != EXIT_INTERRUPTED:
+        _view(recipe)
+    return code
+
+
+def _view(recipe: Recipe) -> None:
+    """Serve the page of the run that has ended, until Ctrl-C."""
+    run = Path(recipe.run.directory, recipe.run.name).absolute()
+    print("the run has ended; Ctrl-C ends its page too", file=sys.stderr)
+    serve_until_stopped(run.parent, run, recipe.page)
 
 
 def read_target(target: Path, overrides: Sequence[str], *, resume: bool) -> tuple[Recipe, Sequence[str]]:
@@ -73,11 +87,12 @@ def _parser(*, with_keys: bool) -> Parser:
         from freerun.config.help import describe_keys
 
         epilog = EPILOG.format(keys=describe_keys(), texts=", ".join(TEXT_KEYS))
-    usage = "RECIPE [--section.key value ...] [--dry-run] [--resume]"
+    usage = "RECIPE [--section.key value ...] [--dry-run] [--resume] [--view]"
     parser = Parser("freerun train", "Train a model by a recipe.", epilog, usage=usage)
     parser.take(
         "recipe", "RECIPE", "TOML file, name of a shipped recipe such as times-tables, or a run to --resume"
     )
     parser.flag("--dry-run", "print the resolved configuration and the plan; run nothing")
     parser.flag("--resume", "continue the run of this name, with its settings, from its newest checkpoint")
+    parser.flag("--view", "serve the run's page when it has ended too, until Ctrl-C")
     return parser

@@ -26,26 +26,35 @@ def run(arguments: Sequence[str]) -> int:
     place = Path(args.place or RunConfig().directory)
     shown, runs = _what_to_show(place)
 
-    from freerun.dashboard.view import page_of, view_page
-    from freerun.terminal.page_lines import ssh_tunnel
-
-    def tell(link: str) -> None:
-        print(f"page  {link}", flush=True)
-        if tunnel := ssh_tunnel(link):
-            print(f"      on your own machine first: {tunnel}", flush=True)
-        if args.open:
-            import webbrowser
-
-            webbrowser.open(link)
+    from freerun.dashboard.view import page_of
 
     if shown is not None and (link := page_of(shown)):
         print("the run serves its page itself", file=sys.stderr)
-        tell(link)
+        _tell(link, opens=args.open)
         return 0
     config = PageConfig(host=args.host, port=args.port, hosts=tuple(args.hosts.split(",")) if args.hosts else ())
-    view_page(runs, shown, config, on_ready=tell)
-    print("stopped", file=sys.stderr)
+    serve_until_stopped(runs, shown, config, opens=args.open)
     return 0
+
+
+def serve_until_stopped(runs: Path, shown: Path | None, config: PageConfig, *, opens: bool = False) -> None:
+    """Print the link, and serve the page behind it until Ctrl-C."""
+    from freerun.dashboard.view import view_page
+
+    view_page(runs, shown, config, on_ready=lambda link: _tell(link, opens=opens))
+    print("stopped", file=sys.stderr)
+
+
+def _tell(link: str, *, opens: bool) -> None:
+    from freerun.terminal.page_lines import ssh_tunnel
+
+    print(f"page  {link}", flush=True)
+    if tunnel := ssh_tunnel(link):
+        print(f"      on your own machine first: {tunnel}", flush=True)
+    if opens:
+        import webbrowser
+
+        webbrowser.open(link)
 
 
 def _what_to_show(place: Path) -> tuple[Path | None, Path]:

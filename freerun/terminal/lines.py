@@ -29,7 +29,7 @@ from freerun.events.run_files import describe_bytes
 from freerun.model.adapter_directory import is_adapter
 from freerun.terminal.facts import Fact, facts, position
 from freerun.terminal.health_lines import closing_lines, count_levels, summary_lines
-from freerun.terminal.page_lines import describe_page
+from freerun.terminal.page_lines import describe_page, page_later
 from freerun.terminal.wording import brief, count, duration, printable_block
 
 LINE_SECONDS = 5.0
@@ -97,7 +97,7 @@ def summarize(
         Fact("best", summary=_best(state, kept)),
         Fact("in full", summary=_reason_in_full(state, shows_failures)),
         Fact("disk", summary=f"{describe_bytes(num_bytes)} in {state.directory}" if num_bytes else ""),
-        Fact("view", summary=f"freerun view {shlex.quote(state.directory)}" if state.directory else ""),
+        Fact("view", summary=page_later(state.directory) if state.directory else ""),
         Fact("next", summary=next_command or _next_command(state, findings)),
     ]
     lines = [f"{fact.name:<11}{printable_block(fact.summary)}" for fact in told if fact.summary]

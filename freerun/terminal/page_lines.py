@@ -4,7 +4,9 @@ import os
 import shlex
 from urllib.parse import urlsplit
 
+from freerun.config.page import PageConfig
 from freerun.events.events import PageOpened
+from freerun.processes.listening import url_of
 
 
 def describe_page(event: PageOpened, directory: str, link: str = "") -> str:
@@ -14,6 +16,12 @@ def describe_page(event: PageOpened, directory: str, link: str = "") -> str:
         return f"page  {event.url}{warning}  freerun view {shlex.quote(directory)} prints the link"
     tunnel = ssh_tunnel(event.url)
     return f"page  {link}{warning}" + (f"\n      on your own machine first: {tunnel}" if tunnel else "")
+
+
+def page_later(directory: str) -> str:
+    """The command that serves the page of a run that has ended, and where it does."""
+    config = PageConfig()
+    return f"freerun view {shlex.quote(directory)}  (its page, at {url_of(config.host, config.port)})"
 
 
 def ssh_tunnel(url: str) -> str:

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from page_links import ask
 from served_pages import ServedPage, write_run
+from tiny_runs import Run, make_run
 
+from freerun.cli import train
 from freerun.cli.main import main
+from freerun.errors import EXIT_INTERRUPTED
 from freerun.events.events import PageOpened
 from freerun.events.page_link import write_link
 from freerun.terminal.page_lines import describe_page, ssh_tunnel
@@ -49,6 +52,28 @@ def test_a_run_and_a_directory_of_runs_are_served_until_ctrl_c(tmp_path: Path) -
     with viewing(str(runs)) as link:
         assert shown(ask(link, "/api/runs")[1]) == ["second"], "the newest"
         assert shown(ask(link, "/api/runs?run=first")[1]) == ["first"]
+
+
+@pytest.mark.slow
+def test_train_with_view_serves_the_page_of_the_run_after_its_end(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path), "--train.num_steps", "1", "--page.port", "0", "--view")
+    run.until(lambda: "?token=" in run.output)
+    summary, _, link = run.output.rpartition("page  ")
+    assert "outcome    finished" in summary
+    assert shown(ask(link.strip(), "/api/runs")[1]) == ["tiny"]
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 0
+
+
+def test_a_run_that_was_interrupted_gives_the_terminal_back(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = iter([EXIT_INTERRUPTED, 0, 1])
+    monkeypatch.setattr(train, "start_run", lambda *_, **__: next(codes))
+    served: list[Path] = []
+    monkeypatch.setattr(train, "serve_until_stopped", lambda runs, run, config: served.append(run))
+    assert [main(["train", str(demo), "--view"]) for _ in range(3)] == [EXIT_INTERRUPTED, 0, 1]
+    assert served == [Path("runs/demo").absolute()] * 2
 
 
 def test_a_run_that_serves_its_page_itself_is_not_served_twice(

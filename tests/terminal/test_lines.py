@@ -129,7 +129,7 @@ def test_the_summary_says_what_came_of_the_run_and_what_to_type_next() -> None:
         "interrupts 456 sequences in 12 loads; cost: decoding paused 0.7 s, 22,800 tokens recomputed",
         "trained    768 trajectories; groups: 12 filtered, 1 failed (last failure: grader-0 timed out after 10 s)",
         "model      runs/times-tables/checkpoints/12/model",
-        "view       freerun view runs/times-tables",
+        "view       freerun view runs/times-tables  (its page, at http://127.0.0.1:6161/)",
         "next       freerun eval runs/times-tables",
     ]
 
