@@ -14,6 +14,7 @@ from freerun.config.recipe import BufferConfig, Recipe, RunConfig
 from freerun.config.train import TrainConfig
 from freerun.events.store import Store
 from freerun.simulation.calibration import calibrate_run, write_calibration
+from freerun.simulation.costs import ROOFLINE_ERROR
 from freerun.simulation.forecast import describe_forecast
 from freerun.simulation.run import simulate
 
@@ -73,6 +74,21 @@ def test_without_a_measurement_it_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     assert "by the speed of a matrix product now and a guess of completions" in text
     assert "error: not from measurements of this model: a factor of 2 either way is usual" in text
     assert "limited by: " in text
+
+
+def test_gpus_of_a_cluster_are_taken_for_those_of_a_data_sheet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe(make_run(tmp_path))
+    recipe = replace(recipe, runtime=replace(recipe.runtime, backend="ray", address="10.0.0.1:6379"))
+    text = describe_forecast(recipe)
+    assert "on GPUs like h100 (`freerun plan --kind` takes others) and a guess of completions" in text
+    assert "error: not from measurements of this model: a roofline of h100" in text
+    assert ROOFLINE_ERROR in text
+    assert "limited by: " in text
+    on_cpus = replace(recipe, engine=replace(recipe.engine, device="cpu"))
+    assert "time: not estimated: no run of this recipe is stored" in describe_forecast(on_cpus)
 
 
 def test_what_is_not_simulated_is_not_estimated() -> None:
