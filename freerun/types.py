@@ -311,6 +311,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_prefill_tokens: int = 0
     """Tokens computed without being sampled: prompts and recomputed caches."""
     num_steps: int = 0
+    num_attended_tokens: int = 0
+    """Cached tokens of the sequences that decode, added up over steps; 0 if a server does not say."""
     busy_seconds: float = 0.0
     num_running: int = 0
     num_waiting: int = 0

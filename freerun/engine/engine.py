@@ -113,7 +113,8 @@ class Engine:
         """Of every product; fewer are padded."""
         self._groups: dict[int, SequenceGroup] = {}
         self._num_sequences = 0
-        self._counts = dict.fromkeys(("tokens", "prefill", "steps", "interrupts", "loads", "recomputed"), 0)
+        counted = ("tokens", "prefill", "attended", "steps", "interrupts", "loads", "recomputed")
+        self._counts = dict.fromkeys(counted, 0)
         self._busy_seconds = 0.0
         self._recompute_seconds = 0.0
         self._load_seconds = 0.0
@@ -251,6 +252,7 @@ class Engine:
     def _run(self, step: PlannedStep, version: int) -> tuple[list[Sequence], Tensor]:
         """Compute the step's tokens; returns the fully cached sequences with their last hidden state."""
         ready, chunks = step.decodes, [chunk for _, chunk in step.prefills]
+        self._counts["attended"] += sum(len(sequence.tokens) for sequence in ready)
         if step.prefills:
             ready, chunks = _with_last_tokens(step)
         token_ids = [sequence.tokens[-1] for sequence in ready]
@@ -333,6 +335,7 @@ class Engine:
             num_tokens=self._counts["tokens"],
             num_prefill_tokens=self._counts["prefill"],
             num_steps=self._counts["steps"],
+            num_attended_tokens=self._counts["attended"],
             busy_seconds=self._busy_seconds,
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),

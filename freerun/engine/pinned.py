@@ -117,6 +117,7 @@ def _with_work_of(stats: EngineStats, other: EngineStats) -> EngineStats:
         num_tokens=stats.num_tokens + other.num_tokens,
         num_prefill_tokens=stats.num_prefill_tokens + other.num_prefill_tokens,
         num_steps=stats.num_steps + other.num_steps,
+        num_attended_tokens=stats.num_attended_tokens + other.num_attended_tokens,
         busy_seconds=stats.busy_seconds + other.busy_seconds,
         evaluate_seconds=stats.evaluate_seconds + other.busy_seconds,
         num_adopted_tokens=stats.num_adopted_tokens + other.num_adopted_tokens,

@@ -88,6 +88,10 @@ class Steps:
     chunks: tuple[tuple[SampledSequence, int], ...] = ()
     """Sequences that are prefilled, each up to this token."""
 
+    def num_attended(self, num_steps: int) -> int:
+        """Tokens of the decoding sequences, added up over the first steps: each gains one a step."""
+        return num_steps * self.num_cached + self.num_decoding * num_steps * (num_steps - 1) // 2
+
 
 class BatchedSequences:
     """The sequences of one engine; `plan`, then `advance`, by one step or more."""
@@ -100,7 +104,7 @@ class BatchedSequences:
         self.running: dict[int, SampledSequence] = {}
         """By order."""
         self.groups: dict[int, SampledGroup] = {}
-        self.num_steps = self.num_tokens = self.num_prefill_tokens = 0
+        self.num_steps = self.num_tokens = self.num_prefill_tokens = self.num_attended_tokens = 0
         self.num_preemptions = self.num_loads = self.num_interrupts = self.num_recomputed_tokens = 0
         self.cache_tokens_used = 0
         self._num_sequences = 0
@@ -175,6 +179,7 @@ class BatchedSequences:
         assert self.version is not None
         self.cache_tokens_used += num_steps * planned.num_decoding
         self.num_tokens += num_steps * planned.num_decoding
+        self.num_attended_tokens += planned.num_attended(num_steps)
         self.num_steps += num_steps
         finished = self._finish_prefills(planned) if planned.chunks or self._lacking else []
         while self._ends and (self._ends[0][0] <= self.num_steps or self._is_outdated(self._ends[0])):

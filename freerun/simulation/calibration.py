@@ -10,7 +10,7 @@ The curves are those of the machine, the model and the other processes beside it
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,8 @@ from freerun.types import EngineStats
 
 MIN_STEPS_FITTED = 4
 MIN_REPORTS = 4
+MIN_PREFILL_SHARE = 0.1
+"""Of the tokens that engines computed: with fewer, a prefilled token is taken to cost as much as a sampled one."""
 _MAX_GROUPS = 4000
 """Whose lengths are kept: the oldest."""
 
@@ -45,7 +47,7 @@ class FittedEngine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cached_token: float
     prefill_token: float
     error: float
-    """Root mean square of the relative errors."""
+    """Root mean square, relative to the mean."""
 
 
 class FittedTrainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,18 +176,16 @@ class _Recorded:
             num_steps = after.num_steps - before.num_steps
             spent = _working_seconds(after) - _working_seconds(before)
             if num_steps > 0 and spent > 0:
-                cached = (after.cache_tokens_used + before.cache_tokens_used) / 2
                 tokens = after.num_tokens - before.num_tokens
                 prefilled = after.num_prefill_tokens - before.num_prefill_tokens
-                rows.append((num_steps, tokens, cached * num_steps, prefilled))
+                rows.append((num_steps, tokens, _attended_tokens(before, after), prefilled))
                 seconds.append(spent)
         if len(rows) < MIN_REPORTS:
             raise FreerunError(
                 f"{self.directory} has {len(rows)} reports of engines that generated; a calibration needs "
                 f"{MIN_REPORTS}: let it run for longer"
             )
-        factors, error = fit_times(rows, seconds)
-        step, sequence, cached_token, prefill_token = factors
+        (step, sequence, cached_token, prefill_token), error = _fit_engine(rows, seconds)
         return FittedEngine(
             step=step, sequence=sequence, cached_token=cached_token, prefill_token=prefill_token, error=error
         )
@@ -207,9 +207,8 @@ class _Recorded:
             (1.0, step.metrics.get("num_tokens", 0.0) + prompts * sum(step.staleness_counts.values()))
             for step in self._steps
         ]
-        # A step whose groups have equal rewards takes no time: relative errors would see nothing else.
         seconds = [_training_seconds(row) for row in self._steps]
-        (step, token), error = fit_times(rows, seconds, is_total=True)
+        (step, token), error = fit_times(rows, seconds)
         return FittedTrainer(step=step, token=token, error=error)
 
     def _times(self) -> MeasuredTimes:
@@ -263,6 +262,27 @@ class _Recorded:
             ordinals=sorted(groups),
             groups=[groups[ordinal] for ordinal in sorted(groups)],
         )
+
+
+def _fit_engine(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> tuple[list[float], float]:
+    """Seconds of a step, a sampled token, a cached token and a prefilled one.
+
+    Few prompt tokens come with each request and would take the blame for all that a request takes: messages, text.
+    The same products compute both kinds of tokens, so one factor for both is near the truth then.
+    """
+    num_sampled, num_prefilled = (sum(row[column] for row in rows) for column in (1, 3))
+    if num_prefilled >= MIN_PREFILL_SHARE * (num_sampled + num_prefilled):
+        return fit_times(rows, seconds)
+    computed = [(steps, sampled + prefilled, cached) for steps, sampled, cached, prefilled in rows]
+    (step, token, cached_token), error = fit_times(computed, seconds)
+    return [step, token, cached_token, token], error
+
+
+def _attended_tokens(before: EngineStats, after: EngineStats) -> float:
+    """Cached tokens of the steps between two reports; from their ends for an engine that does not count them."""
+    if after.num_attended_tokens:
+        return after.num_attended_tokens - before.num_attended_tokens
+    return (after.num_steps - before.num_steps) * (before.cache_tokens_used + after.cache_tokens_used) / 2
 
 
 def _training_seconds(step: StepRow) -> float:

@@ -100,6 +100,7 @@ class SimulatedEngine:
             num_tokens=batch.num_tokens,
             num_prefill_tokens=batch.num_prefill_tokens,
             num_steps=batch.num_steps,
+            num_attended_tokens=batch.num_attended_tokens,
             busy_seconds=self.busy_seconds,
             num_running=len(batch.running),
             num_waiting=len(batch.waiting),

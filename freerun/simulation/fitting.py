@@ -7,18 +7,14 @@ from itertools import combinations
 import numpy as np
 
 
-def fit_times(
-    rows: Sequence[Sequence[float]], seconds: Sequence[float], *, is_total: bool = False
-) -> tuple[list[float], float]:
-    """Factors of the columns that explain `seconds`, and the root mean square of the relative errors.
+def fit_times(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[list[float], float]:
+    """Factors of the columns that explain `seconds`, and the root mean square of the errors, relative to the mean.
 
-    Errors are relative, or long times would decide alone; with `is_total` they are relative to the mean, and the
-    sum comes out right. There are few columns: every subset is tried, and the best without a negative factor is
-    taken.
+    Not relative to each: what disturbs some of the times is part of their sum, and times near zero would decide
+    alone. There are few columns: every subset is tried, and the best without a negative factor is taken.
     """
     counts, wanted = np.array(rows, float), np.array(seconds, float)
-    unit = np.full(len(wanted), wanted.mean()) if is_total else wanted
-    scaled, target = counts / unit[:, None], wanted / unit
+    scaled, target = counts / wanted.mean(), wanted / wanted.mean()
     best_error, best = math.inf, np.zeros(counts.shape[1])
     for size in range(1, counts.shape[1] + 1):
         for columns in combinations(range(counts.shape[1]), size):

@@ -17,7 +17,7 @@ WEIGHTS = random_weights(100)
 MAX_TOKENS = 60
 Spans = dict[int, list[tuple[Span, ...]]]
 """Of each sample, by request."""
-Facts = tuple[int, int, int, int, int, int, int]
+Facts = tuple[int, int, int, int, int, int, int, int]
 
 
 class ForcedEngine(Engine):
@@ -86,6 +86,7 @@ def run_real(scenario: Scenario) -> tuple[Facts, Spans]:
         stats.num_tokens,
         stats.num_preemptions,
         stats.num_prefill_tokens,
+        stats.num_attended_tokens,
         stats.num_interrupts,
         stats.num_recomputed_tokens,
         stats.num_loads - 1,
@@ -120,6 +121,7 @@ def run_simulated(scenario: Scenario) -> tuple[Facts, Spans]:
         batch.num_tokens,
         batch.num_preemptions,
         batch.num_prefill_tokens,
+        batch.num_attended_tokens,
         batch.num_interrupts,
         batch.num_recomputed_tokens,
         batch.num_loads,
@@ -170,7 +172,7 @@ def test_the_scenarios_preempt_interrupt_and_recompute() -> None:
 def test_many_steps_at_once_are_the_same_as_one_by_one(seed: int) -> None:
     scenario = Scenario(seed, "keep")
 
-    def run(at_most: Callable[[int], int]) -> tuple[list[tuple[int, int, list[tuple[Span, ...]]]], int, int]:
+    def run(at_most: Callable[[int], int]) -> tuple[list[tuple[int, int, list[tuple[Span, ...]]]], int, int, int]:
         batch = BatchedSequences(scenario.config)
         batch.version = 0
         for requests in scenario.requests.values():
@@ -180,7 +182,7 @@ def test_many_steps_at_once_are_the_same_as_one_by_one(seed: int) -> None:
         while (planned := batch.plan()) is not None:
             for group in batch.advance(planned, at_most(planned.num_steps)):
                 finished.append((batch.num_steps, group.request.request_id, group.spans()))
-        return finished, batch.num_steps, batch.num_preemptions
+        return finished, batch.num_steps, batch.num_attended_tokens, batch.num_preemptions
 
     dice = random.Random(seed)
     one_by_one = run(lambda num_steps: 1)

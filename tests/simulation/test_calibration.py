@@ -3,18 +3,20 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from simulated_setups import make_recipe, make_setup
 
 from freerun.config.engine import EngineConfig
 from freerun.config.train import TrainConfig
 from freerun.errors import FreerunError
-from freerun.events.events import AnyEvent, GraderReport
+from freerun.events.events import AnyEvent, EngineReport, GraderReport
 from freerun.events.store import Store
-from freerun.simulation.calibration import calibrate_run, read_calibration, write_calibration
+from freerun.simulation.calibration import Calibration, calibrate_run, read_calibration, write_calibration
 from freerun.simulation.costs import LinearEngine, LinearTrainer, WeightCosts
 from freerun.simulation.fitting import fit_times
 from freerun.simulation.run import Setup, simulate
+from freerun.types import EngineStats
 
 ENGINE = LinearEngine(step=0.02, sequence=4e-3, cached_token=2e-5, prefill_token=1e-3)
 TRAINER = LinearTrainer(step=0.5, token=2e-4)
@@ -82,6 +84,17 @@ def test_a_runs_own_store_gives_back_what_it_took(tmp_path: Path) -> None:
     assert "a prefill token" in str(found)
 
 
+def fitted(directory: Path, reports: list[EngineReport]) -> Calibration:
+    """Of a run whose engine reported this."""
+    with Store(directory / "run") as store:
+        simulate(
+            a_setup(num_steps=5), emit=lambda event: None if isinstance(event, EngineReport) else store(event)
+        )
+        for report in reports:
+            store(report)
+    return calibrate_run(directory / "run")
+
+
 def test_the_time_that_an_engine_drains_is_no_part_of_the_way_of_its_weights(tmp_path: Path) -> None:
     setup = a_setup()
     draining = replace(setup.recipe, engine=replace(setup.recipe.engine, kv_on_load="drain"))
@@ -116,8 +129,40 @@ def test_no_factor_is_negative_and_exact_data_are_fitted_exactly() -> None:
 def test_steps_that_took_no_time_do_not_hide_the_others() -> None:
     tokens = [100.0, 200.0, 300.0, 400.0] * 5
     seconds = [0.01 if index % 4 == 3 else 0.01 * number for index, number in enumerate(tokens)]
-    rows = [(1.0, number) for number in tokens]
-    for is_total, is_right in ((False, False), (True, True)):
-        factors, _ = fit_times(rows, seconds, is_total=is_total)
-        predicted = sum(factors[0] + factors[1] * number for number in tokens)
-        assert (abs(predicted / sum(seconds) - 1) < 0.1) == is_right
+    factors, _ = fit_times([(1.0, number) for number in tokens], seconds)
+    assert sum(factors[0] + factors[1] * number for number in tokens) == pytest.approx(sum(seconds), rel=0.1)
+
+
+def reports(*, num_prefilled: int, num_attended: int) -> list[EngineReport]:
+    """Of an engine whose cache is empty whenever it reports: 2 ms a step and 50 us a token of either kind.
+
+    A cached token takes 1 us. A request takes 3 ms, of which no report knows, for each 8 tokens of its prompt.
+    """
+    stats, found = EngineStats(version=0), []
+    for number in range(40):
+        steps = 100 + 7 * (number % 5)
+        tokens, attended = steps * (5 + number % 3), num_attended * steps * (1 + number % 4)
+        prefilled = num_prefilled + number % 6
+        spent = 2e-3 * steps + 5e-5 * (tokens + prefilled) + 1e-6 * attended + 3e-3 * prefilled / 8
+        stats = msgspec.structs.replace(
+            stats,
+            num_steps=stats.num_steps + steps,
+            num_tokens=stats.num_tokens + tokens,
+            num_prefill_tokens=stats.num_prefill_tokens + prefilled,
+            num_attended_tokens=stats.num_attended_tokens + attended,
+            up_seconds=stats.up_seconds + spent,
+        )
+        found.append(EngineReport(seconds=stats.up_seconds, worker="rollout-0", stats=stats))
+    return found
+
+
+def test_cached_tokens_are_counted_by_steps_and_not_where_reports_find_them(tmp_path: Path) -> None:
+    found = fitted(tmp_path, reports(num_prefilled=0, num_attended=100))
+    assert found.engine.cached_token == pytest.approx(1e-6, rel=0.05)
+
+
+def test_a_run_that_prefills_little_does_not_blame_prompts_for_what_requests_take(tmp_path: Path) -> None:
+    few = fitted(tmp_path / "few", reports(num_prefilled=10, num_attended=0)).engine
+    assert few.prefill_token == few.sequence < 2e-4
+    many = fitted(tmp_path / "many", reports(num_prefilled=400, num_attended=0)).engine
+    assert many.prefill_token > 3e-4
