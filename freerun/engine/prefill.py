@@ -13,6 +13,7 @@ values.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -81,8 +82,12 @@ def _write(cache_2SKLD: Tensor, chunk: PrefillChunk, k_TKD: Tensor, v_TKD: Tenso
     return slot_2KLD
 
 
+@lru_cache(maxsize=8)
 def _tile_mask(begin: int, num_keys: int) -> Tensor:
-    """What the queries of a tile see, as numbers, which the kernel would make of truth values in every layer."""
+    """What the queries of a tile see, as numbers, which the kernel would make of truth values in every layer.
+
+    The turns of many sessions are tiles at the same places.
+    """
     positions_T, positions_L = torch.arange(begin, begin + TILE), torch.arange(num_keys)
     return torch.zeros(TILE, num_keys).masked_fill_(positions_L > positions_T[:, None], -torch.inf)
 
