@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,9 +20,10 @@ from recorded_events import write
 from rich_runs import Texts, make_crashed, rich_run, rich_step
 from served_pages import ServedPage, served
 
-from bench.page_run import write_run
+from bench.page_run import STEPS_OF_A_MILLION, write_run
 from freerun.dashboard.comparison import MAX_COMPARED
 from freerun.dashboard.report import make_report
+from freerun.events.events import QueueCounts, Queues
 from freerun.events.reader import RunReader
 from freerun.events.store import Store
 from freerun.terminal.recorded import summary_as_json
@@ -39,7 +40,7 @@ STATES: dict[str, Callable[[Path], None]] = {
     "finished": lambda run: write(run, *rich_run(12)),
     "crashed": lambda run: make_crashed(run, rich_run(7, is_ended=False)),
     "one-step": lambda run: write(run, *rich_run(1)),
-    "large": lambda run: write_run(run, num_steps=200),
+    "large": lambda run: write_run(run, num_steps=STEPS_OF_A_MILLION, num_tokens=16),
 }
 
 
@@ -68,7 +69,7 @@ def test_every_place_shows_a_run_in_every_state(browser: Any, tmp_path: Path, st
                     violations.setdefault(violation["id"], (picture.name, violation["nodes"][0]["html"][:200]))
         assert errors == []
         page.close()
-    shutil.rmtree(tmp_path / "runs")  # 100,000 trajectories need not stay
+    shutil.rmtree(tmp_path / "runs")  # a million trajectories need not stay
     assert violations == {}
 
 
@@ -206,6 +207,45 @@ def test_a_live_page_shows_what_has_happened_since(browser: Any, tmp_path: Path)
                 store(event)
         page.wait_for_selector("text=step 3 of 12")
         assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
+
+
+STARTS = """since => performance.getEntriesByType("resource").filter(each => each.name.endsWith("/api/run"))
+  .map(each => each.startTime).filter(start => start > since)"""
+
+
+def test_a_change_is_asked_for_once_and_curves_only_after_a_step(browser: Any, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "rich"
+    write(run, *rich_run(2, is_ended=False))
+    asked: list[str] = []
+    with served(run.parent, run) as address:
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url.partition("/api/")[2]))
+        open_place(page, address, "run")
+        with Store(run) as store:
+            emit_queues(store, num_ready=31)
+            page.wait_for_selector("text=31 ready")  # after the stream's first message, which concerns everything
+            asked.clear()
+            since = page.evaluate("performance.now()")
+            for num_ready in (32, 33):
+                emit_queues(store, num_ready=num_ready)
+                page.wait_for_selector(f"text={num_ready} ready")
+            assert set(asked) == {"run"}
+            starts = page.evaluate(STARTS, since)
+            assert len(starts) >= 2
+            assert all(b - a > 100 for a, b in pairwise(starts)), "two parts of the page share an answer"
+            for event in rich_step(3, Texts()):
+                store(event)
+            page.wait_for_selector("text=3 steps")
+            assert "steps" in asked
+        page.close()
+
+
+def emit_queues(store: Store, *, num_ready: int) -> None:
+    counts = QueueCounts(
+        num_running=8, num_ready=num_ready, gate_capacity=4, oldest_version=1, gate_closed_seconds=0.0
+    )
+    store(Queues(seconds=4.1, counts=counts))
+    store.flush()
 
 
 AS_IT_IS = HOSTILE_TEXTS[0]

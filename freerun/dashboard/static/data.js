@@ -30,7 +30,16 @@ export async function get(feed, params = {}) {
     return answer;
   }
   const run = readAddress().params.run;
-  const response = await fetch(`api/${requestKey(feed, run ? { ...asked, run } : asked)}`, { cache: "no-store" });
+  const address = `api/${requestKey(feed, run ? { ...asked, run } : asked)}`;
+  if (!pending.has(address)) pending.set(address, fetchAnswer(address).finally(() => pending.delete(address)));
+  return pending.get(address);
+}
+
+// Requests since the last change that are not answered yet: what two parts of the page show is asked once.
+const pending = new Map();
+
+async function fetchAnswer(address) {
+  const response = await fetch(address, { cache: "no-store" });
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error || `the page's server answers ${response.status}`);
   return answer;
@@ -47,20 +56,28 @@ export function saveFile(name, type, text) {
 
 // ---- live: one stream for all, closed while the page is hidden ------------------------------------------------
 
-const listeners = new Set();
+const ANYTHING = "anything";
+const listeners = new Map(); // and the kinds of events that concern each; null for all
 let stream = null;
-let isDue = false;
+let due = null; // the kinds of events since the last announcement
 let lastChange = -Infinity;
 let streamedRun = null;
 
 // At once after a pause; else at the end of the interval, for all that has changed in it.
-function announceChange() {
-  if (isDue) return;
-  isDue = true;
+function announceChange(kinds) {
+  if (due) {
+    kinds.forEach((kind) => due.add(kind));
+    return;
+  }
+  due = new Set(kinds);
   setTimeout(() => {
-    isDue = false;
+    const happened = due;
+    due = null;
     lastChange = performance.now();
-    for (const listener of [...listeners]) listener();
+    pending.clear();
+    for (const [listener, concerning] of [...listeners]) {
+      if (!concerning || happened.has(ANYTHING) || concerning.some((kind) => happened.has(kind))) listener();
+    }
   }, Math.max(0, lastChange + REFRESH_MILLISECONDS - performance.now()));
 }
 
@@ -74,12 +91,18 @@ function followStream() {
   if (!stream && isWanted) {
     streamedRun = run;
     stream = new EventSource(requestKey("stream", run ? { run } : {}));
-    stream.onmessage = announceChange;
+    let isLost = false; // what was asked meanwhile may have failed
+    stream.onerror = () => { isLost = true; };
+    stream.onmessage = (message) => {
+      const kinds = Object.keys(JSON.parse(message.data).kinds);
+      announceChange(isLost || !kinds.length ? [ANYTHING] : kinds);
+      isLost = false;
+    };
   }
 }
 
-export function onChange(listener) {
-  listeners.add(listener);
+export function onChange(listener, concerning = null) {
+  listeners.set(listener, concerning);
   followStream();
   return () => {
     listeners.delete(listener);
@@ -89,11 +112,14 @@ export function onChange(listener) {
 
 document.addEventListener("visibilitychange", () => {
   followStream();
-  if (document.visibilityState === "visible") announceChange();
+  if (document.visibilityState === "visible") announceChange([ANYTHING]);
 });
 
-// The answer of a feed, asked again whenever something has happened; the old one stays until the new one is there.
-export function useFeed(feed, params = {}, { live = true } = {}) {
+export const AFTER_STEPS = ["run_started", "step_finished", "eval_finished"];
+
+// The answer of a feed, asked again whenever something has happened, or only after `kinds` of events; the old one
+// stays until the new one is there.
+export function useFeed(feed, params = {}, { live = true, kinds = null } = {}) {
   const [answer, setAnswer] = useState({ data: null, error: null, key: null });
   const run = readAddress().params.run || "";
   const key = feed === null ? null : `${run} ${requestKey(feed, params)}`;
@@ -111,7 +137,7 @@ export function useFeed(feed, params = {}, { live = true } = {}) {
       }
     };
     ask();
-    const stop = live ? onChange(ask) : () => {};
+    const stop = live ? onChange(ask, kinds) : () => {};
     return () => {
       isCurrent = false;
       stop();

@@ -1,6 +1,6 @@
 // The place Learning: every metric in five rows with one cursor, over steps, seconds or tokens; the objective in words.
 import { html } from "./view.js";
-import { useFeed, changeAddress } from "./data.js";
+import { AFTER_STEPS, useFeed, changeAddress } from "./data.js";
 import { number, percent, visible, plural } from "./format.js";
 import { Card, Buttons, Empty, Trouble } from "./shapes.js";
 import { Chart } from "./chart.js";
@@ -19,7 +19,7 @@ const WORDS = { held_out: "held-out accuracy", completion_length: "completion le
 const SHARES = new Set(["held_out", "accuracy", "cut_off_share", "empty_share", "clip_fraction", "distinct_text_share", "equal_group_share", "all_right_share", "all_wrong_share", "common_reward_share"]);
 
 export function LearningPlace({ params }) {
-  const { data, error } = useFeed("steps");
+  const { data, error } = useFeed("steps", {}, { kinds: AFTER_STEPS });
   const { data: settings } = useFeed("settings", {}, { live: false });
   if (!data) return error ? html`<${Trouble} error=${error} />` : html`<${Empty}>reading the run …</${Empty}>`;
   if (!data.num_steps && !data.evals.length) return html`<${Card} id="none" title="Learning"><${Empty}>No step has finished yet: curves begin with the first.</${Empty}></${Card}>`;

@@ -1,12 +1,12 @@
 // The places of a sample that is not a row of a batch: held-out, lost, found.
 import { html } from "./view.js";
-import { useFeed, addressOf, isReport } from "./data.js";
+import { AFTER_STEPS, useFeed, addressOf, isReport } from "./data.js";
 import { UNKNOWN, number, whole, clock, signed, visibleLines, shortened, plural } from "./format.js";
 import { Card, Choice, Empty, Trouble, Verdict } from "./shapes.js";
 
 export function HeldOutSamples({ params, change }) {
   const asked = Object.fromEntries(["version", "against"].filter((name) => params[name]).map((name) => [name, params[name]]));
-  const { data, error } = useFeed("held_out", asked);
+  const { data, error } = useFeed("held_out", asked, { kinds: AFTER_STEPS });
   if (!data) return error ? html`<${Trouble} error=${error} />` : html`<${Empty}>reading …</${Empty}>`;
   if (data.version === null) return html`<${Card} id="none" title="Held-out"><${Empty}>Nothing has been evaluated yet.</${Empty}></${Card}>`;
   const versions = isReport ? [...new Set([data.versions[0], data.versions[data.versions.length - 1]])] : data.versions;

@@ -1,12 +1,12 @@
 // The place Run: how it is, who waits for whom, whether it learns, what happens now.
 import { html } from "./view.js";
-import { useFeed, addressOf } from "./data.js";
+import { AFTER_STEPS, useFeed, addressOf } from "./data.js";
 import { UNKNOWN, number, whole, percent, seconds, visible, shortened, brief, plural, bytes } from "./format.js";
 import { Card, SharesBar, Sparkline, TableBehind, Empty, Trouble, Verdict, wholePercents, wordOf, inOrder } from "./shapes.js";
 
 export function RunPlace() {
   const { data: run, error } = useFeed("run");
-  const { data: curves } = useFeed("steps");
+  const { data: curves } = useFeed("steps", {}, { kinds: AFTER_STEPS });
   if (!run) return error ? html`<${Trouble} error=${error} />` : html`<${Empty}>reading the run …</${Empty}>`;
   return html`
     <${Trouble} error=${error} />

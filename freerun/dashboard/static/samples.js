@@ -1,6 +1,6 @@
 // The place Samples: what the model wrote and what it got for it; a step's batch, held-out, lost, or a search.
 import { html, useEffect, useRef, useState } from "./view.js";
-import { useFeed, changeAddress, addressOf, isReport } from "./data.js";
+import { AFTER_STEPS, useFeed, changeAddress, addressOf, isReport } from "./data.js";
 import { UNKNOWN, number, signed, whole, percent, clock, visible, visibleLines, shortened, plural } from "./format.js";
 import { Card, Choice, Buttons, Empty, Trouble, Verdict, TableBehind } from "./shapes.js";
 import { Tokens, Scale, COLOURINGS } from "./tokens.js";
@@ -63,7 +63,7 @@ function chooseGroups(data, params) {
 }
 
 function Batch({ params, change }) {
-  const { data, error } = useFeed("batch", params.step ? { step: params.step } : {}, { live: !params.step });
+  const { data, error } = useFeed("batch", params.step ? { step: params.step } : {}, { live: !params.step, kinds: AFTER_STEPS });
   const [by, setBy] = useState("version");
   const [page, setPage] = useState(0);
   const [pointed, setPointed] = useState("");
