@@ -7,13 +7,17 @@ import http.client
 import re
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
-from page_links import answers, ask, connect, port_of, until, wait_for_link
+from page_links import answers, ask, connect, is_closed, port_of, until, wait_for_link
+from process_table import is_running
 from tiny_runs import Run, are_gone, assert_exactly_once, make_run
 
 from freerun.cli.main import main
+from freerun.dashboard.view import page_of
 from freerun.events.page_link import LINK_FILE
 from freerun.session.page import PAGE_WORKER
 
@@ -68,6 +72,24 @@ def test_a_page_that_is_killed_stopped_and_flooded_leaves_the_run_and_its_ledger
         assert secret not in run.output
 
 
+@pytest.mark.slow
+def test_kill_9_of_training_runs_leaves_no_page(tmp_path: Path) -> None:
+    recipe = make_run(tmp_path)
+    for number in range(3):
+        run = Run(recipe, *MANY, "--page.port", "0", "--run.name", f"killed-{number}")
+        directory = recipe.parent / "runs" / f"killed-{number}"
+        link = wait_for_link(directory)
+        follower = connect(link, "/stream")
+        assert follower.getresponse().readline().startswith(b"id: ")
+        [page] = run.workers(PAGE_WORKER)
+        run.process.kill()
+        run.wait()
+        until(partial(_has_ended, page), "the page to end")
+        until(partial(is_closed, link), "the port to be closed")
+        assert page_of(directory) == "", "the file that is left behind names a page that is gone"
+        follower.close()
+
+
 def assert_is_nowhere(secret: str, directory: Path) -> None:
     """Neither in the store nor in a log, a checkpoint or a report."""
     files = [path for path in directory.rglob("*") if path.is_file()]
@@ -76,6 +98,10 @@ def assert_is_nowhere(secret: str, directory: Path) -> None:
     packed = re.findall(r'id="data">([A-Za-z0-9+/=]*)<', (directory / "report.html").read_text())
     assert len(packed) == 1
     assert secret.encode() not in gzip.decompress(base64.b64decode(packed[0]))
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    return not is_running(process.pid)
 
 
 def memory_bytes(pid: int, counter: str) -> int:
