@@ -1,11 +1,11 @@
 """How soon a run's page shows what there is: of a run with a million trajectories, and of one that is running.
 
-Three times, in Chromium: from the link of `freerun view` to the first heading of the page of a store of a million
-trajectories; from there to the samples of a step in its middle; and, while a store is written, from an event to
-the new step's number on the page, for 99 % of 200 events. All five places of the million are looked at.
+In Chromium: from the link of `freerun view` to the first heading of the page of a store of a million
+trajectories, and from there to the samples of a step in its middle. All five places of the million are looked at.
 
-What an open page costs its run is in `page_beside_run.py`, what drawing takes in `page_drawing.py`, and what a
-report takes in `page_report.py`.
+How soon the page shows what a real run emits is in `page_delay.py`, what it costs the run in `page_beside_run.py`,
+how soon it is gone with a run that was killed in `page_deaths.py`, what drawing takes in `page_drawing.py`, and
+what a report takes in `page_report.py`.
 """
 
 import tempfile
@@ -14,18 +14,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bench.harness import at_most, record, show
 from bench.page_beside_run import rows_beside_run
+from bench.page_deaths import row_of_deaths
+from bench.page_delay import delay_of_run
 from bench.page_drawing import rows_of_drawing
 from bench.page_report import rows_of_reports
-from bench.page_run import GROUP_SIZE, GROUPS_PER_STEP, STEPS_OF_A_MILLION, a_start, a_step, write_run
+from bench.page_run import GROUP_SIZE, GROUPS_PER_STEP, STEPS_OF_A_MILLION, write_run
 from bench.page_viewing import APPEARED, open_browser, viewing
-from freerun.events.store import Store
 
 NUM_EVENTS = 200
-EVENT_SECONDS = 0.25
 SCREENS = ((1440, 900), (1024, 768), (390, 844))
 
 
@@ -40,8 +38,9 @@ def measure(repetitions: int) -> None:
         with open_browser() as browser:
             opened = [first_look(browser, large, STEPS_OF_A_MILLION // 2) for _ in range(repetitions + 1)][1:]
             look_around(browser, large)
-            delays = [usual_delay(browser, Path(place) / "live", NUM_EVENTS)]
+            delays = [delay_of_run(browser, Path(place), NUM_EVENTS)]
             beside = rows_beside_run(browser, Path(place) / "beside", repetitions)
+            deaths = row_of_deaths(Path(place))
             drawing = rows_of_drawing(browser, large, repetitions)
             reports = rows_of_reports(browser, Path(place) / "reports", large, repetitions)
     rows = (
@@ -51,13 +50,13 @@ def measure(repetitions: int) -> None:
             [each.heading for each in opened],
         ),
         ("samples of a step of it, s", 0.3, [each.samples for each in opened]),
-        ("event to pixel, 99 % of 200 events, s", 1.0, delays),
+        ("a step of a real run to the pixel, 99 % of 200, s", 1.0, delays),
     )
     settings["seconds_to_link"] = [each.link for each in opened]
     results = [
         at_most(claim, limit, " s", ours, settings, peer="the page in Chromium") for claim, limit, ours in rows
     ]
-    record("page", *results, *beside, *drawing, *reports)
+    record("page", *results, *beside, deaths, *drawing, *reports)
 
 
 class FirstLook(NamedTuple):
@@ -108,25 +107,3 @@ def look_around(browser: Any, run: Path) -> None:
         page.close()
     if complaints:
         raise SystemExit("\n".join(complaints))
-
-
-def usual_delay(browser: Any, run: Path, num_events: int) -> float:
-    """The time from an event to the step's number on the page, which 99 % of the events keep."""
-    delays = []
-    with Store(run) as store:
-        store(a_start(num_events))
-        store(a_step(1, 1))
-        store.flush()
-        with viewing(run) as link:
-            page = browser.new_page()
-            page.goto(link)
-            for version in range(2, num_events + 1):
-                time.sleep(EVENT_SECONDS)
-                began = time.perf_counter()
-                store(a_step(version, 1))
-                page.evaluate(APPEARED, ["body", f"step {version} of {num_events}"])
-                delays.append(time.perf_counter() - began)
-            page.close()
-    delay = float(np.quantile(delays, 0.99))
-    show(f"  event to pixel: 99 % within {delay:.2f} s, slowest {max(delays):.2f} s of {len(delays)}")
-    return delay
