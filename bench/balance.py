@@ -183,7 +183,19 @@ fixed splits, in a world of 128 H800 GPUs with set A of [simulation.md](simulati
 512 prompts x 16 a step, max_staleness 8, one seed. Mean lengths before the cap drift from 2,000 to 16,000
 tokens over 60 steps, the other way, or there and back over 120. The fixed splits give rollouts {fixed}
 of the GPUs; which of them is best is known in hindsight only. A move costs the trainer 60 s, and a worker that
-is added 30 s.
+is added 30 s. Moves are at least three steps apart.
+
+**Wanted** from any start: 1.25 times what the fixed 75 % train, and at most 10 % less than the best fixed split.
+**7B** has both, but for one start: from 25 % while completions are longest it is 23 % behind. **1.5B** never trains
+1.25 times as much (0.90 to 1.21), and is 12 to 33 % behind in six rows of twelve. Three causes, from the steps of
+these runs:
+
+- A move of GPUs holds the trainer for 60 s, and steps of 1.5B take as little as 30 s: 15 moves are 13 % of a run
+  of two hours. The best fixed split itself trains only 1.2 times as much as 75 % while lengths grow.
+- One worker moves in three steps. A run that starts far off spends its first ten to fifteen steps on the way, and
+  these are its longest if completions get shorter.
+- A step that waits for one long completion lets the buffer fill, and the gate is closed until it is consumed. The
+  control takes that for too many workers, and retires some although the trainer has waited.
 """
 MOVING = """**GPUs move between rollouts and training.** A real run does not do this, because its ranks change only
 with `--resume`. It shows how good the control is."""
