@@ -186,9 +186,9 @@ of the GPUs; which of them is best is known in hindsight only. A move costs the 
 is added 30 s. Moves are at least three steps apart.
 
 **Wanted** from any start: 1.25 times what the fixed 75 % train, and at most 10 % less than the best fixed split.
-**7B** has both, but for one start: from 25 % while completions are longest it is 23 % behind. **1.5B** never trains
-1.25 times as much (0.90 to 1.21), and is 12 to 33 % behind in six rows of twelve. Three causes, from the steps of
-these runs:
+**7B** has both, but for one start: from 25 % while completions are longest it is 23 % behind. **1.5B** never
+trains 1.25 times as much (0.90 to 1.21), and is 12 to 33 % behind in six rows of twelve. Three causes, from the
+steps of these runs:
 
 - A move of GPUs holds the trainer for 60 s, and steps of 1.5B take as little as 30 s: 15 moves are 13 % of a run
   of two hours. The best fixed split itself trains only 1.2 times as much as 75 % while lengths grow.
