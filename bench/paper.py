@@ -324,6 +324,7 @@ def summary(compared: Comparison) -> str:
         "Fig. 4, AReaL, 7B": ("Fig. 4, 7B AReaL",),
         "Fig. 4, verl, 1.5B": ("Fig. 4, 1.5B verl",),
         "Fig. 4, verl, 7B": ("Fig. 4, 7B verl",),
+        "Fig. 4, verl, both": ("Fig. 4, 1.5B verl", "Fig. 4, 7B verl"),
         "Table 1, 1.5B and 7B": ("Table 1",),
         "all of these but the tutorial": CHECKED,
         "Fig. 4, 32B": ("Fig. 4, 32B AReaL", "Fig. 4, 32B verl"),

@@ -54,8 +54,9 @@ about the code runs (14B and 32B in Table 1). The paper has one seed and no erro
 **Not simulated**: radix caches, speculative decoding, mixtures of experts, sessions of several turns, a network
 that is shared, stragglers, thermal noise, and anything about learning. `bench/paper_world.py` has every number.
 
-**On this machine**, a calibration from a run's own store gives back that run within 10 % in virtual time
-(`tests/simulation/test_calibration.py`). Real runs on an idle machine, calibrated in turns with them, have not
-been repeated with this version: treat a simulation from a calibration as good for comparisons, not for a
-promise.
+**With a measurement of your own model** none of these constants is used: a calibration takes the times from a run.
+In virtual time it gives back that run within 10 % (`tests/simulation/test_calibration.py`). `python -m
+bench.calibrated` compares real runs of a machine with their simulations, in five ways and in turns. What else
+computes there is taken for a cost of the run, so the machine must be idle; and what was measured beside another
+stage is some 10 % too slow for synchronous runs, in which each stage has the machine to itself.
 """
