@@ -19,7 +19,7 @@ os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
-from ray.cluster_utils import Cluster
+from ray.cluster_utils import Cluster as Cluster
 
 MODULES = ("freerun.workers.", "freerun.reward.worker", "weight_worker")
 SOON_DEAD = {  # A lost node is noticed in three seconds.

@@ -3,21 +3,13 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ray_clusters import head_without_cpus, wait_for_end, wait_until, workers_on
-from weight_worker import FromWorker, Load, Loaded, Make, Published, Say
-
-from freerun.backends.ray.cluster import RayLauncher
-from freerun.backends.ray.link import RayLink
-from freerun.config.load import make_recipe
-from freerun.processes.link import WorkerJob, WorkerRole
-
-NUM_BYTES = 30_000_001
-Cluster = Any
+from link_rig import NUM_BYTES, WithWorkers, Workers, answer, run_with_workers
+from ray_clusters import Cluster, head_without_cpus, wait_for_end, wait_until, workers_on
+from weight_worker import Load, Loaded, Make, Published, Say
 
 
 @pytest.fixture(scope="module")
@@ -29,49 +21,9 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-class Workers:
-    """A trainer and two rollout workers, each as `weight_worker.py`."""
-
-    def __init__(self, launcher: RayLauncher) -> None:
-        self.launcher = launcher
-
-    async def start(self, *names: str) -> list[RayLink[Any]]:
-        links = []
-        for name in names:
-            role: WorkerRole = "trainer" if name == "trainer" else "rollout"
-            job = WorkerJob(name, role, "weight_worker", weights=self.launcher.weights)
-            links.append(await self.launcher.launch(job, FromWorker))
-        return links
-
-
-Act = Callable[[Workers], Awaitable[None]]
-WithWorkers = Callable[[Act], None]
-
-
-async def answer(link: RayLink[Any]) -> Any:
-    async with asyncio.timeout(60):
-        return await link.receive()
-
-
 @pytest.fixture
 def with_workers(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WithWorkers:
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    address = cluster.address
-    (tmp_path / "model").mkdir()
-    overrides = ["--runtime.backend", "ray", "--runtime.address", address, "--engine.num_workers", "2"]
-    recipe = make_recipe("test", [*overrides, "--model.path", str(tmp_path / "model")])
-
-    def run(act: Act) -> None:
-        async def main() -> None:
-            launcher = RayLauncher(recipe, tmp_path / "logs", publishes=True)
-            try:
-                await act(Workers(launcher))
-            finally:
-                await launcher.close()
-
-        asyncio.run(main())
-
-    return run
+    return run_with_workers(cluster, tmp_path, monkeypatch, num_rollout_workers=2)
 
 
 def stored_on(node: object) -> tuple[int, int]:
