@@ -2,7 +2,7 @@
 
 trainer          float32 weights, gradients and two moments; in bfloat16 also the weights it computes with
 shared buffers   two versions of what is published, in the engine's dtype (adapters in float32), in the CPU's
-                 memory; on Ray for each worker
+                 memory; on Ray on each node
 rollout worker   what its backend says, and a KV cache in the engine's dtype
 """
 
@@ -30,7 +30,7 @@ def describe_memory(recipe: Recipe, directory: Path, *, engine_device: str | Non
         parts += " in float32, weights again in bfloat16"
     num_ranks = recipe.train.num_ranks
     each = f", about {size_text(trainer // num_ranks)} on each of {num_ranks} ranks" if num_ranks > 1 else ""
-    whose = " of each worker on Ray" if recipe.runtime.backend == "ray" else ""
+    whose = " on each node of Ray" if recipe.runtime.backend == "ray" else ""
     buffers = f", two shared buffers{whose} {size_text(2 * published)}" if engine_device is not None else ""
     lines = [
         f"memory: weights {size_text(size.num_parameters * FLOAT32_BYTES)}; trainer about {size_text(trainer)} "

@@ -183,7 +183,7 @@ class RooflineTrainer:
 
 
 def weight_costs(gpu: Gpu, num_bytes: int) -> WeightCosts:
-    """Of a version of this size, on a Ray cluster: once to each node, then into each worker."""
+    """Of a version of this size, on a Ray cluster: once to each node, then into each engine."""
     return WeightCosts(
         hold_seconds=num_bytes / gpu.publish_bandwidth,
         transfer_seconds=num_bytes / gpu.network_bandwidth,

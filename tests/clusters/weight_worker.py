@@ -60,6 +60,9 @@ def serve(parent: Parent[ToWorker]) -> None:
                 raise ValueError("asked to fail")
             case Say(what="cores"):
                 parent.send(Say(",".join(map(str, sorted(os.sched_getaffinity(0))))))
+            case Say(what="memory"):
+                inodes = [os.fstat(descriptor).st_ino for descriptor in buffers]
+                parent.send(Say(" ".join(map(str, [os.getpid(), *inodes]))))
             case Say(what="host"):
                 parent.send(Say(os.environ["FREERUN_HOST"]))
             case Say(what="hang"):

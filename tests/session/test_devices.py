@@ -172,10 +172,10 @@ def test_a_cache_on_a_gpu_is_reserved_whole_and_one_on_a_cpu_as_far_as_it_may_be
     assert lines[-1] == f"memory of each rollout worker: {held}"
 
 
-def test_on_ray_every_worker_has_buffers_of_its_own(tmp_path: Path) -> None:
+def test_on_ray_every_node_has_buffers_for_its_workers(tmp_path: Path) -> None:
     recipe = recipe_of(make_run(tmp_path), "--runtime.backend", "ray")
     lines = describe_memory(recipe, tmp_path / "model", engine_device=ELSEWHERE)
-    assert "two shared buffers of each worker on Ray" in lines[0]
+    assert "two shared buffers on each node of Ray" in lines[0]
 
 
 def test_the_fake_gpu_refuses_tensors_of_two_devices() -> None:

@@ -30,7 +30,7 @@ from freerun.backends.ray.access import RAY_TOKEN_VARIABLE, TOKEN_BYTES
 from freerun.backends.ray.demand import WorkerGroup, groups_of
 from freerun.backends.ray.guard import start_guard
 from freerun.backends.ray.host import Host
-from freerun.backends.ray.link import RayLink, Site
+from freerun.backends.ray.link import BufferHolders, RayLink, Site
 from freerun.config.recipe import Recipe
 from freerun.errors import ConfigError, WorkerError
 from freerun.processes.link import WorkerJob
@@ -64,6 +64,7 @@ class RayLauncher:
                 *([str(Path(recipe.model.path).resolve())] if publishes else []),
             ),
         )
+        self._holders = BufferHolders()
         self.weights: WeightRoute | None = None
         if publishes:
             address = f"freerun-{secrets.token_hex(8)}"
@@ -81,7 +82,15 @@ class RayLauncher:
             name=publisher,
             scheduling_strategy=PlacementGroupSchedulingStrategy(place, group.names.index(job.name)),
         ).remote()
-        return RayLink(job, host, receives, demand=group.demand, site=self._site, on_end=on_end)
+        return RayLink(
+            job,
+            host,
+            receives,
+            demand=group.demand,
+            site=self._site,
+            holders=self._holders,
+            on_end=on_end,
+        )
 
     def _place(self, job: WorkerJob, group: WorkerGroup) -> tuple[PlacementGroup, Callable[[], None]]:
         """The placement group to start the worker in, and what to do with it when the worker is gone."""

@@ -22,18 +22,18 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from freerun.backends.ray.node_buffers import Holder, NodeBuffers
 from freerun.backends.ray.transfer import DESCRIPTORS_VARIABLE, Bring, Moved, Put
 from freerun.errors import WorkerError
 from freerun.processes import supervision
 from freerun.processes.core_claims import CoreClaim, claim_cores
 from freerun.processes.frames import FrameStream, MessageDecoder, to_frame
 from freerun.processes.worker_process import WorkerProcess
-from freerun.weights.buffers import NUM_BUFFERS, create_buffers
+from freerun.weights.buffers import NUM_BUFFERS
 
 LONG_POLL_SECONDS = 1.0
 NUM_KEPT = 2
 """Versions a worker may still be asked to load: the newest, and the one before while the newest is published."""
-WRITE_BYTES = 1 << 30
 
 
 class StoredWeights(NamedTuple):
@@ -47,15 +47,15 @@ class StoredWeights(NamedTuple):
 
 
 class WeightTransfer:
-    """Moves one worker's weights between its buffers and the object store, when the worker asks.
+    """Moves weights between the buffers of this node and the object store, when the worker of this host asks.
 
     The trainer's host keeps the newest versions in the store; the other hosts find it by its actor name. Ray moves
-    an object once to each node, no matter how many workers fetch it there.
+    an object once to each node, and one host of the node copies it into the buffers.
     """
 
-    def __init__(self, name: str, trainer: str) -> None:
+    def __init__(self, buffers: NodeBuffers, trainer: str) -> None:
         self._trainer = trainer
-        self._buffers = create_buffers(f"freerun-{name}")
+        self._buffers = buffers
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._stored: dict[int, StoredWeights] = {}
@@ -64,7 +64,7 @@ class WeightTransfer:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """What the worker inherits."""
-        return (*self._buffers, self._theirs.fileno())
+        return (*self._buffers.descriptors, self._theirs.fileno())
 
     def serve(self) -> None:
         """Answer the worker from now on; call it when the worker has inherited its descriptors."""
@@ -84,36 +84,36 @@ class WeightTransfer:
     async def _move(self, request: Put | Bring) -> Moved:
         version = request.version
         try:
-            if isinstance(request, Put):
-                self._stored[version] = StoredWeights(version, await asyncio.to_thread(self._put, version))
-                for old in sorted(self._stored)[:-NUM_KEPT]:
-                    del self._stored[old]
-            else:
-                trainer = await asyncio.to_thread(ray.get_actor, self._trainer)
-                stored = await trainer.stored_weights.remote(version)
-                await asyncio.to_thread(self._fill, version, await stored.reference)
-        except (RayError, OSError, ValueError) as error:  # ValueError: the trainer's host is gone
+            await (self._share(version) if isinstance(request, Put) else self._bring(version))
+        except (RayError, OSError, ValueError) as error:
+            # A ValueError says that the trainer's host is gone, or that a newer version is in the buffer.
             return Moved(version, error=f"{type(error).__name__}: {error}")
         return Moved(version)
 
+    async def _share(self, version: int) -> None:
+        self._stored[version] = StoredWeights(version, await asyncio.to_thread(self._put, version))
+        for old in sorted(self._stored)[:-NUM_KEPT]:
+            del self._stored[old]
+        self._buffers.label(version)
+
     def _put(self, version: int) -> Any:
-        with mmap.mmap(self._buffers[version % NUM_BUFFERS], 0, prot=mmap.PROT_READ) as memory:
+        with mmap.mmap(self._buffers.descriptors[version % NUM_BUFFERS], 0, prot=mmap.PROT_READ) as memory:
             content = np.frombuffer(memory, dtype=np.uint8)
             try:
                 return ray.put(content)
             finally:
                 del content  # or the mapping could not be closed
 
-    def _fill(self, version: int, content: np.ndarray) -> None:
-        """Copy published weights into the worker's buffer of their version; the worker confirms the checksum."""
-        descriptor = self._buffers[version % NUM_BUFFERS]
-        if os.fstat(descriptor).st_size != content.nbytes:
-            os.ftruncate(descriptor, content.nbytes)
-        for begin in range(0, content.nbytes, WRITE_BYTES):
-            view = content.data[begin : begin + WRITE_BYTES]
-            while view:
-                written = os.pwrite(descriptor, view, begin)
-                view, begin = view[written:], begin + written
+    async def _bring(self, version: int) -> None:
+        if self._buffers.has(version):
+            return
+        async with self._buffers.locked():
+            if self._buffers.has(version):
+                return  # another host of the node was first
+            trainer = await asyncio.to_thread(ray.get_actor, self._trainer)
+            stored = await trainer.stored_weights.remote(version)
+            content = await stored.reference
+            await asyncio.to_thread(self._buffers.fill, version, content.data)
 
 
 class Host:
@@ -122,15 +122,21 @@ class Host:
     def __init__(self) -> None:
         self._process: WorkerProcess | None = None
         self._inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._buffers: NodeBuffers | None = None
         self._transfer: WeightTransfer | None = None
         self._reading: asyncio.Task[None] | None = None
         self._problem = ""
         self._claim = CoreClaim()
 
-    async def locate(self, paths: Sequence[str]) -> tuple[str, str]:
-        """The node's address, and the first of `paths` that it cannot see, if any."""
+    async def locate(self, paths: Sequence[str]) -> tuple[str, str, str]:
+        """The node's address and identifier, and the first of `paths` that it cannot see, if any."""
         missing = next((path for path in paths if not Path(path).exists()), "")
-        return ray.util.get_node_ip_address(), missing
+        return ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id(), missing
+
+    async def hold_buffers(self, name: str, holders: Sequence[Holder]) -> Holder:
+        """Open the buffers of this node, which `holders` have, or create them; call it before `start`."""
+        self._buffers = NodeBuffers.open(name, holders) or NodeBuffers.create(name)
+        return self._buffers.holder
 
     async def start(
         self,
@@ -150,7 +156,8 @@ class Host:
         address = ray.util.get_node_ip_address()
         environment = os.environ | {"FREERUN_HOST": address, "PYTHONPATH": python_path}
         if weights:
-            self._transfer = WeightTransfer(name, weights)
+            assert self._buffers is not None
+            self._transfer = WeightTransfer(self._buffers, weights)
             environment[DESCRIPTORS_VARIABLE] = ",".join(map(str, self._transfer.descriptors))
         if has_cores:
             self._claim = claim_cores(os.sched_getaffinity(0), num_threads)

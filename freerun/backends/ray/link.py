@@ -8,8 +8,11 @@ actors, lost nodes and the worker's own end look the same: `receive` returns Non
 node that hangs or is cut off is noticed by its silence and dropped with `kill`.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from freerun.backends.ray.demand import Demand
+from freerun.backends.ray.node_buffers import Holder
 from freerun.errors import WorkerError
 from freerun.processes.frames import Alive, MessageDecoder, to_frame
 from freerun.processes.link import WorkerJob
@@ -42,17 +46,41 @@ class Site:
     """Paths that every node must see."""
 
 
+class BufferHolders:
+    """Which hosts hold the weight buffers of each node; those that start on a node take turns."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._holders: dict[str, list[tuple[RayLink[Any], Holder]]] = defaultdict(list)
+
+    async def add(self, link: RayLink[Any], host: Any, *, name: str, node: str) -> None:
+        """Have the host open the buffers of its node, or create them if it is the first."""
+        async with self._turns[node]:
+            living = [(other, holder) for other, holder in self._holders[node] if other.is_alive]
+            holder = await host.hold_buffers.remote(name, [holder for _, holder in living])
+            self._holders[node] = [*living, (link, holder)]
+
+
 class RayLink(Generic[M]):
     """Implements `link.Link`."""
 
     def __init__(
-        self, job: WorkerJob, host: Any, receives: Any, *, demand: Demand, site: Site, on_end: Callable[[], None]
+        self,
+        job: WorkerJob,
+        host: Any,
+        receives: Any,
+        *,
+        demand: Demand,
+        site: Site,
+        holders: BufferHolders,
+        on_end: Callable[[], None],
     ) -> None:
         self.name = job.name
         self._job = job
         self._host = host
         self._demand = demand
         self._site = site
+        self._holders = holders
         self._on_end = on_end
         self._decoder: MessageDecoder[M | Alive] = MessageDecoder(receives | Alive)
         self._log_path = (site.logs / f"{job.name}.log").resolve()
@@ -136,13 +164,16 @@ class RayLink(Generic[M]):
         except WorkerError as error:
             self._finish(str(error))
 
-    async def _start(self, node: str, missing: str) -> None:
+    async def _start(self, node: str, node_id: str, missing: str) -> None:
         if missing:
             raise WorkerError(
                 f"{self.name}: {missing} does not exist on node {node}; put the run directory, the model and the "
                 "working directory on a file system that all nodes see under the same paths"
             )
         self._node, self._last_heard = node, self._clock.time()
+        weights = self._job.weights.address if self._job.weights else ""
+        if weights:
+            await self._holders.add(self, self._host, name=weights, node=node_id)
         await self._host.start.remote(
             name=self.name,
             module=self._job.module,
@@ -151,7 +182,7 @@ class RayLink(Generic[M]):
             has_cores=self._demand.num_cpus > 0,
             directory=self._site.directory,
             python_path=self._site.python_path,
-            weights=self._job.weights.address if self._job.weights else "",
+            weights=weights,
         )
 
     async def _deliver(self) -> None:

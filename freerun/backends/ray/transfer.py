@@ -1,10 +1,11 @@
 """Messages about weights between a worker on a Ray cluster and its host; imports neither torch nor Ray.
 
-    worker ── Put(version) ──► host: put my buffer into the object store
-    worker ── Bring(version) ──► host: fill my buffer from the object store
+    worker ── Put(version) ──► host: put the buffer into the object store
+    worker ── Bring(version) ──► host: fill the buffer from the object store, unless the version is there
     worker ◄── Moved(version) ── host
 
-They share two buffers of memory. Ray is never imported in a worker, and torch never in a host.
+They share two buffers of memory with all workers of the node (`node_buffers.py`). Ray is never imported in a
+worker, and torch never in a host.
 """
 
 import os
@@ -21,13 +22,13 @@ DESCRIPTORS_VARIABLE = "FREERUN_WEIGHT_DESCRIPTORS"
 
 
 class Put(msgspec.Struct, frozen=True, tag=True):
-    """Put the worker's buffer of this version into the object store."""
+    """Put the buffer of this version into the object store."""
 
     version: int
 
 
 class Bring(msgspec.Struct, frozen=True, tag=True):
-    """Copy this version from the object store into the worker's buffer."""
+    """Have this version in the node's buffer, from the object store if it is not there yet."""
 
     version: int
 
@@ -54,7 +55,7 @@ class HostSocket:
         self._receive()
 
     def bring(self, version: int, *, timeout_seconds: float) -> bool:
-        """Whether the version is in this worker's memory; the first call asks for it."""
+        """Whether the version is in this node's memory; the first call asks for it."""
         if self._asked != version:
             self._asked = version
             self._socket.sendall(to_frame(Bring(version)))

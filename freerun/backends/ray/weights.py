@@ -1,6 +1,6 @@
-"""The weight channel of workers on a Ray cluster: memory that they share with their host, which moves it.
+"""The weight channel of workers on a Ray cluster: memory that all of a node share, which their hosts fill.
 
-trainer ─► its host ─ put ─► object store ─ get ─► another host ─► memory of its worker
+trainer ─► memory of its node ─ put ─► object store ─ get ─► memory of another node ─► its workers
 """
 
 from __future__ import annotations
