@@ -6,6 +6,8 @@ and of the gateway.
 """
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 NUM_YOUNG = 10_000
 """Objects made between two searches; Python's own number is 700."""
@@ -14,3 +16,14 @@ NUM_YOUNG = 10_000
 def search_less_often() -> None:
     _, *older = gc.get_threshold()
     gc.set_threshold(NUM_YOUNG, *older)
+
+
+@contextmanager
+def searching_less_often() -> Iterator[None]:
+    """The same until the block ends."""
+    thresholds = gc.get_threshold()
+    search_less_often()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from freerun.processes.garbage import search_less_often
+from freerun.processes.garbage import searching_less_often
 
 
 @contextmanager
@@ -14,12 +14,10 @@ def long_lived_objects() -> Iterator[None]:
     A run holds all its prompts, a hundred thousand objects or more; each full collection would walk through them
     while the controller waits.
     """
-    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    search_less_often()
     try:
-        yield
+        with searching_less_often():
+            yield
     finally:
-        gc.set_threshold(*thresholds)
         gc.unfreeze()

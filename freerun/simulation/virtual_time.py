@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from freerun.processes.garbage import searching_less_often
+
 R = TypeVar("R")
 MAX_CLEANUP_SECONDS = 1000.0
 """After the time limit, for tasks that are cancelled to end."""
@@ -106,5 +108,8 @@ def stand_still(seconds: float) -> None:
 
 def run_in_virtual_time(main: Coroutine[Any, Any, R], *, max_seconds: float = math.inf) -> R:
     """The result of `main`; raises `DeadlockError` or `TimeLimitError` if it has none."""
-    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(max_seconds=max_seconds)) as runner:
+    with (
+        searching_less_often(),
+        asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(max_seconds=max_seconds)) as runner,
+    ):
         return runner.run(main)
