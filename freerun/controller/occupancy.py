@@ -20,8 +20,10 @@ class Occupancy:
 
     def note(self, num_samples: int, num_slots: int) -> None:
         """Record how many samples the engines hold from now on, and how many slots they have."""
-        self._add_up()
-        self._num_decoded, self._num_slots = min(num_samples, num_slots), num_slots
+        num_decoded = min(num_samples, num_slots)
+        if (num_decoded, num_slots) != (self._num_decoded, self._num_slots):  # often all slots stay full
+            self._add_up()
+            self._num_decoded, self._num_slots = num_decoded, num_slots
 
     def since_last(self) -> float | None:
         """The occupancy since the last call; None if no slot was known in that time."""

@@ -58,7 +58,7 @@ class RunContext:
             num_slots=recipe.engine.num_slots,
             group_size=recipe.sampling.group_size,
             max_sessions=recipe.rollout.max_sessions,
-            on_free=self.rollouts_wake.set,
+            on_free=self._wake_if_room,
             clock=lambda: self.seconds,
         )
         self.freshness = FreshnessControl(
@@ -71,6 +71,15 @@ class RunContext:
         )
         self.grade_seconds: dict[int, float] = {}
         """How long grading took, by ordinal, for the groups in the buffer."""
+
+    def _wake_if_room(self) -> None:
+        """A slot is free: most often the gate is shut, or there is no room for a group yet."""
+        stages = self.stages
+        if (
+            stages.gate.capacity >= self.recipe.sampling.group_size
+            and self.slots.num_free(stages.buffer.num_running) > 0
+        ):
+            self.rollouts_wake.set()
 
     @property
     def seconds(self) -> float:

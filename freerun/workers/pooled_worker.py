@@ -19,6 +19,7 @@ class PooledWorker:
     def __init__(self, index: int, link: Link[m.FromRollout]) -> None:
         self.index = index
         self.link = link
+        self._clock = awake_clock()
         self.is_ready = False
         self.is_busy = True
         """Last value reported to `on_busy`; reading the model and loading weights count as busy."""
@@ -95,7 +96,7 @@ class PooledWorker:
         return self.loaded_version is not None and self.loaded_version >= version
 
     def note_progress(self) -> None:
-        self._last_progress = awake_clock().time()
+        self._last_progress = self._clock.time()
 
     def forget_process(self) -> None:
         """Reset the state that was lost with the process."""
@@ -109,7 +110,7 @@ class PooledWorker:
         if not self.link.is_placed:
             self.note_progress()  # the time to start counts from when it has a node
             return False
-        seconds = awake_clock().time() - self._last_progress
+        seconds = self._clock.time() - self._last_progress
         if not self.is_ready:
             return seconds > config.start_seconds
         # A load is work too: an engine that hangs in one would hold up the run, which waits for all to confirm.

@@ -29,6 +29,7 @@ class Roster:
 
         self.serving: list[PooledWorker] = []
         """Those that are ready and do not retire, by index."""
+        self._retiring: list[PooledWorker] = []
 
     def __iter__(self) -> Iterator[PooledWorker]:
         return iter(self._workers)
@@ -37,6 +38,7 @@ class Roster:
         """A worker became ready or is gone, retires or stays."""
         serving = [worker for worker in self._workers if worker.is_ready and not worker.is_retiring]
         self.serving = sorted(serving, key=lambda worker: worker.index)
+        self._retiring = [worker for worker in self._workers if worker.is_retiring]
 
     @property
     def num_ready(self) -> int:
@@ -50,7 +52,7 @@ class Roster:
     @property
     def num_leaving(self) -> int:
         """Samples of those that retire."""
-        return sum(worker.num_samples for worker in self._workers if worker.is_retiring)
+        return sum(worker.num_samples for worker in self._retiring)
 
     @property
     def is_started(self) -> bool:

@@ -29,17 +29,19 @@ class ServedRequests:
 
 def choose_worker(able: Sequence[PooledWorker], request: Request, *, num_slots: int) -> PooledWorker:
     """The least loaded ready one, or one that may have the prompt or session cached and is not far behind."""
+    if request.session is None:
+        homes = [worker for worker in able if request.ordinal in worker.num_of_prompt and worker.is_ready]
+    else:
+        homes = [worker for worker in able if request.session in worker.sessions and worker.is_ready]
+    home = min(homes, key=_load, default=None)
+    if home is not None and home.num_samples <= num_slots:
+        return home  # no other can be less loaded by more than that
     ready = [worker for worker in able if worker.is_ready]
     if not ready:
         return min(able, key=lambda worker: (not worker.link.is_placed, worker.num_samples, worker.index))
     least = min(ready, key=_load)
-    if request.session is None:
-        homes = [worker for worker in ready if request.ordinal in worker.num_of_prompt]
-    else:
-        homes = [worker for worker in ready if request.session in worker.sessions]
-    if not homes:
+    if home is None:
         return least
-    home = min(homes, key=_load)
     # What a cache saves is less than what a request waits behind a batch more than elsewhere.
     is_behind = home.num_samples - least.num_samples > num_slots
     return least if is_behind else home
