@@ -81,7 +81,7 @@ class SimulatedWorker:
             finish_reason="stop",
             text="x" * COMPLETION_TOKENS,
         )
-        self._parent.send(Finished(request_id=request.request_id, completions=(completion,) * request.num_samples))
+        self._parent.send(Finished(completions={request.request_id: (completion,) * request.num_samples}))
 
     def _step(self, groups: tuple[Group, ...]) -> StepResult:
         counts: dict[int, int] = {}

@@ -232,8 +232,9 @@ class SimulatedEngine:
         self.busy_seconds += seconds
         self.recompute_seconds += seconds * steps.recomputed_share
         self.sequence_seconds += seconds * steps.num_decoding
-        for group in self._batch.advance(steps, self._num_steps):
-            self._link.tell(m.Finished(request_id=group.request.request_id, completions=_completions(group)))
+        if finished := self._batch.advance(steps, self._num_steps):
+            completions = {group.request.request_id: _completions(group) for group in finished}
+            self._link.tell(m.Finished(completions=completions))
 
     def _idle(self) -> None:
         self.idle_seconds += self._loop.time() - self._idle_since

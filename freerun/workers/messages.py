@@ -73,8 +73,10 @@ class EngineReady(_Message, frozen=True, kw_only=True):
 
 
 class Finished(_Message, frozen=True, kw_only=True):
-    request_id: int
-    completions: tuple[Completion, ...]
+    """What one step of the engine has finished."""
+
+    completions: dict[int, tuple[Completion, ...]]
+    """By request."""
 
 
 class Refused(_Message, frozen=True, kw_only=True):

@@ -264,11 +264,12 @@ class RolloutPool:
     def _take_in(self, worker: PooledWorker, message: m.FromRollout) -> None:
         worker.note_progress()
         match message:
-            case m.Finished(request_id=request_id, completions=completions):
-                worker.put_down(request_id)
-                self._served.note(request_id, worker.name)
-                if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
-                    waiting.set_result(completions)
+            case m.Finished(completions=completions):
+                for request_id, finished in completions.items():
+                    worker.put_down(request_id)
+                    self._served.note(request_id, worker.name)
+                    if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
+                        waiting.set_result(finished)
             case m.Refused(request_id=request_id, reason=reason):
                 worker.put_down(request_id)
                 self._fail(request_id, RolloutError(reason))

@@ -7,6 +7,7 @@ the engine wakes it. The engine is that of the recipe's backend (`freerun.backen
 """
 
 import time
+from collections.abc import Iterable
 
 import msgspec
 
@@ -52,8 +53,7 @@ class RolloutWorker:
             self._load(self._incoming)
         if not self._holds_messages:
             self._take_in_messages()
-        for request, result in self._engine.step():
-            self._answer(request, result)
+        self._answer(self._engine.step())
         self._report()
 
     @property
@@ -100,13 +100,17 @@ class RolloutWorker:
         try:
             self._engine.submit(request)
         except RequestError as error:
-            self._answer(request, error)
+            self._answer([(request, error)])
 
-    def _answer(self, request: Request, result: tuple[Completion, ...] | RequestError) -> None:
-        if isinstance(result, RequestError):
-            self._parent.send(m.Refused(request_id=request.request_id, reason=str(result)))
-        else:
-            self._parent.send(m.Finished(request_id=request.request_id, completions=result))
+    def _answer(self, results: Iterable[tuple[Request, tuple[Completion, ...] | RequestError]]) -> None:
+        completions: dict[int, tuple[Completion, ...]] = {}
+        for request, result in results:
+            if isinstance(result, RequestError):
+                self._parent.send(m.Refused(request_id=request.request_id, reason=str(result)))
+            else:
+                completions[request.request_id] = result
+        if completions:
+            self._parent.send(m.Finished(completions=completions))
 
     def _has_arrived(self, published: Publication) -> bool:
         patience = 0.0 if self._engine.must_step else ARRIVAL_SECONDS

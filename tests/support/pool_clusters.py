@@ -50,7 +50,7 @@ class FakeLink:
             self.inbox.put_nowait(Loaded(published=message.published))
         if isinstance(message, Generate) and self.answers_requests:
             for request in message.requests:
-                self.inbox.put_nowait(Finished(request_id=request.request_id, completions=()))
+                self.inbox.put_nowait(Finished(completions={request.request_id: ()}))
 
     async def receive(self) -> FromRollout | None:
         return await self.inbox.get()

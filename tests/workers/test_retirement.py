@@ -27,7 +27,7 @@ def answer(cluster: Cluster, index: int) -> None:
     """All that the worker was sent."""
     link = cluster.links[index]
     for number in link.generated:
-        link.inbox.put_nowait(Finished(request_id=number, completions=()))
+        link.inbox.put_nowait(Finished(completions={number: ()}))
 
 
 def test_a_worker_that_retires_finishes_its_requests_and_gets_no_more() -> None:

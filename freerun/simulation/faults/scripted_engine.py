@@ -197,7 +197,7 @@ class ScriptedEngine:
             )
             for sample in range(request.num_samples)
         )
-        self.link.tell(m.Finished(request_id=request.request_id, completions=completions))
+        self.link.tell(m.Finished(completions={request.request_id: completions}))
         self._report()
         self._try_load()
 
