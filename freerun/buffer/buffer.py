@@ -83,7 +83,7 @@ class TrajectoryBuffer:
         self._running: dict[int, int] = {}
         """Start versions by ordinal."""
         self._oldest_running: int | None = None
-        """Its ordinal, as long as nothing has changed it: looked for when somebody asks."""
+        """The oldest running ordinal, cached until a change; None if it must be computed."""
         self._ready: dict[int, _Ready] = {}
         self._running_ages, self._ready_ages = Ages(), Ages()
         self._to_restart: set[int] = set()

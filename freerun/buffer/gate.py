@@ -51,7 +51,7 @@ class StalenessGate:
 
     @property
     def capacity(self) -> int:
-        """Samples that may start now without exceeding `max_staleness`, and no more than `ahead`."""
+        """Samples that may start now, bounded by `max_staleness` and `ahead`."""
         return max(0, (self.version + 1) * self.batch_size + self.ahead - self.started)
 
     def start(self, num_samples: int) -> None:
@@ -70,7 +70,7 @@ class StalenessGate:
         self.started -= num_samples
 
     def advance(self, version: int) -> None:
-        """Every engine has confirmed that it generates with `version`."""
+        """Note that every engine has confirmed that it generates with `version`."""
         if version < self.version:
             raise ValueError(f"gate: version {version} is older than {self.version}; versions only advance")
         self.version = version

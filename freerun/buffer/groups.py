@@ -15,7 +15,7 @@ from freerun.types import Group
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The groups of one training step, oldest first, and those it makes too old."""
+    """The groups of one training step, oldest first, and the ready groups that the step makes too old."""
 
     version: int
     """The trainer's version at the start of the step; the step makes version + 1."""
@@ -25,12 +25,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups running and ready now, and what became of all others."""
+    """Groups running and ready now, and the outcomes of all others."""
 
     running: int = 0
     ready: int = 0
     trained: int = 0
-    """Taken into a batch."""
+    """Groups taken into a batch."""
     filtered: int = 0
     failed: int = 0
     dropped: int = 0
@@ -53,7 +53,7 @@ class BufferState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     version: int
     ready: tuple[Group, ...]
     to_restart: tuple[int, ...]
-    """Ordinals that were running, or requeued and not running yet."""
+    """Ordinals that were running, or requeued and not yet restarted."""
     done: LedgerState
     totals: dict[str, int]
 
@@ -81,7 +81,7 @@ class Ledger:
 
 
 class Ages:
-    """The number of groups of each age. Ages are versions, so there are few, even with many groups."""
+    """The number of groups of each age. Ages are versions, so there are few even with many groups."""
 
     def __init__(self, ages: Iterable[int] = ()) -> None:
         self._counts = Counter(ages)

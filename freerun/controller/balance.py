@@ -5,13 +5,13 @@
     neither for long               balanced                                nothing
 
 The signal of a step is the share of its time for which the gate was closed, minus the share for which the trainer
-waited. Both show an imbalance at once. How busy engines are does not: one with a single sequence is busy. What the
-trainer waits for alone does not either: a buffer of `max_staleness` batches hides a shortage for as many steps.
+waited. Both show an imbalance at once. The load of the engines does not: an engine with a single sequence is busy.
+Nor does the trainer's waiting alone: a buffer of `max_staleness` batches hides a shortage for that many steps.
 
-The signal is smoothed and has a dead band, and a move needs three steps since the last one, of which the first is
-left out: it began before the move. If one more worker is too many and one fewer is too few, no number is balanced.
-The trainer's time is then worth more: a worker is added as soon as the trainer waits, and each time that undoes a
-retirement, the next retirement needs twice as many steps. So the control settles on the larger number.
+The signal is smoothed and has a dead band. A move needs three steps since the last move; the first of them is
+ignored, because it began before that move. If N workers are too few and N + 1 too many, no number is balanced. The
+trainer's time is then worth more: a worker is added as soon as the trainer waits, and each addition that undoes a
+retirement doubles the number of steps the next retirement needs. So the control settles on the larger number.
 """
 
 from typing import Literal, Protocol
@@ -23,9 +23,9 @@ NEWEST_WEIGHT = 0.5
 DEAD_BAND = 0.15
 STEPS_BETWEEN_MOVES = 3
 MAX_STEPS_TO_RETIRE = 96
-"""Most steps that a retirement waits for, after many that were undone."""
+"""Upper limit of the steps a retirement needs, reached after many retirements were undone."""
 Move = Literal[-1, 0, 1]
-"""Retire a worker, keep all, add one."""
+"""-1 retires a worker, 0 keeps all, 1 adds one."""
 
 
 class BalancePolicy:
@@ -41,7 +41,7 @@ class BalancePolicy:
         self._last: Move = 0
 
     def note(self, *, gate_share: float, wait_share: float, num_workers: int) -> Move:
-        """A step was made; the shares are of its time, `num_workers` the number now."""
+        """Choose a move after a step; the shares are of the step's time, `num_workers` is the current number."""
         self._num_steps += 1
         if self._num_steps == 1:
             return 0
@@ -64,20 +64,20 @@ class ElasticWorkers(Protocol):
 
     @property
     def num_workers(self) -> int:
-        """Those that are to stay, ready or not."""
+        """Workers that are not retiring, ready or not."""
         ...
 
     def add(self) -> str:
-        """One more; returns its name, or nothing if there can be none now."""
+        """Add a worker; returns its name, or an empty string if none can be added now."""
         ...
 
     def retire(self) -> str:
-        """One fewer, once it has finished its requests; returns its name, or nothing if none can be spared now."""
+        """Retire a worker once it has finished its requests; returns its name, empty if none can be spared now."""
         ...
 
 
 class WorkerBalance:
-    """A listener: moves workers after the steps of a run, and says so."""
+    """A listener that adds or retires workers after the steps of a run, and emits a notice of each move."""
 
     def __init__(self, workers: ElasticWorkers, *, fewest: int, most: int, emit: Listener) -> None:
         self._workers = workers
@@ -85,7 +85,7 @@ class WorkerBalance:
         self._most = most
         self._emit = emit
         self._before: float | None = None
-        """When the step before ended."""
+        """When the previous step ended."""
 
     def __call__(self, event: AnyEvent) -> None:
         if not isinstance(event, StepFinished):

@@ -7,7 +7,7 @@
         manifest.json            sha256 and size of every file above (`manifest.py`)
 
 Written under a temporary name, synced, hashed, then renamed: an existing directory is complete, and the manifest
-reveals later damage. The newest `keep` are kept, and those that the caller protects.
+reveals later damage. The newest `keep` checkpoints and those protected by the caller are kept.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ STATE_FILE = "state.msgpack"
 
 
 class SftState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far SFT has come; the optimizer in the checkpoint is the one of SFT."""
+    """How far SFT has come; during SFT the checkpoint's optimizer state is that of SFT."""
 
     step: int
     fingerprint: str
-    """Fingerprint of the demonstrations in order."""
+    """Fingerprint of the ordered demonstrations."""
 
 
 class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -50,18 +50,18 @@ class ControllerState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     version: int
     cursor: int
-    """Ordinal of the next prompt that was never started."""
+    """Ordinal of the first prompt that has not been started."""
     buffer: BufferState
     seconds: float
     """The run's clock."""
     data_fingerprint: str
-    """Fingerprint of the training prompts in order: ordinals refer to exactly these prompts."""
+    """Fingerprint of the ordered training prompts, which the ordinals refer to."""
     resting: dict[str, int] = {}
-    """Prompts that the curriculum rests, by key, and for how many more visits."""
+    """For each prompt that the curriculum rests, by key: how many more visits it is skipped."""
     ahead: int | None = None
-    """Samples that might start ahead of the version, if freshness control was on (`freshness.py`)."""
+    """Samples that may start ahead of the version; None without freshness control (`freshness.py`)."""
     sft: SftState | None = None
-    """None when there is no SFT or it is over; until then no prompt has been drawn."""
+    """None without SFT or after it; no prompt is drawn before SFT ends."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class CheckpointWriter:
             self.directory.mkdir(parents=True)
 
     async def seal(self, *, keep: int, protected: Collection[int] = ()) -> Path:
-        """Add state and manifest, sync, rename, and remove all but the newest `keep`, in a thread.
+        """Add state and manifest, sync, rename, and remove old checkpoints, in a thread.
 
-        The versions that are `protected` stay too.
+        Keeps the newest `keep` checkpoints and those of the versions in `protected`.
         """
         await asyncio.to_thread(_seal, self.directory, self._final, self._encoded_state)
         await asyncio.to_thread(remove_old, self._final.parent, keep=keep, protected=protected)
@@ -140,14 +140,14 @@ def _seal(temporary: Path, final: Path, encoded_state: bytes) -> None:
 
 
 def remove_old(checkpoints: Path, *, keep: int, protected: Collection[int]) -> None:
-    """Remove all but the newest `keep` and those of the versions that are protected."""
+    """Remove all checkpoints but the newest `keep` and those of protected versions."""
     for version, old in _by_version(checkpoints)[:-keep]:
         if version not in protected:
             shutil.rmtree(old, ignore_errors=True)  # retried at the next checkpoint
 
 
 def _replace(final: Path, temporary: Path) -> None:
-    """Rename the checkpoint; one of the same version, from before a rewind, is removed only afterwards."""
+    """Rename the checkpoint; an old one of the same version, left from before a rewind, is removed afterwards."""
     replaced = _replaced(final)
     shutil.rmtree(replaced, ignore_errors=True)
     if final.exists():
@@ -162,7 +162,7 @@ def _replaced(final: Path) -> Path:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Undo a replacement that was interrupted between its two renames; only for the run's writer."""
+    """Undo a replacement that was interrupted between its two renames; only the run's writer may call it."""
     for replaced in directory.glob(".step-*.replaced"):
         final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
         if not final.exists():
@@ -170,9 +170,9 @@ def restore_replaced(directory: Path) -> None:
 
 
 def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
-    """Set aside everything newer than the chosen checkpoint, so it is neither kept nor found instead.
+    """Set aside everything newer than the chosen checkpoint: no later search may find it.
 
-    Returns the damaged directories under their new names; half-written ones are removed.
+    Returns the new names of damaged directories; half-written directories are removed.
     """
     for leftover in [*directory.glob(".step-*.writing"), *directory.glob(".step-*.replaced")]:
         shutil.rmtree(leftover, ignore_errors=True)
@@ -186,7 +186,7 @@ def tidy_for_resume(directory: Path, chosen: Checkpoint | None) -> list[Path]:
 
 
 def find_checkpoint(directory: Path) -> FoundCheckpoint:
-    """The newest valid checkpoint below `directory`; an error if there are some but none is valid."""
+    """The newest valid checkpoint below `directory`; raises if there are checkpoints but none is valid."""
     damage: list[CheckpointError] = []
     for _, path in reversed(_by_version(directory)):
         try:
@@ -232,7 +232,7 @@ def _require_needed(directory: Path, manifest: Manifest) -> None:
 
 
 def drop_optimizers(directory: Path) -> None:
-    """Remove the optimizer's state from every checkpoint: two thirds of a run's disk usage.
+    """Remove the optimizer state, two thirds of a run's disk usage, from every checkpoint.
 
     The manifest changes first: a crash in between leaves a valid checkpoint and an unreferenced file. A checkpoint
     with a damaged manifest is left alone: the run has finished and does not need it.

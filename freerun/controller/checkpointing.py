@@ -8,7 +8,7 @@ from freerun.controller.checkpoint import ControllerState
 from freerun.controller.stages import RunContext
 
 SaveCheckpoint = Callable[[ControllerState], Coroutine[Any, Any, None]]
-"""Called between two steps: the call requests the trainer's weights, awaiting it writes them out."""
+"""Called between two steps. The call requests the trainer's weights; awaiting the result writes them."""
 
 
 class Checkpointing:
@@ -25,7 +25,7 @@ class Checkpointing:
     async def save_if_due(self, version: int) -> None:
         """Start a checkpoint after `every_steps` steps, unless the previous one is still being written.
 
-        That of a version that will be evaluated is never skipped: the trainer waits for the previous one.
+        A checkpoint of a version that will be evaluated is never skipped: the trainer waits for the previous one.
         """
         is_due = version - self._saved_version >= self._run.recipe.checkpoint.every_steps
         if self._saves_evaluated and self._run.recipe.eval.is_due(version):

@@ -42,7 +42,7 @@ class Controller:
     ) -> None:
         self._run = run = RunContext(recipe, stages, emit=emit, seconds=seconds)
         self._lost_workers = lost_workers
-        """Each raises when a worker that cannot be replaced is lost."""
+        """Each coroutine raises when a worker that cannot be replaced is lost."""
         self._held_out = HeldOut(
             stages.source.held_out(recipe.eval.num_prompts),
             stages.evaluation_workflow,
@@ -61,16 +61,16 @@ class Controller:
 
     @property
     def version(self) -> int:
-        """The trainer's."""
+        """The trainer's version."""
         return self._training.version
 
     @property
     def why_early(self) -> str:
-        """Why it ended before `train.num_steps`, if an evaluation was the reason."""
+        """The evaluation result that ended the run before `train.num_steps`; empty if there was none."""
         return self._training.why_early
 
     def start_one(self) -> Prompt | None:
-        """On live traffic, start a group for a session that begins now; None if it is only served."""
+        """On live traffic, start a group for a session that begins now; None if the session is not recorded."""
         return self._rollouts.start_one() if isinstance(self._rollouts, LiveRollouts) else None
 
     def request_stop(self) -> None:
@@ -78,7 +78,7 @@ class Controller:
         self._training.request_stop()
 
     async def run(self) -> None:
-        """Train to the end, or until a stop is requested; leaves a checkpoint of the last version."""
+        """Train to the end, or until a stop is requested; a checkpoint of the last version is left."""
         run, training = self._run, self._training
         for lost_worker in self._lost_workers:
             run.background.start(lost_worker)
@@ -88,7 +88,7 @@ class Controller:
                 self._checkpointing.save(0)  # SFT is done once, so save it before a load can fail
             await run.background.watch(training.load(published))
             rollouts = run.background.start(self._rollouts.run())
-            training.end_early(self._early_stop.reason)  # of the sessions before
+            training.end_early(self._early_stop.reason)  # an earlier session's evaluation may suffice
             await training.run()
             await self._rollouts.stop(rollouts)
             await run.background.watch(self._finish())
@@ -116,7 +116,7 @@ class Controller:
         await self._checkpointing.finish()
 
     async def _save_what_is_left(self) -> None:
-        """The trainer may still be intact when rollouts fail: keep the steps since the last checkpoint."""
+        """Save the steps since the last checkpoint: the trainer may still be intact when rollouts fail."""
         try:
             await self._checkpointing.save_last(self.version)
             await self._checkpointing.finish()

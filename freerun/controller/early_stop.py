@@ -1,6 +1,6 @@
-"""Ends a run early if asked to: at a target accuracy, or when held-out accuracy stops rising.
+"""Early stopping, if configured: at a target accuracy, or when held-out accuracy stops rising.
 
-Of each evaluated version it knows only the accuracy. Evaluations of the sessions before count too.
+It uses only the accuracy of each evaluated version. Evaluations of earlier sessions count too.
 """
 
 import math
@@ -12,7 +12,7 @@ from freerun.events.events import EvalRow
 
 
 class EarlyStop:
-    """Call `note` with each evaluation; `reason` says why the run should end, and is empty while it should not."""
+    """Call `note` with each evaluation; `reason` says why the run should end; empty if it should continue."""
 
     def __init__(self, config: EvalConfig, evals: Iterable[EvalRow] = ()) -> None:
         self._config = config

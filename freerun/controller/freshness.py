@@ -8,14 +8,14 @@
 The gate lets rollouts start `ahead` groups beyond the batch of the version that engines have confirmed; with
 `max_staleness` batches that is AReaL's rule. If generation is faster than training, more groups are ready
 than the trainer needs. By Little's law the groups between start and training are the trainer's pace times the
-latency of generation; those left over when it asks for a batch are the excess, which can be counted. Starting n
-fewer groups ahead leaves at most n fewer ready at any moment. So `ahead` is lowered by the smallest excess of the
-last batches, less a margin: the trainer would have waited for none of them. When the trainer does wait, `ahead` is
-raised by what was missing.
+latency of generation. Groups left over when the trainer asks for a batch are the excess, which can be counted.
+Starting n fewer groups ahead leaves at most n fewer ready at any moment. So `ahead` is lowered by the smallest
+excess of the last batches, less a margin: the trainer would not have waited for any of these batches. When the
+trainer does wait, `ahead` is raised by the number of missing groups.
 
-Between the two lies a dead band: an excess within the margin, and waits that are short, change nothing. Batches
-that were started before a change say nothing about what came after it and are passed over. Each raise doubles the
-evidence that the next lowering needs, so the control settles.
+Between the two lies a dead band: an excess within the margin and short waits change nothing. Batches whose groups
+were started before a change say nothing about its effect and are ignored. Each raise doubles the number of batches
+that the next lowering needs, so the control settles.
 
 Only starts are delayed. The gate's bound, the buffer's guarantee and their proof stay as they are: `ahead` is at
 least one batch (none is the synchronous loop) and at most `max_staleness` batches.
@@ -29,17 +29,17 @@ from freerun.buffer.buffer import TrajectoryBuffer
 from freerun.buffer.gate import StalenessGate
 
 NUM_BATCHES = 5
-"""Batches with an excess before the first lowering."""
+"""Batches whose excess is measured before the first lowering."""
 MAX_BATCHES = 80
-"""The same after many raises."""
+"""Upper limit of that number, reached after several raises."""
 MARGIN = 1 / 8
 """Excess to keep, as a share of a batch."""
 TOO_LONG = 0.01
-"""Share of the last batches' time that the trainer waited, above which more is started ahead."""
+"""If the trainer waited for more than this share of the last batches' time, `ahead` is raised."""
 
 
 class AheadPolicy:
-    """Chooses how many groups are started ahead, by what was measured; knows neither clock nor gate."""
+    """Chooses how many groups are started ahead from measurements; knows neither clock nor gate."""
 
     def __init__(self, *, groups_per_batch: int, max_staleness: int, ahead: int) -> None:
         self.ahead = ahead
@@ -48,16 +48,16 @@ class AheadPolicy:
         self._margin = math.ceil(MARGIN * groups_per_batch)
         self._num_needed = NUM_BATCHES
         self._num_passed_over = self._num_batches(ahead)
-        """Batches still to come that were started before the last change, or all at once with the run."""
+        """Batches to ignore: started before the last change, or all at once at the start of the run."""
         self._excesses: deque[int] = deque(maxlen=MAX_BATCHES)
         self._seconds: deque[tuple[float, float]] = deque(maxlen=NUM_BATCHES)
-        """Pace and wait."""
+        """(pace, wait) of the last batches."""
 
     def note(self, *, excess: int, pace_seconds: float, waited_seconds: float) -> None:
-        """The trainer takes a batch.
+        """Note that the trainer takes a batch, and adapt `ahead`.
 
-        `excess` is how many groups were ready beyond it when the trainer asked, negative if some were missing;
-        `pace_seconds` its time since the last batch without waiting.
+        `excess` is the number of groups ready beyond this batch when the trainer asked, negative if some were
+        missing; `pace_seconds` is the trainer's time since the last batch, without waiting.
         """
         if self._num_passed_over:
             self._num_passed_over -= 1
@@ -71,7 +71,7 @@ class AheadPolicy:
             self._lower()
 
     def _waited_share(self) -> float:
-        """Share of the time of `NUM_BATCHES` batches spent waiting; those not measured yet count as in time."""
+        """Share of `NUM_BATCHES` batches' time spent waiting; batches not measured yet count as no wait."""
         pace = sum(pace for pace, _ in self._seconds) / len(self._seconds)
         waited = sum(waited for _, waited in self._seconds)
         return waited / (NUM_BATCHES * pace) if pace else 0.0
@@ -95,12 +95,12 @@ class AheadPolicy:
         self._seconds.clear()
 
     def _num_batches(self, ahead: int) -> int:
-        """Batches in which a group may have been started by now, and the one being taken."""
+        """Batches whose groups may already have been started, including the one being taken."""
         return math.ceil(ahead / self._groups_per_batch) + 1
 
 
 class FreshnessControl:
-    """Counts what is ready when the trainer asks, and tells the gate; does nothing unless it is on."""
+    """Measures the excess when the trainer asks for a batch and sets the gate's `ahead`, if it is on."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class FreshnessControl:
         self._excess = self._buffer.counts.ready - self._groups_per_batch
 
     def note_taken(self) -> None:
-        """The trainer has what it asked for."""
+        """The trainer has received its batch."""
         before, self._taken = self._taken, self._clock()
         if not self._is_on or before is None:
             return
@@ -144,5 +144,5 @@ class FreshnessControl:
         self._gate.ahead = self._policy.ahead * self._group_size
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of a step: how many batches ahead rollouts may start."""
+        """Metrics of a step: how many batches ahead rollouts may start; empty unless on."""
         return {"batches_ahead": self._policy.ahead / self._groups_per_batch} if self._is_on else {}

@@ -1,6 +1,6 @@
-"""Refuses what a workflow returned if it is not one whole group: every sample, every part, one reward each.
+"""Checks that a workflow returned one whole group: every sample, every part, and one reward per sample.
 
-A workflow may be a user's code, so what is wrong here fails its group and is counted; it does not end the run.
+A workflow may be user code, so an invalid result fails its group and is counted; it does not end the run.
 """
 
 from freerun.errors import RolloutError
@@ -21,7 +21,7 @@ def check_group(group: Group, *, group_size: int) -> None:
 
 def _check_parts(sample: WholeSample) -> None:
     if len(sample.parts) == 1 and sample.parts[0].part == 0:
-        return  # a single completion, as most samples are
+        return  # a single completion, the usual case
     index, parts = sample.parts[0].sample, [trajectory.part for trajectory in sample.parts]
     if parts != list(range(len(parts))):
         raise RolloutError(

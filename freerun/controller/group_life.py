@@ -1,8 +1,8 @@
-"""The life of a running group: when it was admitted, sampled and graded, by whom, and what it has sampled so far.
+"""The life of a running group: its times, the worker that served it, and what it has sampled so far.
 
     gate admits ─► started ─► last call answered: sampled ─► workflow returns: graded
 
-The workflow of the group asks its engines through this object, so nothing has to be asked for it.
+The group's workflow calls its engines through this object, so nothing else has to report these facts.
 """
 
 import math
@@ -30,7 +30,7 @@ class GroupLife:
         self._slots: list[tuple[float, float]] = []
 
     def through(self, generator: Generator) -> Generator:
-        """The generator for its workflow: what this one returns is noted."""
+        """Return a generator for the workflow that records the results of `generator`."""
         self._generator = generator
         return self
 
@@ -49,7 +49,7 @@ class GroupLife:
         self._generator.end_session(session)
 
     def note_graded(self) -> None:
-        """The workflow has returned: its last grade is there."""
+        """Note the time at which the workflow returned, with all its grades."""
         self.graded = self._clock()
 
     @property
@@ -59,7 +59,7 @@ class GroupLife:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Fields of its `GroupFinished`."""
+        """The fields for the group's `GroupFinished` event."""
         return {
             "started": self.started,
             "sampled": self.sampled,
@@ -70,9 +70,9 @@ class GroupLife:
         }
 
     def left_behind(self, prompt: Prompt) -> tuple[Trajectory, ...]:
-        """What a group that failed has sampled, without rewards; the calls of a session are parts."""
+        """What a failed group has sampled, without rewards; each call of a session is a part."""
         ungraded = Reward(math.nan, False)
-        # A dictionary: of several replies to one sample's call, or calls that overlap, one is kept.
+        # A dictionary keeps one completion if a sample's call has several replies, or if calls overlap.
         by_sample = {
             (sample, call): completion
             for (first, call), completions in self._answers.items()
@@ -86,7 +86,7 @@ class GroupLife:
 
 
 def count_interrupts(completions: Iterable[Completion]) -> int:
-    """Loads that at least one of them continued under."""
+    """Number of loads under which at least one of the completions continued."""
     return len(
         {
             later.version

@@ -1,8 +1,8 @@
-"""Rollouts on live traffic: clients start the groups, each one session.
+"""Rollouts on live traffic: clients start the groups; each session is one group.
 
     session begins ─► registered ─► rated ─► gate has a place? ─► buffer
 
-A session takes its place in the gate when it is rated: sessions without a rating would keep the gate shut.
+A session takes its place in the gate only when it is rated: unrated sessions would otherwise keep the gate shut.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class LiveRollouts:
     def __init__(self, run: RunContext, *, on_admission: Callable[[], None]) -> None:
         self._run = run
         self._on_admission = on_admission
-        """Called after each session that begins, and whenever a group has finished."""
+        """Called after each session start, and whenever a group has finished."""
         self._group_size = run.recipe.sampling.group_size
         self._groups = RunningGroups(run, self)
         self._is_open = False
@@ -36,7 +36,7 @@ class LiveRollouts:
             await run.rollouts_wake.wait()
 
     def start_one(self) -> Prompt | None:
-        """Start a group for a session that begins now; None if it is only served."""
+        """Start a group for a session that begins now; None if the session is not recorded."""
         stages = self._run.stages
         if not self._is_open or stages.buffer.num_running >= self._run.recipe.online.max_sessions:
             return None
@@ -47,12 +47,12 @@ class LiveRollouts:
         return prompt
 
     async def stop(self, loop: asyncio.Task[None]) -> None:
-        """Record no more, and abort `loop`, the task of `run`, and the running groups."""
+        """Stop recording; abort `loop`, the task of `run`, and the running groups."""
         self._is_open = False
         await self._groups.stop(loop)
 
     def enter(self) -> bool:
-        """Take a place for a session that has been rated, if there is one."""
+        """Take a place in the gate for a rated session; False if there is none."""
         gate = self._run.stages.gate
         if gate.capacity < self._group_size:
             return False
@@ -60,10 +60,10 @@ class LiveRollouts:
         return True
 
     def leave(self) -> None:
-        """A session that was given up never had a place."""
+        """Do nothing: a session that was given up never took a place."""
 
     def _give_up_restarts(self) -> None:
-        """Sessions that were open at the checkpoint: what their clients said cannot be said again."""
+        """Give up the sessions that were open at the checkpoint: their clients cannot replay them."""
         stages = self._run.stages
         for ordinal in stages.buffer.to_restart:
             stages.buffer.start(ordinal, stages.gate.version)

@@ -2,7 +2,7 @@
 
     {"state.msgpack": {"sha256": "...", "bytes": 812}, ..., "optimizer.safetensors": null}
 
-safetensors itself accepts a flipped bit, so every file is hashed. `null` is a file that was dropped on request.
+safetensors itself accepts a flipped bit, so every file is hashed. `null` marks a file that was dropped on request.
 A malformed manifest, or one without a file that the checkpoint needs, is treated as damage.
 """
 
@@ -30,13 +30,13 @@ _decoder = msgspec.json.Decoder(dict[str, FileEntry | None])
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Put the manifest in place."""
+    """Write the manifest into place."""
     content = msgspec.json.format(msgspec.json.encode(dict(manifest)), indent=2)
     replace_file(directory / MANIFEST_FILE, content)
 
 
 def describe_files(files: Iterable[Path], directory: Path) -> dict[str, FileEntry | None]:
-    """The entries of files below `directory` as they are now."""
+    """The manifest entries of files below `directory`, from their current contents."""
     return {
         path.relative_to(directory).as_posix(): FileEntry(sha256=_hash(path), bytes=path.stat().st_size)
         for path in files
@@ -81,7 +81,7 @@ def sync(path: Path) -> None:
 
 
 def read_manifest(directory: Path) -> dict[str, FileEntry | None]:
-    """What the manifest says, before any file is compared with it."""
+    """The manifest's entries, before any file is compared with them."""
     try:
         return _decoder.decode((directory / MANIFEST_FILE).read_bytes())
     # RecursionError: excessively nested brackets.

@@ -1,14 +1,14 @@
-"""Occupancy: the share of the engines' slots in which a rollout was decoded, by time.
+"""Occupancy: the time-averaged share of the engines' slots in which a sample is decoded.
 
-The controller counts requests that engines have not answered. If there are more of them than slots, all slots are
-full.
+The controller counts the requests that engines have not answered. If there are more requests than slots, all slots
+are full.
 """
 
 from collections.abc import Callable
 
 
 class Occupancy:
-    """Call `note` whenever samples or slots have changed."""
+    """Call `note` whenever the number of samples or slots has changed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -19,14 +19,14 @@ class Occupancy:
         self._slot_seconds = 0.0
 
     def note(self, num_samples: int, num_slots: int) -> None:
-        """Record how many samples the engines hold from now on, and how many slots they have."""
+        """Record how many samples the engines hold from now on, and how many slots there are."""
         num_decoded = min(num_samples, num_slots)
         if (num_decoded, num_slots) != (self._num_decoded, self._num_slots):  # often all slots stay full
             self._add_up()
             self._num_decoded, self._num_slots = num_decoded, num_slots
 
     def since_last(self) -> float | None:
-        """The occupancy since the last call; None if no slot was known in that time."""
+        """The occupancy since the last call; None if there were no slots in that time."""
         self._add_up()
         share = self._decoded_seconds / self._slot_seconds if self._slot_seconds else None
         self._decoded_seconds = self._slot_seconds = 0.0

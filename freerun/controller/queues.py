@@ -1,6 +1,6 @@
-"""What waits between rollouts and training, and for how long the gate has been closed.
+"""Watches the queues between rollouts and training, and how long the gate has been closed.
 
-Both loops call `look` whenever something may have changed. An event is emitted at most twice a second, and only if
+Both loops call `look` whenever something may have changed. At most two events per second are emitted, and only if
 something has changed.
 """
 
@@ -17,7 +17,7 @@ QUEUES_SECONDS = 0.5
 
 
 class QueueWatch:
-    """Watches gate and buffer; `clock` is the run's, and time is only that of the event loop."""
+    """Watches gate and buffer; `clock` is the run's clock, and it advances only with the event loop."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class QueueWatch:
         )
 
     def look(self) -> None:
-        """Something may have changed."""
+        """Emit an event if something has changed and one is due."""
         self._note_gate()
         if self._timer is None:
             wait = self._next - self._clock()

@@ -2,8 +2,8 @@
 
     gate admits ─► workflow (generate, grade) ─► buffer
 
-It never waits for training. What a running group does is in `running_groups.py`; on live traffic clients start
-them (`live_rollouts.py`).
+It never waits for training. `running_groups.py` runs the groups; on live traffic, clients start them
+(`live_rollouts.py`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from freerun.types import Prompt
 
 
 class RolloutLoop:
-    """Runs until stopped; its groups count in the gate from admission."""
+    """Runs until stopped; a group takes its place in the gate at admission."""
 
     def __init__(self, run: RunContext, *, on_admission: Callable[[], None]) -> None:
         self._run = run
@@ -39,15 +39,15 @@ class RolloutLoop:
         await self._groups.stop(loop)
 
     def enter(self) -> bool:
-        """Do nothing: the gate has counted the group since its admission."""
+        """Do nothing: the group took its place at admission."""
         return True
 
     def leave(self) -> None:
-        """Return the capacity of a group that was given up."""
+        """Return the capacity of a group that was given up to the gate."""
         self._run.stages.gate.give_back(self._group_size)
 
     def _admit(self) -> list[Prompt]:
-        """The prompts that may start now: first those to restart, then new ones."""
+        """The prompts that may start now: prompts to restart first, then new ones."""
         run, gate, buffer = self._run, self._run.stages.gate, self._run.stages.buffer
         starts_whole_batches = run.recipe.buffer.starts_whole_batches
         num_wanted = self._num_missing() if starts_whole_batches else run.slots.num_free(buffer.num_running)
@@ -60,16 +60,16 @@ class RolloutLoop:
         return prompts
 
     def _num_missing(self) -> int:
-        """Groups that complete the next whole batch; none while any is running.
+        """Groups needed to complete the next whole batch; 0 while any group is running.
 
-        Failed and filtered groups are replaced only after the rest of their batch has finished. What the engine of
-        a synchronous run batches together then depends only on the seed.
+        Failed and filtered groups are replaced only after the rest of their batch has finished, so what the
+        engine of a synchronous run batches together depends only on the seed.
         """
         counts, groups_per_batch = self._run.stages.buffer.counts, self._run.recipe.train.prompts_per_step
         return 0 if counts.running else groups_per_batch - counts.ready % groups_per_batch
 
     def _next_prompt(self) -> Prompt:
-        """The next prompt to restart, else the next of the stream that the curriculum does not skip."""
+        """The next prompt to restart, else the next one of the stream that the curriculum does not skip."""
         source, buffer = self._run.stages.source, self._run.stages.buffer
         if owed := buffer.to_restart:
             return source.at(owed[0])

@@ -3,7 +3,7 @@
     workflow (generate, grade) ─► buffer: buffered, filtered, dropped, requeued
           └─ raises ─► failed
 
-A failed group is counted and its capacity returned to the gate. The loops decide which prompts start, and when
+A failed group is counted and its capacity is returned to the gate. The loops decide when which prompt starts
 (`rollout_loop.py`, `live_rollouts.py`).
 """
 
@@ -22,14 +22,14 @@ EXCERPT_SECONDS = 1.0
 
 
 class Places(Protocol):
-    """How groups take their places in the gate, and leave them."""
+    """How a group takes and leaves its place in the gate."""
 
     def enter(self) -> bool:
-        """A group has finished: whether the gate counts it."""
+        """Called when a group has finished; returns whether it has a place in the gate."""
         ...
 
     def leave(self) -> None:
-        """A group was given up."""
+        """Called when a group is given up."""
 
 
 class RunningGroups:
@@ -42,7 +42,7 @@ class RunningGroups:
         self._group_size = recipe.sampling.group_size
         self._groups: set[asyncio.Task[None]] = set()
         self._next_excerpt = 0.0
-        """When a group may show one of its completions again."""
+        """When the next completion may be shown."""
         self._setbacks = Setbacks(
             max_failures=recipe.reward.max_failures_in_row, groups_per_batch=recipe.train.prompts_per_step
         )
@@ -54,7 +54,7 @@ class RunningGroups:
         group.add_done_callback(self._groups.discard)
 
     async def stop(self, loop: asyncio.Task[None]) -> None:
-        """Abort the loop and all groups. The buffer counts them as running: a checkpoint restarts them."""
+        """Abort the loop and all groups. The buffer still counts the groups as running: a resume restarts them."""
         tasks = [loop, *self._groups]
         for task in tasks:
             task.cancel()
@@ -67,11 +67,11 @@ class RunningGroups:
         self.tell(ordinal, outcome, reason=reason, **facts)
 
     def tell(self, ordinal: int, outcome: GroupOutcome, **facts: Any) -> None:
-        """Emit how a group ended."""
+        """Emit the event that says how a group ended."""
         self._run.emit(GroupFinished(seconds=self._run.seconds, ordinal=ordinal, outcome=outcome, **facts))
 
     async def _run_group(self, prompt: Prompt, start_version: int) -> None:
-        """Turn one prompt into one group in the buffer; an exception of the workflow is a counted failure."""
+        """Turn one prompt into one group in the buffer; an exception in the workflow counts as a failed group."""
         run, stages = self._run, self._run.stages
         life = GroupLife(stages.generator, lambda: run.seconds)
         try:
@@ -115,7 +115,7 @@ class RunningGroups:
         self._setbacks.note_finished(is_filtered=outcome == "filtered")
 
     def _excerpt(self, group: Group) -> RecentCompletion | None:
-        """One of its completions to show, about once a second: the store keeps it with the event."""
+        """A completion to show, at most one per second because the store keeps it with the event."""
         now = self._run.seconds
         if now < self._next_excerpt:
             return None

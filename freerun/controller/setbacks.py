@@ -1,11 +1,11 @@
-"""Counts consecutive groups without anything to train on; too many end the run with the reason."""
+"""Counts consecutive groups that yield nothing to train on; too many end the run with the reason."""
 
 import traceback
 
 from freerun.errors import FreerunError, RolloutError
 
 MAX_BATCHES_FILTERED = 20
-"""Batches' worth of groups that dynamic sampling may filter in a row before the run gives up."""
+"""The run gives up when dynamic sampling has filtered this many batches' worth of groups in a row."""
 
 
 class Setbacks:
@@ -18,7 +18,7 @@ class Setbacks:
         self._num_filtered = 0
 
     def note_finished(self, *, is_filtered: bool) -> None:
-        """Reset or count: groups whose rewards are all equal are no progress."""
+        """Reset the counts; a filtered group, whose rewards are all equal, is counted instead."""
         self._num_failures = 0
         self._num_filtered = self._num_filtered + 1 if is_filtered else 0
         if self._num_filtered >= self._max_filtered:

@@ -1,15 +1,15 @@
 """How many more groups the engines could decode now, and how full they have been.
 
-    started ─► decoding ─► away (graded, or a tool works) ─► decoding ─► ... ─► finished
+    started ─► decoding ─► away (being graded, or running a tool) ─► decoding ─► ... ─► finished
 
 Slots hold samples, not groups: a group starts as soon as one of its samples finds a free slot. So the engines'
-queue is shorter than a group, and no slot waits for a sibling.
+queue is shorter than one group, and no slot waits for the group's other samples.
 
 A sample holds a slot from its start to the end of its first call of `generate`, and during each later call. While
-it is away its slot is free for another (invariant 5: generation continues while rewards are computed). The gate
-still counts it, so it bounds how many can be away; for sessions, so do the seats of the agent workers.
+it is away, its slot is free for another sample (invariant 5: generation continues while rewards are computed). The
+gate still counts the sample, which bounds how many can be away. For sessions, so do the agent workers' seats.
 
-A session whose first call is slow to come, because its environment starts slowly, is away too.
+A session whose environment starts slowly, so that its first call is late, also counts as away.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from freerun.protocols import Generator, VersionedGenerator
 from freerun.types import Completion, EngineStats, Request
 
 FIRST_CALL_SECONDS = 1.0
-"""How long a sample may take to make its first call before its slot is free for another."""
+"""How long a sample may take to make its first call before its slot counts as free."""
 
 
 class Slots:
-    """Counts the samples that are decoded and that are away; `on_free` is called when one more is away."""
+    """Counts the samples that are being decoded and those away; `on_free` is called when one more is away."""
 
     def __init__(
         self,
@@ -42,32 +42,32 @@ class Slots:
         self._num_decoding = 0
         self._generator = generator
         self._num_slots = num_slots
-        """Slots of one engine."""
+        """Slots per engine."""
         self._group_size = group_size
         self._max_groups = None if max_sessions is None else max(1, max_sessions // group_size)
         """Groups whose sessions the agent workers can run at once; None if there are no sessions."""
         self._on_free = on_free
 
     def num_free(self, num_running: int) -> int:
-        """Groups of which a sample would be decoded immediately if they started now."""
+        """Groups that would get a slot for at least one sample if they started now."""
         num_with_slot = num_running * self._group_size - self.num_away
         num_places = self._num_engine_slots()
-        if num_places > num_with_slot:  # seldom: only then does it matter for how many there is room in the caches
+        if num_places > num_with_slot:  # rarely: only then does the room in the caches matter
             num_places = self._num_places()
         num_free = -(-(num_places - num_with_slot) // self._group_size)
         return num_free if self._max_groups is None else min(num_free, self._max_groups - num_running)
 
     def _num_places(self) -> int:
-        """Samples that all engines can decode at once: by their slots, and by the room in their caches."""
+        """Samples that all engines can decode at once, limited by slots and by room in the caches."""
         return max(1, self._num_engine_slots() - sum(map(_num_without_cache, self._generator.stats())))
 
     def _num_engine_slots(self) -> int:
-        # At least one engine: a running group brings the controller back here when there are more.
+        # Count at least one engine: when more become ready, a running group calls the controller back here.
         return max(1, self._generator.num_ready) * self._num_slots + self._generator.num_leaving
 
     @contextmanager
     def of_group(self) -> Iterator[Generator]:
-        """The generator for the workflow of one group that is running."""
+        """The generator for the workflow of one running group."""
         group = _GroupGenerator(self._generator, self._group_size, self._note_away, self._note_decoding)
         try:
             yield group
@@ -85,7 +85,7 @@ class Slots:
 
 
 class _GroupGenerator:
-    """Implements `protocols.Generator`; says how many samples of its group are decoded, and how many away."""
+    """Implements `protocols.Generator`; reports how many samples of its group are being decoded and are away."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _GroupGenerator:
         self._note_away = note_away
         self._note_decoding = note_decoding
         self._to_call = set(range(group_size))
-        """Samples that are about to make their first call."""
+        """Samples that have not made their first call, and are expected to make it soon."""
         self._num_decoding = 0
         self._num_away = 0
         self._first_calls = asyncio.get_running_loop().call_later(FIRST_CALL_SECONDS, self._expect_no_more)
@@ -116,8 +116,8 @@ class _GroupGenerator:
         self._generator.end_session(session)
 
     def finish(self) -> None:
-        """The group has ended, so none of it is away."""
-        # A workflow may end before its calls do: `asyncio.gather` raises the first error, the others continue.
+        """Note the end of the group: none of its samples is away any more."""
+        # A workflow may end before its calls: `asyncio.gather` raises the first error while the others continue.
         self._group_size = 0
         self._expect_no_more()
 
@@ -131,14 +131,14 @@ class _GroupGenerator:
             self._num_decoding += change
             self._note_decoding(change)
         before = self._num_away
-        # More samples than the group has may be decoded: a session may ask for several replies at once.
+        # More requests than the group has samples may be decoding: a session may ask for several replies at once.
         self._num_away = max(0, self._group_size - len(self._to_call) - self._num_decoding)
         if self._num_away != before:
             self._note_away(self._num_away - before)
 
 
 def _num_without_cache(stats: EngineStats) -> int:
-    """Slots that the cache has no room for, once half of it is used: by the mean length of what it holds now."""
+    """Slots that do not fit into the cache, by the mean length of what it holds; 0 while it is half empty."""
     if 2 * stats.cache_tokens_used <= stats.cache_tokens:
         return 0
     num_fitting = max(1, stats.num_running * stats.cache_tokens // stats.cache_tokens_used)

@@ -19,7 +19,7 @@ from freerun.protocols import Grader, Trainer, VersionedGenerator, Workflow
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of a run, by their protocols."""
+    """The stages of a run, typed by their protocols."""
 
     source: PromptStream | LivePrompts
     workflow: Workflow
@@ -33,7 +33,7 @@ class Stages:
 
 
 class RunContext:
-    """One per run. The loops share the stages, and wake each other through events."""
+    """The state shared by the loops of one run; they wake each other through its events."""
 
     def __init__(self, recipe: Recipe, stages: Stages, *, emit: Listener, seconds: float) -> None:
         self.recipe = recipe
@@ -41,9 +41,9 @@ class RunContext:
         self.emit = emit
         self.background = Supervisor()
         self.rollouts_wake = asyncio.Event()
-        """Set when a rollout might start."""
+        """Set when a rollout may be able to start."""
         self.training_wake = asyncio.Event()
-        """Set when a batch might be ready."""
+        """Set when a batch may be ready."""
         self._loop = asyncio.get_running_loop()
         self._start_time = self._loop.time() - seconds
         self.queues = QueueWatch(
@@ -70,7 +70,7 @@ class RunContext:
             clock=lambda: self.seconds,
         )
         self.grade_seconds: dict[int, float] = {}
-        """How long grading took, by ordinal, for the groups in the buffer."""
+        """Grading time of each group in the buffer, by ordinal."""
 
     def _wake_if_room(self) -> None:
         """A slot is free: most often the gate is shut, or there is no room for a group yet."""

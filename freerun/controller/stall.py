@@ -1,4 +1,4 @@
-"""Waiting for rollouts, with a limit on the time in which nothing is generated or graded."""
+"""Waiting for rollouts, with a limit on the time without generation or grading progress."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ async def wait_for_rollouts(run: RunContext) -> None:
     seconds, stages = run.recipe.runtime.stall_seconds, run.stages
 
     def progress() -> tuple[int, int, int]:
-        """Changes whenever something is generated or graded, or an engine is replaced."""
+        """A value that changes whenever something is generated or graded, or an engine is replaced."""
         num_tokens = sum(stats.num_tokens for stats in stages.generator.stats())
         return stages.grader.num_graded, num_tokens, stages.generator.num_ready
 
-    # Clients of a live run may stay away for as long as they like.
+    # Clients of a live run may stay away indefinitely.
     patience = math.inf if run.recipe.online.is_on else seconds + REPLACE_SECONDS
     if not await wait_while_moving(run.training_wake, progress, stall_seconds=patience):
         missing = stages.generator.missing()
@@ -34,7 +34,7 @@ async def wait_for_rollouts(run: RunContext) -> None:
 
 
 async def wait_while_moving(wake: asyncio.Event, progress: Callable[[], object], *, stall_seconds: float) -> bool:
-    """True when `wake` is set; False when `progress()` has been the same for `stall_seconds`."""
+    """True when `wake` is set; False when `progress()` has not changed for `stall_seconds`."""
     clock = awake_clock()
     seen, since = progress(), clock.time()
     while clock.time() - since <= stall_seconds:

@@ -11,11 +11,11 @@ from freerun.types import Group, StepResult
 METRICS = frozenset(
     {"gate_closed_seconds", "batches_ahead", "slot_occupancy", "num_rollout_workers", "grade_seconds"}
 )
-"""All that is added. A replay has no controller and does without these."""
+"""The metrics that are added. A replay has no controller and lacks them."""
 
 
 class StepFacts:
-    """Adds them to each step's result."""
+    """Adds the controller's metrics to each step's result."""
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
@@ -24,7 +24,7 @@ class StepFacts:
     def added_to(
         self, result: StepResult, groups: Sequence[Group], queues: QueueCounts, *, loading_seconds: float
     ) -> StepResult:
-        """The result with further metrics and the phase "loading", which came before the step."""
+        """The result with the metrics and the phase "loading", which precedes the step."""
         gate_closed = queues.gate_closed_seconds - self._gate_closed_before
         self._gate_closed_before = queues.gate_closed_seconds
         metrics = result.metrics | {"gate_closed_seconds": gate_closed} | self._run.freshness.metrics()

@@ -32,7 +32,7 @@ class TrainingLoop:
         self._waiting_for = ""
         """What the trainer waits for, as last reported; empty while it does not wait."""
         self._loading_seconds = 0.0
-        """After the step before: how long engines still read the weights that would be overwritten."""
+        """How long, after the previous step, engines still read the weights that publishing would overwrite."""
 
     async def run(self) -> None:
         run = self._run
@@ -64,7 +64,7 @@ class TrainingLoop:
             await self._checkpointing.save_if_due(self.version)
 
     async def _wait_for_engines(self) -> None:
-        """Publishing overwrites the weights of the version before last: all engines must have left it."""
+        """Wait until all engines have left the version before last, whose weights publishing overwrites."""
         began = self._loop.time()
         if self._loading is not None:
             if not self._loading.done():
@@ -78,18 +78,18 @@ class TrainingLoop:
         self._run.training_wake.set()
 
     def end_early(self, why: str) -> None:
-        """As `request_stop`, but the run counts as finished, for this reason; an empty one does nothing."""
+        """As `request_stop`, but the run counts as finished because of `why`; does nothing if `why` is empty."""
         if why and not self.why_early and self.version < self._run.recipe.train.num_steps:
             self.why_early = why
             self._run.training_wake.set()
 
     async def finish_loading(self) -> None:
-        """Wait until the engines have the newest version."""
+        """Wait until the engines have loaded the newest version."""
         if self._loading is not None:
             await self._loading
 
     def say_what_is_missing(self) -> None:
-        """Report again if the trainer waits and the reason has changed."""
+        """Report again what the trainer waits for, if it waits and the reason has changed."""
         if self._waiting_for:
             self._act_waiting()
 
