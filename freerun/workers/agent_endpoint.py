@@ -1,7 +1,7 @@
-"""Where the agents of a worker reach the policy over HTTP: a gateway that opens when an episode first asks for it.
+"""HTTP access to the policy for the agents of a worker: a gateway that opens when an episode first asks for it.
 
-Only then is its package imported, which needs the extra `agents`. Every session has its own key, and what is
-called with it is recorded in that session. The key ends with the session.
+Its package, which needs the extra `agents`, is imported only then. Every session has its own key, and the calls
+made with it are recorded in that session. The key ends with the session.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_web_server() -> None:
-    """Refuse to continue without the extra `agents`."""
+    """Raise `ConfigError` if the extra `agents` is not installed."""
     try:
         import freerun.gateway.server  # noqa: F401 - only whether it can be
     except ImportError as error:
@@ -28,14 +28,14 @@ def check_web_server() -> None:
 
 
 class AgentEndpoint:
-    """One per worker; used in its event loop."""
+    """One per worker; used only in the worker's event loop."""
 
     def __init__(self, start: StartAgents) -> None:
         self._start = start
         self._opened: tuple[str, SessionKeys] | None = None
 
     def open(self) -> tuple[str, "SessionKeys"]:
-        """The base URL of the gateway, which listens from now on, and the keys of its sessions."""
+        """Start the gateway if it is not listening yet; returns its base URL and the keys of its sessions."""
         if self._opened is None:
             check_web_server()
             from freerun.gateway.server import Gateway
@@ -49,7 +49,7 @@ class AgentEndpoint:
 
     @contextlib.contextmanager
     def of_session(self, session: ChatSession) -> Iterator[Callable[[], Endpoint]]:
-        """What gives an episode its endpoint, for the duration of its session."""
+        """A function that returns the episode's endpoint, valid for the duration of its session."""
         given: list[Endpoint] = []
 
         def endpoint() -> Endpoint:

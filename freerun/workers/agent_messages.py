@@ -4,8 +4,8 @@
     controller ── RunSession ───► worker ── SessionDone | SessionFailed ──► controller       for each session
     controller ◄── Call, AskGrade ── worker ◄── Called, GradeGiven ── controller             while it runs
 
-A call that the engines cannot answer fails its session in the controller, which then sends `AbortSession`: a
-worker gets an answer to each of its calls, or is told to stop.
+If the engines cannot answer a call, the controller fails the session and sends `AbortSession`: a worker gets an
+answer to each of its calls, or is told to stop.
 """
 
 import msgspec
@@ -31,7 +31,7 @@ class StartAgents(_Message, frozen=True, kw_only=True):
     model_directory: str
     """Where the tokenizer and the chat template are."""
     model_name: str
-    """What clients call the policy."""
+    """The model name that clients use for the policy."""
     uses_chat_template: bool
     system_prompt: str
     seed: int
@@ -40,12 +40,12 @@ class StartAgents(_Message, frozen=True, kw_only=True):
 
 class RunSession(_Message, frozen=True, kw_only=True):
     number: int
-    """Identifies this try of the session in all messages; another try has another number."""
+    """Identifies this attempt at the session in all messages; every attempt has a new number."""
     job: SessionJob
 
 
 class AbortSession(_Message, frozen=True, kw_only=True):
-    """Its result is no longer wanted."""
+    """Abort the session: its result is no longer wanted."""
 
     number: int
 
@@ -77,7 +77,7 @@ class AgentsRefused(_Message, frozen=True, kw_only=True):
 
 
 class Call(_Message, frozen=True, kw_only=True):
-    """A session asks the policy."""
+    """A request of a session to the policy."""
 
     number: int
     request: SampleRequest
@@ -91,11 +91,11 @@ class CancelCall(_Message, frozen=True, kw_only=True):
 
 
 class AskGrade(_Message, frozen=True, kw_only=True):
-    """A session asks the run's graders."""
+    """A request of a session to the run's graders."""
 
     number: int
     grading: int
-    """Unique among those of its session."""
+    """Unique within its session."""
     text: str
 
 
@@ -104,21 +104,21 @@ class SessionDone(_Message, frozen=True, kw_only=True):
     sequences: tuple[SessionSequence, ...]
     reward: Reward
     is_truncated: bool
-    """It was at a limit of turns, tokens or time."""
+    """Whether the session reached a limit of turns, tokens or time."""
 
 
 class SessionFailed(_Message, frozen=True, kw_only=True):
-    """It has no reward. Not a reward of 0."""
+    """The session failed: it has no reward, which is not the same as a reward of 0."""
 
     number: int
     reason: str
 
 
 class LoopHeld(_Message, frozen=True, kw_only=True):
-    """Code that does not wait holds the event loop, so no session of this worker continues; sent every second."""
+    """Blocking code holds the event loop, so no session of this worker continues; sent every second."""
 
     number: int | None
-    """The session whose code it is; None if it is not known."""
+    """The session that the blocking code belongs to; None if it is not known."""
 
 
 class WornOut(_Message, frozen=True, kw_only=True):

@@ -1,16 +1,16 @@
-"""The agent pool: sessions in, trajectories' sequences out, through processes that can be killed.
+"""The agent pool: plays sessions in processes that can be killed, and returns their sequences.
 
     run() ──► queue ──► a process with a free seat ──► agent worker (many sessions at once)
       ▲                                                     │
       └───────────── the session's future ◄─────────────────┘
 
-- A session waits until a process has a free seat, `rollout.sessions_per_worker` in each. Sessions of an
-  evaluation have as many seats of their own, like the engine's slots: neither holds up the other.
+- A session waits until a process has a free seat; each has `rollout.sessions_per_worker`. Sessions of an
+  evaluation have the same number of separate seats, like the engine's slots: neither kind delays the other.
 - The least busy process gets the next session.
-- A cancelled caller aborts its session, and what the engines sample for it.
+- Cancelling a caller aborts its session and the session's requests to the engines.
 - When a process cannot be replaced, `wait_for_loss` raises.
 
-The pool does not know what episodes do, nor what becomes of a failed session: `rollout/sessions.py` does.
+The pool does not know what episodes do, nor what happens to a failed session; `rollout/sessions.py` does.
 """
 
 import itertools
@@ -54,11 +54,11 @@ class AgentPool:
         """Never returns; raises when a process that cannot be replaced is lost."""
 
     def activities(self) -> dict[str, Doing]:
-        """What each process does."""
+        """What each process is doing."""
         return {process.name: process.doing for process in self._processes}
 
     async def start(self) -> None:
-        """Start all processes; raises `ConfigError` or `WorkerError`, and then leaves none behind."""
+        """Start all processes; if one fails, end them all and raise `ConfigError` or `WorkerError`."""
         await start_all((process.start() for process in self._processes), self.close)
         for process in self._processes:
             self._supervisor.start(process.serve())
@@ -69,7 +69,7 @@ class AgentPool:
         await self._supervisor.close([p.link for p in self._processes if p.link is not None])
 
     async def run(self, job: SessionJob, *, sample: Sample, grade: GradeText) -> PlayedSession:
-        """Play the session when there is a seat for it."""
+        """Play the session once a seat is free for it."""
         session = AgentSession(next(self._numbers), job, sample=self._in_lockstep(job.number, sample), grade=grade)
         self._waiting[job.is_evaluation].append(session)
         try:
@@ -119,4 +119,4 @@ class AgentPool:
     def _check(self) -> None:
         for process in self._processes:
             process.check()
-        self._seat_waiting()  # of a process that was replaced
+        self._seat_waiting()  # the seat is in a process that was replaced

@@ -1,12 +1,12 @@
-"""One agent process and its successors: started, fed with sessions, watched, killed, replaced.
+"""One agent process and its successors: start, assign sessions, watch, kill, replace.
 
-- Episodes are user code. A process may die, be stopped, or hang: code that does not wait holds its event loop.
+- Episodes are user code. A process may die, be stopped, or hang: blocking code holds its event loop.
   It is replaced as often as needed; three failed starts in a row are a `WorkerError`, which ends the run.
-- Sessions of a process that is lost begin again in its successor, with the same random numbers. A session whose
-  third process dies fails: one of them may have killed it.
-- The process itself ends sessions at their limits. If it does not, its event loop hangs: it is killed, and the
-  session that holds it is cut off (`AgentSession.cut_off`).
-- A process in which too much user code hangs gets no more sessions, and is replaced when its last has ended.
+- Sessions of a lost process start again in its successor, with the same random numbers. A session fails when its
+third process dies: the session may have killed them.
+- The process itself ends sessions at their limits. If it does not, its event loop hangs: the process is killed,
+and the session that holds the loop is cut off (`AgentSession.cut_off`).
+- A process in which too much user code hangs gets no more sessions, and is replaced when its last one has ended.
 """
 
 from freerun.config.recipe import RuntimeConfig
@@ -21,14 +21,15 @@ from freerun.workers.agent_session import AgentSession
 
 MAX_DEATHS = 3
 LATE_SHARE, LATE_SECONDS = 0.15, 5.0
-"""How far beyond `rollout.session_seconds` a session may be before its process counts as hanging. An episode that
-is out of time has a tenth of it to finish (`rollout/episode_run.py`)."""
+"""How far beyond `rollout.session_seconds` a session may be before its process counts as hanging: an episode that
+is out of time gets a tenth of the limit to finish (`rollout/episode_run.py`).
+"""
 RECENT_SECONDS = 3.0
-"""How long a `LoopHeld`, sent every second, says who holds the event loop."""
+"""How long a `LoopHeld` message, sent every second, stays valid."""
 
 
 class AgentProcess:
-    """An agent process and, when it is lost, the one that replaces it."""
+    """An agent process and, when it is lost, its successors."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class AgentProcess:
         self._is_ready = False
         self._why_killed = ""
         self._holder: tuple[int | None, float] = (None, 0.0)
-        """Session that holds the event loop, and when that was heard."""
+        """The session that holds the event loop, and when it was last reported."""
 
     @property
     def doing(self) -> Doing:
@@ -62,13 +63,13 @@ class AgentProcess:
         return sum(session.job.is_evaluation == is_evaluation for session in self.sessions.values())
 
     def play(self, session: AgentSession) -> None:
-        """Run the session here, or in the successor if there is no process now."""
+        """Run the session here, or in the successor if no process runs now."""
         self.sessions[session.number] = session
         if self._is_ready:
             self._begin(session)
 
     def drop(self, session: AgentSession) -> None:
-        """The session's caller is gone or has its result; abort it if it still runs."""
+        """Forget a session whose caller is gone or has its result; abort it if it still runs."""
         if self.sessions.get(session.number) is session:
             self._send(m.AbortSession(number=session.number))
             self._remove(session)
@@ -79,7 +80,7 @@ class AgentProcess:
         self._retire_if_worn_out()
 
     async def start(self) -> None:
-        """Start the process; an episode it refuses is a `ConfigError`, one that does not start a `WorkerError`."""
+        """Start the process; raises `ConfigError` if it refuses an episode, `WorkerError` if it does not start."""
         worker = WorkerJob(self.name, "agent", "freerun.workers.agent_worker")
         self.link = link = await self._launcher.launch(worker, m.FromAgent)
         link.send(self._start_message)
@@ -100,7 +101,7 @@ class AgentProcess:
             self._begin(session)
 
     async def serve(self) -> None:
-        """Handle the messages of the process for as long as it can be kept alive."""
+        """Handle the process's messages for as long as it can be kept alive."""
         while True:
             assert self.link is not None
             try:
@@ -114,7 +115,7 @@ class AgentProcess:
                 await self._replace(self.link)
 
     def check(self) -> None:
-        """Kill the process if it is silent, or if its event loop hangs; `serve` sees the end and replaces it."""
+        """Kill the process if it is silent or its event loop hangs; `serve` notices its end and replaces it."""
         if self.link is None or not self._is_ready or self._why_killed:
             return
         if self.link.seconds_silent > self._runtime.silence_seconds:
@@ -126,7 +127,7 @@ class AgentProcess:
             culprit.cut_off(reason)
 
     def _session_that_hangs(self) -> AgentSession | None:
-        """The session that is too late; if one holds the event loop, the others are late because of it."""
+        """The late session to blame: the one that holds the event loop, if any, because it delays the others."""
         holder = self._session_that_holds()
         suspects = self.sessions.values() if holder is None else [holder]
         latest = max(suspects, key=lambda session: session.own_seconds, default=None)

@@ -1,7 +1,7 @@
 """The controller's record of one running session; it survives when its worker is replaced.
 
-What the session asks for is answered by tasks of this process, which end with it. Its own time, which
-`rollout.session_seconds` limits, is the time in which it waits for none of them.
+Tasks of this process answer the session's requests, and end with it. `rollout.session_seconds` limits the
+session's own time: the time in which it waits for no answer.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ _Send = Callable[[m.ToAgent], None]
 
 
 class AgentSession:
-    """A session, the future that its caller waits for, and what was sampled for it."""
+    """A session, the future that its caller awaits, and what was sampled for it."""
 
     def __init__(self, number: int, job: SessionJob, *, sample: Sample, grade: GradeText) -> None:
         self.number = number
-        """Number of this try, so that late messages of an earlier try are not mistaken for its own."""
+        """Number of this attempt, which tells its messages from late ones of an earlier attempt."""
         self.job = job
         self.ended: asyncio.Future[PlayedSession] = asyncio.get_running_loop().create_future()
         self.num_deaths = 0
-        """Workers that died while it ran in them."""
+        """Number of workers that died while they ran the session."""
         self._sample = sample
         self._grade = grade
         self._answers: dict[tuple[type[m.FromAgent], int], asyncio.Task[None]] = {}
@@ -45,7 +45,7 @@ class AgentSession:
         return self._own_seconds + (0.0 if self._answers else self._clock.time() - self._since)
 
     def call(self, message: m.Call, send: _Send) -> None:
-        """Ask the policy; the session fails if it cannot answer."""
+        """Pass a call on to the policy; the session fails if the policy cannot answer."""
 
         async def answer() -> None:
             request = message.request
@@ -60,7 +60,7 @@ class AgentSession:
             answer.cancel()
 
     def grade(self, message: m.AskGrade, send: _Send) -> None:
-        """Ask the graders; a failed grade is an answer too."""
+        """Pass a text on to the graders; a failed grade is an answer too."""
 
         async def answer() -> None:
             grade = await self._grade(message.text)
@@ -89,10 +89,11 @@ class AgentSession:
             self.ended.set_exception(error)
 
     def cut_off(self, reason: str) -> None:
-        """End it in place of its worker, which hangs: with a reward of 0 for what was sampled.
+        """End the session in place of its worker, which hangs: reward 0 for what was sampled.
 
-        If it were discarded, hanging would be an exit that the policy learns to take. The session's tree is lost
-        with the worker, so each call is a separate sequence: the same tokens in the same contexts.
+        If the session were discarded, the policy could learn to escape a bad reward by hanging. The session's
+        tree is lost with the worker, so each call becomes a separate sequence: the same tokens in the same
+        contexts.
         """
         if not self._sampled:
             self.fail(SessionFailedError(f"{self.job.key}: {reason}"))
@@ -105,7 +106,7 @@ class AgentSession:
         self.finish(PlayedSession(sequences=sequences, reward=Reward(0.0, False), is_truncated=True))
 
     def forget_worker(self) -> None:
-        """Stop answering: the worker that asked is gone."""
+        """Cancel all pending answers: the worker that asked is gone."""
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             answer.cancel()

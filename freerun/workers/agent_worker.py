@@ -2,9 +2,9 @@
 
     reader ── RunSession, Called, GradeGiven ──► event loop [episodes, tools, trees, gateway] ── send ──► parent
 
-It trusts an episode with nothing but its reward. What it raises becomes data (`rollout/episode_run.py`), what it
-prints goes to the log, programs it leaves running end with this process (`guard.py`), and a fork of this process
-stops. The clock of a session is held here; the controller kills a worker whose event loop hangs.
+It takes nothing from an episode on trust except the reward. An exception becomes data (`rollout/episode_run.py`),
+output goes to the log, and programs that an episode leaves running end with this process (`guard.py`). A fork of
+this process stops. This process keeps the session's clock; the controller kills a worker whose event loop hangs.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from freerun.workers.asking_session import AskingSession
 from freerun.workers.loop_watch import LoopWatch, context_of_session
 
 WORN_OUT = MAX_ABANDONED // 2
-"""Hanging tools and episodes after which this process asks to be replaced, while it still works."""
+"""Number of hanging tools and episodes at which this process asks to be replaced, while it still works."""
 
 
 class AgentWorker:
@@ -70,7 +70,7 @@ class AgentWorker:
             await loop.create_future()
 
     async def _check(self) -> None:
-        """Check now, and refuse, what sessions would only run into later."""
+        """Check early what sessions would otherwise fail on later; raises if something is unusable."""
         if self._start.rollout.command:
             self._endpoint.open()
         elif reads_endpoint(self._start.rollout):
@@ -153,16 +153,16 @@ async def _serve(parent: Parent[m.ToAgent], start: m.StartAgents) -> None:
 
 def serve(parent: Parent[m.ToAgent]) -> None:
     """Run the event loop until the parent is gone, which ends the process."""
-    sys.stdout = sys.stderr  # the same log, written line by line: nothing is lost when the process is killed
+    sys.stdout = sys.stderr  # line-buffered: nothing is lost if the process is killed
     start = parent.receive_first(m.StartAgents)
     loop = asyncio.new_event_loop()
-    # A fork that an episode makes would continue all sessions of this process.
+    # A fork made by an episode would continue all sessions of this process.
     os.register_at_fork(after_in_child=loop.stop)
     pid, serving = os.getpid(), loop.create_task(_serve(parent, start))
     while not serving.done():
         try:
             loop.run_until_complete(serving)
-        except (SystemExit, KeyboardInterrupt):  # of a task that an episode started: the others continue
+        except (SystemExit, KeyboardInterrupt):  # from a task that an episode started: the others continue
             traceback.print_exc()
         finally:
             if os.getpid() != pid:
@@ -170,12 +170,12 @@ def serve(parent: Parent[m.ToAgent]) -> None:
 
 
 def main() -> None:
-    """The whole life of an agent worker."""
+    """The main function of an agent worker process."""
     leave_guard()
     search_less_often()
     run_worker(m.ToAgent, serve)
 
 
 if __name__ == "__main__":
-    # Under its own name: user code may write into __main__, and must not replace what is used here.
+    # Run under its real name: user code may write into __main__ and must not replace names used here.
     importlib.import_module("freerun.workers.agent_worker").main()

@@ -1,8 +1,8 @@
-"""A session's requests to the controller, on the side of the agent worker: completions and grades.
+"""Requests of a session to the controller, on the agent worker's side: completions and grades.
 
     episode ── sample, grade ──► Call, AskGrade ──► controller ──► Called, GradeGiven ──► the episode continues
 
-The session's clock is stopped meanwhile.
+The session's clock is stopped while it waits.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _Send = Callable[[m.FromAgent], None]
 
 
 class AskingSession:
-    """The questions of one session that wait for their answers."""
+    """The pending requests of one session."""
 
     def __init__(self, number: int, clock: SessionClock, send: _Send) -> None:
         self.number = number
@@ -40,7 +40,7 @@ class AskingSession:
         return completions
 
     async def grade(self, text: str) -> Grade:
-        """What the run's graders give this text."""
+        """The grade that the run's graders give to this text."""
         grading = next(self._gradings)
         grade: Grade = await self._ask(
             m.AskGrade(number=self.number, grading=grading, text=text), (m.GradeGiven, grading)
@@ -48,7 +48,7 @@ class AskingSession:
         return grade
 
     def take_in(self, answer: m.Called | m.GradeGiven) -> None:
-        """An answer has arrived; its question may have been abandoned."""
+        """Deliver an answer; its request may have been abandoned."""
         key, result = (
             ((m.Called, answer.call), answer.completions)
             if isinstance(answer, m.Called)

@@ -1,4 +1,4 @@
-"""The rollout worker of a backend that starts other programs: a guard ends them with the worker."""
+"""The rollout worker for backends that start other programs: a guard ends those with the worker."""
 
 from freerun.processes.guard import leave_guard
 from freerun.processes.parent import run_worker

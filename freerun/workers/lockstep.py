@@ -1,16 +1,16 @@
-"""Turns that all sessions take together, so that synchronous runs are bitwise repeatable.
+"""Lockstep: all sessions take their turns together, which makes synchronous runs bitwise repeatable.
 
-What an engine computes in one batch changes the last bits of its logits. Which calls of sessions meet in a batch
+What an engine batches together changes the last bits of its logits, and which calls of sessions share a batch
 depends on how long episodes and messages take. In lockstep a call waits until every running session has one; then
 all are made at once, in the order of the sessions. A synchronous run does the same with whole groups
-(`RolloutPool`), and with turns it costs what a plain loop over turns would: the longest reply of each.
+(`RolloutPool`). With turns it costs as much as a plain loop over turns: each takes as long as its longest reply.
 """
 
 import asyncio
 
 
 class Lockstep:
-    """Holds back calls until all running sessions wait for one."""
+    """Holds back calls until every running session has one."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
@@ -18,16 +18,16 @@ class Lockstep:
         """Waiting calls by (session, call)."""
 
     def begin(self, number: int) -> None:
-        """This session runs, so others wait for its calls."""
+        """Note that a session runs: the others now wait for its calls."""
         self._running.add(number)
 
     def end(self, number: int) -> None:
-        """It makes no more calls."""
+        """Note that the session makes no more calls."""
         self._running.discard(number)
         self._release_soon()
 
     async def wait(self, number: int, call: int) -> None:
-        """Wait for this call's turn, within a running session."""
+        """Wait until this call of a running session may be made."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[number, call] = turn
         self._release_soon()
@@ -37,7 +37,7 @@ class Lockstep:
             self._waiting.pop((number, call), None)
 
     def _release_soon(self) -> None:
-        # Not immediately: the last caller would not wait at all, and so get ahead of the others.
+        # Not immediately: otherwise the last caller would not wait at all and would get ahead of the others.
         asyncio.get_running_loop().call_soon(self._release)
 
     def _release(self) -> None:

@@ -1,8 +1,8 @@
-"""Notices code that blocks the event loop of an agent worker, and which session it belongs to.
+"""Detects code that blocks the event loop of an agent worker, and the session it belongs to.
 
-While an episode computes, or blocks without awaiting, no other session of its process continues. A thread pings
-the loop; if there is no answer for a second, the task that runs then is the culprit. Tasks that an
-episode starts belong to its session: they inherit its context.
+While an episode computes or blocks without awaiting, no other session of its process continues. A thread pings the
+loop; if there is no answer for a second, the task running at that moment is to blame. Tasks started by an episode
+belong to its session because they inherit its context.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ _session: contextvars.ContextVar[int | None] = contextvars.ContextVar("session",
 
 
 def context_of_session(number: int) -> contextvars.Context:
-    """A context for the tasks of this session."""
+    """A context that marks tasks as belonging to this session."""
     context = contextvars.copy_context()
     context.run(_session.set, number)
     return context
 
 
 class LoopWatch:
-    """Calls `report` about once a second while the loop is held, with the number of the session if it is known."""
+    """Calls `report` about once a second while the loop is blocked, with the session's number if it is known."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, report: Callable[[int | None], None]) -> None:
         self._loop = loop

@@ -59,7 +59,7 @@ class Load(_Message, frozen=True, kw_only=True):
 
 
 class Pin(_Message, frozen=True, kw_only=True):
-    """Keep the last loaded weights, which have this version, for requests that name it."""
+    """Keep the last loaded weights, which are of this version, for requests that name it."""
 
     version: int
 
@@ -73,10 +73,10 @@ class EngineReady(_Message, frozen=True, kw_only=True):
 
 
 class Finished(_Message, frozen=True, kw_only=True):
-    """What one step of the engine has finished."""
+    """The results of one engine step."""
 
     completions: dict[int, tuple[Completion, ...]]
-    """By request."""
+    """Completions by request id."""
 
 
 class Refused(_Message, frozen=True, kw_only=True):
@@ -85,15 +85,15 @@ class Refused(_Message, frozen=True, kw_only=True):
 
 
 class Loaded(_Message, frozen=True, kw_only=True):
-    """The engine uses these weights from now on; it computed the same checksum."""
+    """The engine uses these weights from now on and has computed the same checksum."""
 
     published: Publication
     load_seconds: float = 0.0
-    """How long decoding stood still."""
+    """How long decoding was paused."""
     drain_seconds: float = 0.0
-    """How long the weights were there, and the engine not ready for them: with `drain`, or a pinned version."""
+    """How long available weights waited for the engine: with `drain`, or for a pinned version."""
     num_interrupts: int = 0
-    """Sequences that continue under them."""
+    """Number of sequences that continue under the new weights."""
 
 
 class Report(_Message, frozen=True, kw_only=True):
@@ -111,9 +111,9 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     """The adapter of a checkpoint to start from; empty for a new adapter or none."""
     lora: LoraConfig
     seed: int
-    """Seeds the initial weights of a new adapter."""
+    """Seed for the initial weights of a new adapter."""
     companions_directory: str
-    """Config and tokenizer that every checkpoint contains with the weights."""
+    """Config and tokenizer, which every checkpoint contains next to the weights."""
     train: TrainConfig
     objective: ObjectiveConfig
     temperature: float
@@ -124,43 +124,43 @@ class StartTrainer(_Message, frozen=True, kw_only=True):
     optimizer_file: str
     """Optimizer state of a checkpoint; empty for a new run."""
     is_in_sft: bool = False
-    """Whether that is the state of SFT's optimizer, because SFT is not over."""
+    """Whether that is the optimizer state of an unfinished SFT."""
     reference_directory: str
     """Directory of the version 0 policy for a KL term; empty without one."""
     weights: WeightRoute | None = None
-    """How rank 0 publishes; None for a trainer that never does."""
+    """How rank 0 publishes; None for a trainer that does not."""
     rank: int = 0
     """Rank of this process."""
     rendezvous: str = ""
     """Where rank 0 listens, a file or host:port; empty for rank 0, which reports it in a `Rendezvous`."""
     num_engine_gpus: int = 0
-    """How many GPUs the rollout workers take before rank 0 takes the next (`freerun.model.device`)."""
+    """Number of GPUs taken by rollout workers; rank 0 takes the next one (`freerun.model.device`)."""
     borrows_cores: bool = False
-    """Whether it may be offered cores of idle rollout workers."""
+    """Whether it may be offered the cores of idle rollout workers."""
 
 
 class Supervise(_Message, frozen=True, kw_only=True):
-    """One step of SFT, or only its loss."""
+    """One step of SFT, or only its loss if `lr` is None."""
 
     demonstrations: tuple[Demonstration, ...]
     lr: float | None
-    """None computes the loss and updates nothing."""
+    """None to compute the loss without an update."""
 
 
 class UseCores(_Message, frozen=True, kw_only=True):
-    """Compute on these cores, one thread each: immediately between two steps, soon within one."""
+    """Compute on these cores, one thread per core: immediately between steps, soon within a step."""
 
     cores: tuple[int, ...]
 
 
 class BatchPart(_Message, frozen=True, kw_only=True):
-    """Groups of the next step, ahead of those in its `TrainStep`."""
+    """Groups of the next step, sent before the rest in its `TrainStep`."""
 
     groups: tuple[Group, ...]
 
 
 class TrainStep(_Message, frozen=True, kw_only=True):
-    """Train on these groups, the last part of the batch."""
+    """Train on the batch, of which these groups are the last part."""
 
     groups: tuple[Group, ...]
 
@@ -170,15 +170,15 @@ class Publish(_Message, frozen=True, kw_only=True):
 
 
 class Save(_Message, frozen=True, kw_only=True):
-    """Write model and optimizer as they are now into an existing directory."""
+    """Write the current model and optimizer into an existing directory."""
 
     directory: str
     version: int
-    """Their version, which the controller's state in the same checkpoint belongs to."""
+    """Version of the weights; the controller's state in the same checkpoint has the same version."""
 
 
 class Rendezvous(_Message, frozen=True, kw_only=True):
-    """Rank 0 of several listens here for the others."""
+    """Where rank 0 listens for the other ranks."""
 
     address: str
 
@@ -186,7 +186,7 @@ class Rendezvous(_Message, frozen=True, kw_only=True):
 class TrainerReady(_Message, frozen=True, kw_only=True):
     num_parameters: int
     num_trained: int
-    """Fewer than all if an adapter is trained."""
+    """Number of trained parameters; fewer than all with an adapter."""
 
 
 class Supervised(_Message, frozen=True, kw_only=True):
@@ -194,13 +194,13 @@ class Supervised(_Message, frozen=True, kw_only=True):
 
 
 class TrainedPart(_Message, frozen=True, kw_only=True):
-    """What became of the next trajectories of a step's batch, ahead of its `StepDone`."""
+    """Results for the next trajectories of a step's batch, sent before its `StepDone`."""
 
     trajectories: tuple[TrainedTrajectory, ...]
 
 
 class StepDone(_Message, frozen=True, kw_only=True):
-    """A step is over; its trajectories were sent ahead."""
+    """A step is finished; the results of its trajectories were sent before."""
 
     result: StepResult
 
@@ -210,13 +210,13 @@ class Published(_Message, frozen=True, kw_only=True):
 
 
 class CoresInUse(_Message, frozen=True, kw_only=True):
-    """The trainer has moved to these cores."""
+    """The trainer now computes on these cores."""
 
     cores: tuple[int, ...]
 
 
 class Saving(_Message, frozen=True, kw_only=True):
-    """More of a checkpoint is on disk; says nothing about a step that runs at the same time."""
+    """Progress of writing a checkpoint; independent of a step that runs at the same time."""
 
 
 class Saved(_Message, frozen=True, kw_only=True):
@@ -226,7 +226,7 @@ class Saved(_Message, frozen=True, kw_only=True):
 
 
 class Progress(_Message, frozen=True, kw_only=True):
-    """Progress of a step or a supervised update; says nothing about a checkpoint that is being written."""
+    """Progress of a step or a supervised update; independent of a checkpoint that is being written."""
 
     doing: Doing
 

@@ -1,4 +1,4 @@
-"""Messages between a run and the process of its page."""
+"""Messages between a run and its page process."""
 
 import msgspec
 
@@ -8,21 +8,21 @@ class ServePage(msgspec.Struct, frozen=True, tag=True):
 
     run_directory: str
     listener: int
-    """The descriptor of the listening socket, which is inherited."""
+    """The file descriptor of the listening socket, which the process inherits."""
     port: int
     hosts: tuple[str, ...]
     token: str
 
 
 class LastLook(msgspec.Struct, frozen=True, tag=True):
-    """The run is over and all of it is in the store: show it to those who watch, and end."""
+    """The run is over and fully stored: show its end to connected browsers, then exit."""
 
 
 ToPage = ServePage | LastLook
 
 
 class PageEnded(msgspec.Struct, frozen=True, tag=True):
-    """The page ends by itself."""
+    """The page process ends on its own."""
 
 
 FromPage = PageEnded

@@ -1,4 +1,4 @@
-"""Batches and their results in parts: the paper's batch of 512 x 16 long trajectories exceeds one frame."""
+"""Splits batches and results for sending: the paper's batch of 512 x 16 long trajectories exceeds one frame."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -7,21 +7,21 @@ from freerun.types import Group, TrainedTrajectory, Trajectory
 
 T = TypeVar("T")
 PART_BYTES = 64 << 20
-"""Far below the frame limit, since sizes are estimated; far above a small batch, which stays whole."""
+"""Far below the frame limit, since sizes are estimates, and far above small batches, which stay whole."""
 SPAN_BYTES = 48
 TURN_BYTES = 9
 TRAJECTORY_BYTES = 512
 
 
 def split_batch(groups: Sequence[Group], *, part_bytes: int = PART_BYTES) -> list[tuple[Group, ...]]:
-    """The groups in order, in parts of about `part_bytes` or one group each; one part if there is no group."""
+    """Split the groups, in order, into parts of about `part_bytes`, at least one group each; `[()]` if empty."""
     return _split(groups, lambda group: sum(_size(trajectory) for trajectory in group.trajectories), part_bytes)
 
 
 def split_trained(
     trained: Sequence[TrainedTrajectory], *, part_bytes: int = PART_BYTES
 ) -> list[tuple[TrainedTrajectory, ...]]:
-    """The trajectories in order, in parts of about `part_bytes`."""
+    """Split the trajectories, in order, into parts of about `part_bytes`."""
     return _split(
         trained,
         lambda trajectory: trajectory.log_weights.nbytes + trajectory.clipped.nbytes + SPAN_BYTES,
@@ -43,7 +43,7 @@ def _split(items: Sequence[T], size_of: Callable[[T], int], part_bytes: int) -> 
 
 
 def _size(trajectory: Trajectory) -> int:
-    """An estimate of its bytes in a frame, two for each character of text."""
+    """Estimated size in a frame in bytes, counting two bytes per character of text."""
     prompt, completion = trajectory.prompt, trajectory.completion
     arrays = prompt.token_ids.nbytes + completion.token_ids.nbytes + completion.logprobs.nbytes
     text = len(prompt.text) + len(prompt.answer) + len(completion.text)

@@ -1,4 +1,4 @@
-"""The rollout pool at one version: for evaluations, while rollouts continue with newer ones."""
+"""A view of the rollout pool at one version: for evaluations, while rollouts continue with newer ones."""
 
 from __future__ import annotations
 

@@ -27,20 +27,20 @@ class PooledWorker:
         self.pinned_version: int | None = None
         self.stats = EngineStats()
         self.requests: dict[int, Request] = {}
-        """Changed by `take_on` and `put_down` only."""
+        """Changed only by `take_on` and `put_down`."""
         self.num_samples = 0
-        """Samples in its requests."""
+        """Number of samples in `requests`."""
         self._num_live = 0
-        """Its requests that are not for a pinned version."""
+        """Number of requests that are not for a pinned version."""
         self.num_of_prompt: Counter[int] = Counter()
-        """Its requests by the ordinal of their prompt, which it computes once for all of them."""
+        """Number of requests by ordinal of their prompt; the worker computes each prompt once."""
         self.unsent: list[Request] = []
         self.sessions: set[int] = set()
-        """Sessions whose earlier turns it has served, so that it may have their caches parked."""
+        """Sessions whose earlier turns it has served: it may have their caches parked."""
         self.is_retiring = False
-        """Whether it retires: it gets no more requests, except for a version it keeps, and exits once finished."""
+        """Whether it is retiring: it gets no requests, except for a pinned version, and exits once finished."""
         self.is_dismissed = False
-        """Whether it had nothing left to finish and was told to exit."""
+        """Whether it has finished retiring and was told to exit."""
         self.told_state: ProcessState = "starting"
         """Last state reported to `on_doing`."""
         self.note_progress()
@@ -50,14 +50,14 @@ class PooledWorker:
         return worker_name(self.index)
 
     def take_on(self, request: Request) -> None:
-        """Assign it this request."""
+        """Assign a request to this worker."""
         self.requests[request.request_id] = request
         self.num_samples += request.num_samples
         self._num_live += request.pinned_version is None
         self.num_of_prompt[request.ordinal] += 1
 
     def put_down(self, request_id: int) -> Request | None:
-        """Take this request off it; None if it did not have it."""
+        """Remove a request from this worker; None if it did not have it."""
         request = self.requests.pop(request_id, None)
         if request is not None:
             self.num_samples -= request.num_samples
@@ -69,7 +69,7 @@ class PooledWorker:
 
     @property
     def state(self) -> ProcessState:
-        """What it does by what it was sent: never older than what the controller says about rollouts."""
+        """What it does, judged by what it was sent: never older than the controller's reports."""
         if not self.is_ready:
             return "starting"
         if not self.requests:
@@ -78,7 +78,7 @@ class PooledWorker:
 
     @property
     def doing(self) -> Doing:
-        """The same with numbers: those of its last report, if they fit."""
+        """The state with numbers, from the worker's last report if that fits the state."""
         state = self.state
         if state == "waiting":
             return Doing(state, "the gate to admit a rollout" if self.loaded_version is not None else "weights")
@@ -89,7 +89,7 @@ class PooledWorker:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it retires and has nothing left to do."""
+        """Whether it is retiring and has nothing left to do."""
         return self.is_retiring and not self.requests and self.pinned_version is None
 
     def has_loaded(self, version: int) -> bool:
@@ -106,13 +106,13 @@ class PooledWorker:
         self.unsent, self.sessions = [], set()
 
     def is_lost(self, config: RuntimeConfig) -> bool:
-        """Whether it is silent, takes too long to start, or has work and makes no progress."""
+        """Whether it is silent, takes too long to start, or has work but makes no progress."""
         if not self.link.is_placed:
-            self.note_progress()  # the time to start counts from when it has a node
+            self.note_progress()  # the time to start counts only once it has a node
             return False
         seconds = self._clock.time() - self._last_progress
         if not self.is_ready:
             return seconds > config.start_seconds
-        # A load is work too: an engine that hangs in one would hold up the run, which waits for all to confirm.
+        # A load is work too: an engine that hangs in one would block the run, which waits for all to confirm it.
         is_stalled = self.is_busy and seconds > config.stall_seconds
         return is_stalled or self.link.seconds_silent > config.silence_seconds

@@ -1,6 +1,6 @@
-"""A rollout worker: a process with one engine, serving requests, loads and pins between its steps.
+"""A rollout worker: a process with one engine, which serves requests, loads and pins between engine steps.
 
-    loop:  swap in what has arrived ─► take in messages ─► one engine step ─► send what finished
+    loop:  swap in weights that have arrived ─► take in messages ─► one engine step ─► send finished requests
 
 While the engine has something to compute the loop never waits; otherwise it waits for the next message, or until
 the engine wakes it. The engine is that of the recipe's backend (`freerun.backends.backend`).
@@ -19,7 +19,7 @@ from freerun.workers import messages as m
 
 REPORT_SECONDS = 0.5
 ARRIVAL_SECONDS = 0.1
-"""How long an idle worker waits for weights before it looks around again."""
+"""How long an idle worker waits for weights before it checks for messages again."""
 
 
 class RolloutWorker:
@@ -30,10 +30,10 @@ class RolloutWorker:
         backend = find_backend(start.engine.backend)
         self._engine = backend.make_engine(start, WorkerContext(parent.num_threads, parent.wake))
         self._incoming: Publication | None = None
-        """A load that waits for its weights to arrive, or for the engine to be ready for them."""
+        """A load whose weights have not arrived, or for which the engine is not ready."""
         self._is_incoming_here = False
         self._arrived = 0.0
-        """When it was there first."""
+        """When its weights arrived."""
         self._next_report = 0.0
         self._started = time.monotonic()
         self._waited_seconds = 0.0
@@ -58,7 +58,7 @@ class RolloutWorker:
 
     @property
     def _holds_messages(self) -> bool:
-        """What was sent behind a load is meant for the new weights, so it waits until they are here."""
+        """Messages behind a load are meant for the new weights, so they wait until these have arrived."""
         return self._incoming is not None and not self._is_incoming_here
 
     def _take_in_messages(self) -> None:

@@ -1,4 +1,4 @@
-"""Which rollout workers a pool has: ready, waiting for a place, joining or leaving. Starts their processes."""
+"""The roster of a pool: which rollout workers are ready, without a place, joining or retiring; it starts them."""
 
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -12,11 +12,11 @@ from freerun.workers import messages as m
 from freerun.workers.pooled_worker import PooledWorker
 
 Spawn = Callable[[int], Awaitable[Link[m.FromRollout]]]
-"""Starts the worker of this index."""
+"""Starts the worker with this index."""
 
 
 class Roster:
-    """The workers of a pool with room for `num_places` of them."""
+    """The workers of a pool with `num_places` places."""
 
     def __init__(self, spawn: Spawn, start_message: m.StartEngine, num_places: int) -> None:
         self._spawn = spawn
@@ -28,14 +28,14 @@ class Roster:
         self._last_placed = awake_clock().time()
 
         self.serving: list[PooledWorker] = []
-        """Those that are ready and do not retire, by index."""
+        """Workers that are ready and not retiring, by index."""
         self._retiring: list[PooledWorker] = []
 
     def __iter__(self) -> Iterator[PooledWorker]:
         return iter(self._workers)
 
     def note_serving(self) -> None:
-        """A worker became ready or is gone, retires or stays."""
+        """Update `serving` after a worker became ready, is gone, or started or stopped retiring."""
         serving = [worker for worker in self._workers if worker.is_ready and not worker.is_retiring]
         self.serving = sorted(serving, key=lambda worker: worker.index)
         self._retiring = [worker for worker in self._workers if worker.is_retiring]
@@ -46,12 +46,12 @@ class Roster:
 
     @property
     def num_staying(self) -> int:
-        """Those that do not retire, ready or not."""
+        """Number of workers that are not retiring, ready or not."""
         return len(self._joining) + sum(not worker.is_retiring for worker in self._workers)
 
     @property
     def num_leaving(self) -> int:
-        """Samples of those that retire."""
+        """Number of samples of retiring workers."""
         return sum(worker.num_samples for worker in self._retiring)
 
     @property
@@ -59,7 +59,7 @@ class Roster:
         return self.num_ready > 0 and all(w.is_ready or not w.link.is_placed for w in self._workers)
 
     def reserve(self) -> int | None:
-        """The index of a worker that is about to be started; None if all are there."""
+        """Reserve the index of a worker that is about to be started; None if all places are taken."""
         taken = self._joining.union(worker.index for worker in self._workers)
         for index in range(self._num_places):
             if index not in taken:
@@ -68,7 +68,7 @@ class Roster:
         return None
 
     async def launch(self, index: int) -> PooledWorker:
-        """Start the worker of a reserved index."""
+        """Start a worker at a reserved index."""
         worker = PooledWorker(index, await self._spawn(index))
         self._send_start(worker)
         self._joining.discard(index)
@@ -76,7 +76,7 @@ class Roster:
         return worker
 
     async def relaunch(self, worker: PooledWorker) -> None:
-        """Start another process for a worker whose process is gone."""
+        """Start a new process for a worker whose process is gone."""
         worker.link = await self._spawn(worker.index)
         self._send_start(worker)
         worker.note_progress()
@@ -89,21 +89,21 @@ class Roster:
         self.note_serving()
 
     def stats(self) -> list[EngineStats]:
-        """One that retires has no slots for others."""
+        """Statistics of all workers; a retiring one offers no slots."""
         return [
             msgspec.structs.replace(worker.stats, num_slots=0) if worker.is_retiring else worker.stats
             for worker in self._workers
         ]
 
     def missing(self) -> str:
-        """What keeps all of them from generating; empty if nothing does."""
+        """What keeps all workers from generating; empty if nothing does."""
         if self.num_ready or all(worker.link.is_placed for worker in self._workers):
             return ""
         waiting = next(worker for worker in self._workers if not worker.link.is_placed)
         return f"no rollout worker has a place in the cluster: {waiting.link.describe_end()}"
 
     def require_a_place(self, *, is_needed: bool, patience: float) -> None:
-        """Fail when no worker has had a place for long while there was something to do."""
+        """Raise if there is work but no worker has had a place for `patience` seconds."""
         now = awake_clock().time()
         if any(worker.link.is_placed for worker in self._workers) or not is_needed:
             self._last_placed = now

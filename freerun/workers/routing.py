@@ -1,4 +1,4 @@
-"""Which rollout worker gets a request, which one answered it, and which one can be spared."""
+"""Chooses the worker for a request and the worker to retire; remembers which worker served a request."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -8,11 +8,11 @@ from freerun.workers.pooled_worker import PooledWorker
 
 _load = attrgetter("num_samples", "index")
 NUM_SERVED = 1024
-"""Answers whose workers are remembered: their callers ask before the next turn of the event loop."""
+"""Number of served requests whose worker is remembered: callers ask right after the answer."""
 
 
 class ServedRequests:
-    """The workers of the newest requests that were answered."""
+    """The workers of the most recently served requests."""
 
     def __init__(self) -> None:
         self._workers: dict[int, str] = {}
@@ -23,33 +23,33 @@ class ServedRequests:
             del self._workers[next(iter(self._workers))]
 
     def by(self, request_id: int) -> str:
-        """The worker's name; empty if that is long ago."""
+        """The worker's name; empty if the request was served too long ago."""
         return self._workers.get(request_id, "")
 
 
 def choose_worker(able: Sequence[PooledWorker], request: Request, *, num_slots: int) -> PooledWorker:
-    """The least loaded ready one, or one that may have the prompt or session cached and is not far behind."""
+    """The least loaded ready worker, or one that may have the prompt or session cached and is not far behind."""
     if request.session is None:
         homes = [worker for worker in able if request.ordinal in worker.num_of_prompt and worker.is_ready]
     else:
         homes = [worker for worker in able if request.session in worker.sessions and worker.is_ready]
     home = min(homes, key=_load, default=None)
     if home is not None and home.num_samples <= num_slots:
-        return home  # no other can be less loaded by more than that
+        return home  # no other worker can be that much less loaded
     ready = [worker for worker in able if worker.is_ready]
     if not ready:
         return min(able, key=lambda worker: (not worker.link.is_placed, worker.num_samples, worker.index))
     least = min(ready, key=_load)
     if home is None:
         return least
-    # What a cache saves is less than what a request waits behind a batch more than elsewhere.
+    # The cache saves less time than a request would lose by waiting one batch longer than elsewhere.
     is_behind = home.num_samples - least.num_samples > num_slots
     return least if is_behind else home
 
 
 def choose_to_retire(workers: Sequence[PooledWorker]) -> PooledWorker | None:
-    """One that has the least to finish; None unless another that stays is ready."""
-    # A worker that has just died is being replaced.
+    """The worker with the least to finish; None unless another one that stays is ready."""
+    # A worker that has just died is about to be replaced.
     alive = [worker for worker in workers if not worker.is_retiring and worker.link.is_alive]
     chosen = min(alive, key=lambda w: (w.link.is_placed, w.is_ready, w.num_samples, -w.index), default=None)
     return chosen if any(worker.is_ready for worker in alive if worker is not chosen) else None

@@ -1,8 +1,8 @@
-"""The trainer's process: one command after the other, each answered.
+"""The trainer's process: executes one command after the other and answers each.
 
-Publishing holds the trainer for one copy of the weights, which rounds them to the engines' dtype; threads compute
-the checksum and write checkpoints from a snapshot. Each of several ranks is such a process and gets every command.
-Rank 0 answers, publishes and writes; the shares of the others are gathered tensor by tensor.
+Publishing pauses the trainer for one copy of the weights, rounded to the engines' dtype; threads compute the
+checksum and write checkpoints from a snapshot. With several ranks, each is such a process and gets every
+command. Rank 0 answers, publishes and writes; it gathers the other ranks' shares tensor by tensor.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class TrainWorker:
             (self._supervised or self._trainer).load_optimizer_state(load_file(start.optimizer_file))
         self._reference_directory = start.reference_directory
         self._batch: list[Group] = []
-        """Parts of the next step that have arrived."""
+        """Parts of the next step's batch that have arrived."""
         self._waiting: deque[m.ToTrainer] = deque()
         """Messages that arrived during a step, handled after it."""
         self._cores: TrainerCores | None = None
-        """None if the cores never change: on a GPU, or without lending."""
+        """None if the cores never change: on a GPU, or without core lending."""
         if start.borrows_cores and device.type == "cpu":
             self._cores = TrainerCores(
                 sorted(os.sched_getaffinity(0)),
@@ -126,10 +126,10 @@ class TrainWorker:
                 case m.StartTrainer():
                     raise WorkerError("the trainer is started once")
                 case None:
-                    pass  # no command for a minute is not an error: rollouts may be long
+                    pass  # no command for a minute is not an error: rollouts may take long
 
     def _take_in_offers(self) -> None:
-        """Within a step, only changes of cores are handled; other messages wait for its end."""
+        """Within a step, handle only changes of cores; other messages wait for its end."""
         while (message := self._parent.receive(0)) is not None:
             if isinstance(message, m.UseCores):
                 self._consider(message.cores)
@@ -145,12 +145,12 @@ class TrainWorker:
             self._cores.move()
 
     def _answer(self, message: m.FromTrainer) -> None:
-        """Send as rank 0; other ranks stay silent."""
+        """Send a message as rank 0; other ranks stay silent."""
         if self._ranks.rank == 0:
             self._parent.send(message)
 
     def _answer_step(self, result: StepResult) -> None:
-        """What became of a large batch is sent ahead, in parts."""
+        """Send the results of a step; those of its trajectories go ahead, in parts."""
         for part in split_trained(result.trajectories):
             self._answer(m.TrainedPart(trajectories=part))
         self._answer(m.StepDone(result=msgspec.structs.replace(result, trajectories=())))
@@ -159,7 +159,7 @@ class TrainWorker:
         self._answer(m.Progress(doing=doing))
 
     def _step_progress(self, doing: Doing) -> None:
-        """Before every micro-batch, and before the update, which has no blocks to move between."""
+        """Called before every micro-batch, and before the update, which has no blocks to move between."""
         self._move()
         self._progress(doing)
 
@@ -167,13 +167,13 @@ class TrainWorker:
         weights = whole_tensors(self._ranks, self._trained.state())
         if self._channel is None:
             for _ in weights:
-                pass  # its share has been sent
+                pass  # the rank's share has been sent
             return
         finish = self._channel.publish(self._trainer.version, weights)
         _in_background(lambda: self._parent.send(m.Published(published=finish())))
 
     def _step(self, groups: Sequence[Group]) -> StepResult:
-        """One step. If gradients were not finite, check whether the weights are the cause, which costs a pass."""
+        """Run one step. If gradients were not finite, check the weights too, which costs a pass over them."""
         result = self._trainer.step(groups)
         if not result.metrics.get("skipped_updates"):
             return result
@@ -187,7 +187,7 @@ class TrainWorker:
         """Snapshot now, write in the background: the next step may start before the files are on disk."""
         weights = snapshot(self._ranks, self._trained.state())
         optimizer = snapshot(self._ranks, (self._supervised or self._trainer).optimizer_state())
-        overflow = find_overflow(self._model)  # by all ranks: each has a share of the model
+        overflow = find_overflow(self._model)  # on every rank: each has a share of the model
         if self._ranks.rank != 0:
             return
 
@@ -216,7 +216,7 @@ class TrainWorker:
         return SupervisedTrainer(self._model, self._train, on_progress=self._step_progress, ranks=self._ranks)
 
     def _need_reference(self) -> None:
-        """Before the first step: version 0, which is what was loaded or what SFT made of it."""
+        """Before the first step, keep version 0 as the reference policy: the model as loaded, or after SFT."""
         if not self._reference_directory or self._trainer.reference is not None:
             return
         directory = Path(self._reference_directory)
@@ -237,7 +237,7 @@ class TrainWorker:
 
 
 def _meet(parent: Parent[m.ToTrainer], start: m.StartTrainer, device: torch.device) -> Ranks:
-    """Rank 0 listens for the other ranks and reports where; they connect there."""
+    """Connect the ranks: rank 0 listens and reports where; the others connect there."""
     # Imported here: a trainer of one process does not need torch.distributed.
     from freerun.trainer.fsdp import Meeting
 
@@ -248,7 +248,7 @@ def _meet(parent: Parent[m.ToTrainer], start: m.StartTrainer, device: torch.devi
 
 
 def _in_background(work: Callable[[], None]) -> None:
-    """Run on a thread; an exception ends the process, as it would in the main thread."""
+    """Run `work` on a thread; an exception ends the process, as it would in the main thread."""
 
     def run() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The trainer the controller sees: typed calls on the trainer's processes, each answered or an error.
+"""The trainer the controller sees: typed calls to the trainer's processes; each is answered or raises.
 
     command ──► every rank          rank 0 ──► answer
 
@@ -45,9 +45,9 @@ class TrainerClient:
         self._part_bytes = part_bytes
         self._patience_seconds = config.start_seconds
         self._trained: list[TrainedTrajectory] = []
-        """What the step under way made of its trajectories, as far as it was told."""
+        """Results for trajectories of the current step that have arrived so far."""
         self._answers: dict[type[m.FromTrainer], asyncio.Future[m.FromTrainer]] = {}
-        """Pending commands by the type of their answer; at most one of each."""
+        """Pending commands by the type of their answer; at most one per type."""
         self._last_progress: dict[type[m.FromTrainer], float] = {}
         self._supervisor = Supervisor(on_loss=lambda error: self._kill())
         self.wait_for_loss = self._supervisor.wait_for_loss
@@ -59,7 +59,7 @@ class TrainerClient:
     async def start(self, message: m.StartTrainer) -> m.TrainerReady:
         """Load model and optimizer; returns their sizes.
 
-        Rank 0 is ready when all are. The others start when it has reported its address.
+        Rank 0 is ready when all ranks are. The others start when rank 0 has reported its address.
         """
         self._start_message = message
         answer = self._expect(m.TrainerReady)
@@ -78,15 +78,15 @@ class TrainerClient:
         return msgspec.structs.replace(result, trajectories=tuple(self._trained))
 
     async def supervise(self, demonstrations: Sequence[Demonstration], lr: float | None) -> float:
-        """One step of SFT, or none if `lr` is None; returns the loss before it."""
+        """Run one step of SFT, or only compute the loss if `lr` is None; returns the loss before the step."""
         answer = self._send(m.Supervise(demonstrations=tuple(demonstrations), lr=lr), m.Supervised)
         return (await self._received(answer, m.Supervised)).loss
 
     def use_cores(self, cores: tuple[int, ...]) -> None:
-        """Offer these cores, including its own; the trainer reports when it has moved."""
+        """Offer these cores, which include the trainer's own; the trainer reports when it has moved."""
         self._broadcast(m.UseCores(cores=cores))
 
-    # The next two are not coroutines: the call itself sends the command, and so before any later step.
+    # The next two are not coroutines: the call itself sends the command, so it is sent before any later step.
 
     def publish(self) -> Awaitable[Publication]:
         return self._finish_publish(self._send(m.Publish(), m.Published))
@@ -107,7 +107,7 @@ class TrainerClient:
         await self._supervisor.close(self._links)
 
     def _send(self, message: m.ToTrainer, answer_type: type[Any]) -> asyncio.Future[m.FromTrainer]:
-        """Send a command to every rank; the answer of rank 0 is the future's result."""
+        """Send a command to every rank; the future's result is the answer of rank 0."""
         answer = self._expect(answer_type)
         self._broadcast(message)
         return answer
@@ -132,14 +132,14 @@ class TrainerClient:
         return received
 
     async def _serve(self, link: Link[m.FromTrainer]) -> None:
-        """Handle one rank's messages until it is gone; ranks other than 0 only send signs of life."""
+        """Handle one rank's messages until it is gone; ranks other than 0 send only signs of life."""
         try:
             while (message := await link.receive()) is not None:
                 self._take_in(message)
         except WorkerError as error:
             raise self._killed(f"the trainer sent nonsense ({error})", link) from error
         await link.wait(EXIT_SECONDS)
-        # A rank that lost another one ends too, and its end may be noticed first: name all that have ended.
+        # A rank that loses another one ends too, and its end may be noticed first: name all that have ended.
         ended = [link, *(other for other in self._links if other is not link and not other.is_alive)]
         raise WorkerError(f"the trainer is gone: {'; '.join(other.describe_end() for other in ended)}")
 
@@ -182,7 +182,7 @@ class TrainerClient:
                 raise self._killed(reason, *self._links)
 
     def _killed(self, reason: str, *culprits: Link[m.FromTrainer]) -> WorkerError:
-        """Kill the culprits; the error says how they ended."""
+        """Kill the given processes; returns an error that says how they ended."""
         for culprit in culprits:
             culprit.kill()
         ends = "; ".join(culprit.describe_end() for culprit in culprits)

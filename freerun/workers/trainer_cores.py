@@ -1,8 +1,8 @@
 """The cores that a trainer computes on, which may change in the middle of a step.
 
-A step of a large model takes minutes on a CPU, one block a fraction of a second. So the trainer takes offered
-cores, and leaves those asked back, at the next block of the forward or backward pass. The head is one piece from
-its forward to its backward.
+A step of a large model takes minutes on a CPU, one block a fraction of a second. So the trainer takes over
+offered cores, and gives back those that are asked for, at the next block of the forward or backward pass. The
+head cannot be interrupted between its forward and its backward.
 
 More threads are not always faster: on tiny models OpenMP costs more than a second core gains. So the time per
 token in a block is measured for each number of threads, and an offer that did not shorten it is declined for a
@@ -21,16 +21,16 @@ from torch import Tensor, nn
 from freerun.model.decoder import Decoder
 
 GAIN = 1.05
-"""The speed-up that more threads must give."""
+"""The speed-up that more threads must reach."""
 NUM_TRIALS = 30
 """Blocks measured with a number of threads before it is judged."""
 NUM_DECLINED = 3000
-"""Blocks after which a number of threads that was too slow is tried again."""
+"""Blocks after which a rejected number of threads is tried again."""
 SMOOTHING = 0.1
 
 
 class ThreadRates:
-    """Seconds per token in a block by number of threads; decides whether more are worth it."""
+    """Measures seconds per token in a block for each number of threads; decides whether more threads pay off."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
@@ -40,13 +40,13 @@ class ThreadRates:
     def measure(self, num_threads: int, seconds_per_token: float) -> None:
         is_cold = self._num_measured.get(num_threads, 0) == 0
         self._num_measured[num_threads] = self._num_measured.get(num_threads, 0) + 1
-        if is_cold:  # threads and pages were created during it
+        if is_cold:  # threads were started and pages allocated during it
             return
         known = self._seconds.get(num_threads, seconds_per_token)
         self._seconds[num_threads] = known + SMOOTHING * (seconds_per_token - known)
 
     def choose(self, fewer: int, more: int) -> int:
-        """How many threads to compute the next block with."""
+        """The number of threads to compute the next block with."""
         if not self._is_known(more):
             return more
         if not self._is_known(fewer):
@@ -56,7 +56,7 @@ class ThreadRates:
         self._num_declined += 1
         if self._num_declined >= NUM_DECLINED:
             self._num_declined = 0
-            self._num_measured[more] = 0  # current batches may be larger than earlier ones
+            self._num_measured[more] = 0  # the batches may be larger now
         return fewer
 
     def _is_known(self, num_threads: int) -> bool:
@@ -66,8 +66,8 @@ class ThreadRates:
 def move_threads(cores: Collection[int]) -> None:
     """Put every thread of this process on these cores.
 
-    A later thread starts on the cores of its creator. But OpenMP keeps its threads, and they stay where they were
-    created until they are moved.
+    A new thread starts on the cores of its creator. But OpenMP keeps its threads, and they stay on the cores
+    where they were created until they are moved.
     """
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
@@ -100,7 +100,7 @@ class TrainerCores:
         self._offered = cores
 
     def watch(self, model: Decoder) -> None:
-        """Move between the blocks of the model, and between them and its head, forward and backward."""
+        """Register moves between the blocks of the model, and between them and its head, forward and backward."""
         for layer in (*model.blocks, model.final_norm):
             layer.register_forward_pre_hook(self._before_forward)
             layer.register_forward_hook(self._after_forward)
