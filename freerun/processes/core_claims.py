@@ -1,7 +1,7 @@
-"""Exclusive cores for a process, on machines whose scheduler counts cores but pins nothing.
+"""Exclusive cores for a process, on machines whose scheduler counts cores but does not pin processes.
 
-A claim is a file lock per core. It holds against workers of other runs and of other nodes on the same machine,
-and it always ends with the process.
+A claim is a file lock per core. It excludes workers of other runs and of other nodes on the same machine, and it
+always ends with the process.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ class CoreClaim:
 
 
 def claim_cores(allowed: Collection[int], num_cores: int, *, directory: Path | None = None) -> CoreClaim:
-    """The lowest free cores; none if there are too few, because threads would crowd on them."""
+    """Claim the lowest free cores; claims none if there are too few, because threads would crowd on them."""
     directory = directory or Path(tempfile.gettempdir()) / f"freerun-cores-{os.getuid()}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     locked: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """Typed messages as length-prefixed msgpack frames: the one wire format between processes.
 
 A frame is four bytes of length, big-endian, then the body. A decoder accepts exactly one union of
-message structs, so a frame of the wrong kind is an error at the edge, not later.
+message structs, so a frame of the wrong kind is an error where it arrives, not later.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ M = TypeVar("M")
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """Sent by every child once a second, busy or not; `Child` does not pass it on."""
+    """Heartbeat that every child sends once a second, busy or not; `Child` does not pass it on."""
 
 
 def to_frame(message: Any) -> bytes:
@@ -38,7 +38,7 @@ def _checked_length(header: bytes | bytearray) -> int:
 
 
 class MessageDecoder(Generic[M]):
-    """Reads the messages of one union out of frames; anything else is a `WorkerError`."""
+    """Decodes the messages of one union from frames; anything else is a `WorkerError`."""
 
     def __init__(self, message_type: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = decoder_for(message_type)
@@ -51,7 +51,7 @@ class MessageDecoder(Generic[M]):
 
 
 class FrameReader(Generic[M]):
-    """Blocking side: reads messages of one union from a socket."""
+    """Blocking reader of one union's messages from a socket."""
 
     def __init__(self, sock: socket.socket, message_type: Any) -> None:
         self._file = sock.makefile("rb")
@@ -73,12 +73,12 @@ class FrameReader(Generic[M]):
 
 
 class FrameStream:
-    """Asyncio side: reads the bodies of frames; a cancelled read loses nothing."""
+    """Asyncio reader of frame bodies; cancelling a read loses nothing."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._arrived = bytearray()
-        """Bytes read so far, beginning with a frame."""
+        """Bytes read so far; they begin at the start of a frame."""
 
     async def read(self) -> bytes | None:
         """The body of the next frame; None when the other side is gone."""

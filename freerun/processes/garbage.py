@@ -1,7 +1,7 @@
-"""How often a process searches for garbage in cycles.
+"""Reduces how often a process runs the cyclic garbage collector.
 
-Trajectories and the turns of sessions are made in great numbers, stay for a while and are in no cycle. With
-Python's threshold they are walked through several times before they go: a tenth of the CPU time of the controller
+Trajectories and the turns of sessions are created in great numbers, live for a while and are in no cycle. With
+Python's threshold they are scanned several times before they are freed: a tenth of the CPU time of the controller
 and of the gateway.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NUM_YOUNG = 10_000
-"""Objects made between two searches; Python's own number is 700."""
+"""Allocations between two collections; Python's default is 700."""
 
 
 def search_less_often() -> None:
@@ -20,7 +20,7 @@ def search_less_often() -> None:
 
 @contextmanager
 def searching_less_often() -> Iterator[None]:
-    """The same until the block ends."""
+    """As `search_less_often`, until the block ends."""
     thresholds = gc.get_threshold()
     search_less_often()
     try:

@@ -1,4 +1,4 @@
-"""A guard for a worker that runs user code: when the worker ends, all that it started ends too.
+"""A guard for a worker that runs user code: when the worker ends, everything it started is killed too.
 
     controller ──► guard ──► worker ──► programs
                      └─────────────────► orphans
@@ -6,9 +6,9 @@
 The controller starts the guard, and the worker is the guard's child. The guard is a subreaper: it becomes the
 parent of every program below it whose parent ends, daemons and session leaders included. When the worker or the
 controller ends, the guard kills them all and then ends as the worker did, with the same status or signal. It
-waits in the kernel: no busy loop in the worker can hold it up.
+waits in the kernel: no busy loop in the worker can delay it.
 
-It also bounds the worker's log: nothing else limits what user code prints.
+It also limits the size of the worker's log: nothing else limits what user code prints.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ KEPT_LOG_BYTES = 4 << 20
 SWEEP_SECONDS = 0.5
 """How often the guard reaps orphans and checks the log."""
 KILL_SECONDS = 10.0
-"""How long to wait for killed processes to disappear; those of another user cannot be killed."""
+"""How long to wait for killed processes to disappear; another user's processes cannot be killed."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PARENT_ARGUMENT = 3
 """The position of the parent's pid in a worker's argv (`parent.py`)."""
 _WORKER, _CONTROLLER, _LOG = 0, 1, 2
-"""Descriptors of the guard."""
+"""File descriptors of the guard."""
 
 
 def leave_guard() -> None:
-    """Return in a child of this process, which becomes its guard; call it before threads are started."""
+    """Fork; returns in the child, while this process becomes its guard. Call it before threads are started."""
     if os.getpgrp() != os.getpid():
         return  # started by hand, in the shell's process group
     controller = int(sys.argv[_PARENT_ARGUMENT])
@@ -70,7 +70,7 @@ def _watch(ends: list[int], worker: int) -> None:
 
 
 def _close_from(first: int) -> None:
-    """Close all open descriptors from this one on; trying every number up to the limit could take a minute."""
+    """Close all open descriptors from `first` on; trying every number up to the limit could take a minute."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor >= first:
             with contextlib.suppress(OSError):  # the listing's own descriptor
@@ -84,12 +84,12 @@ def _reap_orphans(worker: int) -> None:
 
 
 def _bound_log() -> None:
-    """Cut a log that is too long down to its end."""
+    """Cut a log that is too long down to its last part."""
     with contextlib.suppress(OSError):  # the guard must survive any trouble with the log
         found = os.fstat(_LOG)
         if not stat.S_ISREG(found.st_mode) or found.st_size <= MAX_LOG_BYTES:
             return
-        # Opened again: our descriptor, a copy of the worker's, can only append.
+        # Reopened: our descriptor, a copy of the worker's, can only append.
         with open(f"/proc/self/fd/{_LOG}", "r+b") as log:
             log.seek(found.st_size - KEPT_LOG_BYTES)
             end = log.read(KEPT_LOG_BYTES)
@@ -102,7 +102,7 @@ def _kill_all(worker: int) -> int:
     """Kill everything below this process; returns the worker's wait status."""
     status = signal.SIGKILL.value
     deadline = time.monotonic() + KILL_SECONDS
-    # The children of a killed process become ours, so this reaches all of them.
+    # Children of a killed process become ours, so the loop reaches all of them.
     while (children := _children()) and time.monotonic() < deadline:
         for pid in children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -120,7 +120,7 @@ def _children() -> list[int]:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End this process as the worker ended."""
+    """End this process with the worker's exit status or signal."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -26,7 +26,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def python_command(module: str, *, search_path: Sequence[str] | None = None) -> list[str]:
-    """`python -m module` with this search path, or ours; if it is empty, the interpreter's default."""
+    """`python -m module` with `search_path`, or this process's if None; empty means the interpreter's default."""
     path = sys.path if search_path is None else search_path
     absolute = [os.path.abspath(entry) for entry in path]
     package = str(Path(freerun.__file__).resolve().parent)

@@ -1,4 +1,4 @@
-"""The seam between the controller and its workers: a `Link` to one worker, a `Launcher` that starts them.
+"""The interface between the controller and its workers: a `Link` to one worker, a `Launcher` that starts workers.
 
 A worker is a module whose `__main__` serves typed messages (`parent.py`). The launcher decides only where it
 runs: on this machine (`local.py`), or on a node of a Ray cluster (`freerun.backends.ray.cluster`). Neither the
@@ -18,19 +18,19 @@ WorkerRole = Literal["rollout", "trainer", "grader", "agent"]
 @dataclass(frozen=True)
 class WorkerJob:
     name: str
-    """Its name in messages and of its log; unique among the workers of a run."""
+    """Name in messages and of its log; unique among the workers of a run."""
     role: WorkerRole
     module: str
-    """Run as `python -m module`."""
+    """Module to run as `python -m module`."""
     weights: WeightRoute | None = None
-    """How it publishes or loads weights; None if it does neither."""
+    """How the worker publishes or loads weights; None if it does neither."""
 
 
 class Mortal(Protocol):
     """A process that can be killed."""
 
     def kill(self) -> None:
-        """Kill the worker and all that it started; a no-op when it has ended."""
+        """Kill the worker and everything it started; does nothing if it has ended."""
 
     async def wait(self, timeout_seconds: float) -> object:
         """Return when the worker has ended, or after `timeout_seconds`."""
@@ -53,20 +53,20 @@ class Link(Mortal, Protocol[M_co]):
 
     @property
     def was_taken_away(self) -> bool:
-        """Whether it ended because its machine was lost or it was killed from outside, not by itself.
+        """Whether the worker ended because its machine was lost or it was killed from outside, not by itself.
 
-        Then a successor may do better, even if it was not ready yet. Known once it has ended.
+        If so, a successor may succeed, even if the worker was never ready. Known only once the worker has ended.
         """
 
     @property
     def seconds_silent(self) -> float:
-        """Awake seconds (`patience.py`) since its last message; a healthy worker sends one every second.
+        """Awake seconds (`patience.py`) since the last message; a healthy worker sends one every second.
 
         Only meaningful while a task is in `receive`.
         """
 
     def send(self, message: Any) -> None:
-        """Queue a message; never waits. To a dead worker it is lost: `receive` reports the death."""
+        """Queue a message without waiting. A message to a dead worker is lost: `receive` reports the death."""
 
     async def receive(self) -> M_co | None:
         """The worker's next message; None when it is gone. Cancelling it loses no message."""
@@ -77,14 +77,14 @@ class Launcher(Protocol):
 
     @property
     def weights(self) -> WeightRoute | None:
-        """How weights travel between its workers; None if the run publishes none."""
+        """How weights travel between the workers; None if the run publishes none."""
 
     async def launch(self, job: WorkerJob, receives: Any) -> Link[Any]:
-        """Start a worker; `receives` is the union of its messages to us. The same job again is its successor."""
+        """Start a worker; `receives` is the union of its messages to us. The same job again starts a successor."""
 
     def pids(self) -> Mapping[str, int]:
-        """The processes that it started on this machine and that have not ended, by worker."""
+        """Pids of the running processes that it started on this machine, by worker."""
         ...
 
     async def close(self) -> None:
-        """Release what the workers shared; the owners of the links close them."""
+        """Release what the workers shared; the owners of the links close the links."""

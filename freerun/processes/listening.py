@@ -1,4 +1,4 @@
-"""A listening socket on the port that was asked for, or the next free one."""
+"""A listening socket on the requested port, or on the next free one."""
 
 import errno
 import ipaddress
@@ -10,8 +10,8 @@ _BACKLOG = 64
 
 
 def listen_nearby(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections from now on; raises `OSError` if none of the ports is free."""
-    # By name alone localhost may be IPv6, which clients that try 127.0.0.1 would not reach.
+    """A socket that accepts connections immediately; raises `OSError` if none of the ports is free."""
+    # The name localhost may mean IPv6 only, which clients that try 127.0.0.1 would not reach.
     address = "127.0.0.1" if host == "localhost" else host
     last = min(port + MAX_TRIED_PORTS, _LAST_PORT) if port else 0
     for number in range(port, last + 1):
@@ -28,7 +28,7 @@ def listen_nearby(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a socket that listens there."""
+    """Whether a socket that listens on this host is reachable only from this machine."""
     if host == "localhost":
         return True
     try:

@@ -19,21 +19,21 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Seat:
-    """A worker's share of a machine."""
+    """The cores and threads of a worker on this machine."""
 
     num_threads: int = 1
     cores: tuple[int, ...] = ()
-    """Empty: the kernel chooses."""
+    """Empty if the kernel chooses."""
 
 
 class LocalLauncher:
-    """Implements `link.Launcher`; a worker without a seat floats with one thread."""
+    """Implements `link.Launcher`; a worker without a seat is not pinned and has one thread."""
 
     def __init__(self, logs: Path, seats: Mapping[str, Seat], *, weights: WeightRoute | None = None) -> None:
         self._logs = logs
         self._seats = seats
         self.weights = weights
-        """Its descriptors are ours to close."""
+        """The launcher closes its file descriptors."""
         self._children: dict[str, Child[Any]] = {}
         """The newest process of each worker."""
 
@@ -93,7 +93,7 @@ class Child(Generic[M]):
         return self._clock.time() - self._last_heard
 
     def send(self, message: Any) -> None:
-        self._process.write(to_frame(message))  # a message that cannot be encoded is a bug, and raises
+        self._process.write(to_frame(message))  # a message that cannot be encoded is a bug and raises here
 
     async def receive(self) -> M | None:
         while (body := await self._process.read()) is not None:

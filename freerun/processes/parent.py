@@ -3,9 +3,9 @@
     main loop ──send──► writer thread ──► socket ──► parent
     main loop ◄─queue── reader thread ◄── socket ◄── parent
 
-`send` only queues, so a slow controller never holds up an engine's step; `send_now` waits. A worker whose main
-loop is an event loop takes messages from the reader thread instead of `receive` (`pass_on`). When the parent is
-gone the process ends immediately, busy or not.
+`send` only queues, so a slow controller never delays an engine's step; `send_now` waits. A worker whose main
+loop is an event loop gets messages from the reader thread (`pass_on`) instead of calling `receive`. The process
+ends as soon as the parent is gone, busy or not.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ FIRST_MESSAGE_SECONDS = 60.0
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent ends; call it in a child of this pid."""
+    """Ask the kernel to kill this process when its parent `parent_pid` ends; call it in the child."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may be gone already. Compared with its pid, not with 1: in a container the controller may be
+    # The parent may already be gone. Compare with its pid, not with 1: in a container the controller may be
     # process 1, and a subreaper adopts orphans.
     if os.getppid() != parent_pid:
         os._exit(1)
@@ -53,7 +53,7 @@ class Parent(Generic[M]):
 
     def __init__(self, sock: socket.socket, message_type: Any, *, num_threads: int = 1) -> None:
         self.num_threads = num_threads
-        """How many threads this worker may compute with: one per core, if it has cores to itself."""
+        """Number of threads this worker may compute with: one per core if it has exclusive cores."""
         self._socket = sock
         self._reader: FrameReader[M] = FrameReader(sock, message_type)
         self._inbox: queue.SimpleQueue[M | None] = queue.SimpleQueue()
@@ -67,36 +67,36 @@ class Parent(Generic[M]):
         threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, message: Any) -> None:
-        """Queue a message; one that cannot be encoded raises here, in the sender."""
+        """Queue a message; raises in the caller if the message cannot be encoded."""
         self._outbox.put(to_frame(message))
 
     def send_now(self, message: Any) -> None:
         """Send a message before returning, ahead of those that are queued.
 
-        For a worker whose next work may block the sending thread or end the process.
+        For a worker that is about to block the sending thread or end the process.
         """
         self._write_frame(to_frame(message))
 
     def receive(self, timeout_seconds: float) -> M | None:
-        """The next message; None after `timeout_seconds` (0: only what has arrived), or when woken."""
+        """The next message; None after `timeout_seconds` (0 returns only what has arrived), or when woken."""
         try:
             return self._inbox.get(timeout=timeout_seconds) if timeout_seconds else self._inbox.get_nowait()
         except queue.Empty:
             return None
 
     def pass_on(self, take: Callable[[M], object]) -> None:
-        """Call `take` with each message from now on, in the reader's thread; `receive` gets none any more."""
+        """Call `take` with each message from now on, in the reader's thread; `receive` no longer gets any."""
         with self._taking:
             self._take = take
             while (message := self.receive(0)) is not None:
                 take(message)
 
     def wake(self) -> None:
-        """End the present or the next `receive` without a message; may be called from any thread."""
+        """Make the current or the next `receive` return without a message; may be called from any thread."""
         self._inbox.put(None)
 
     def receive_first(self, kind: type[F]) -> F:
-        """The first message to a worker."""
+        """Receive the first message, which must be of this kind."""
         first = self.receive(FIRST_MESSAGE_SECONDS)
         if not isinstance(first, kind):
             raise WorkerError(
@@ -115,12 +115,12 @@ class Parent(Generic[M]):
                 with self._taking:
                     self._take(message)
         except BaseException:  # noqa: BLE001 - the edge of a thread
-            # If only the thread died, the worker would wait forever.
+            # If only this thread died, the worker would wait forever.
             exit_with_traceback()
         os._exit(0)
 
     def _beat(self) -> None:
-        # From a thread: silence means that the process is stopped or gone, not that it is busy.
+        # Sent from a thread: silence means that the process is stopped or gone, not that it is busy.
         while True:
             self.send(Alive())
             time.sleep(HEARTBEAT_SECONDS)
@@ -138,8 +138,8 @@ class Parent(Generic[M]):
 
 
 def exit_with_traceback() -> NoReturn:
-    """End the process; print one line if the user can act on the exception, else its traceback."""
-    # Into the log, whose tail the parent quotes when it reports the death.
+    """End the process; print one line if the user can act on the exception, else the traceback."""
+    # Written to the log, whose tail the parent quotes when it reports the death.
     error = sys.exception()
     if error is not None and (shortage := describe_shortage(error)):
         print(shortage, file=sys.stderr)
@@ -152,15 +152,15 @@ def exit_with_traceback() -> NoReturn:
 
 
 def run_worker(message_type: Any, serve: Callable[[Parent[M]], None]) -> None:
-    """The whole `__main__` of a worker module: argv is what `Child.start` gave it."""
+    """The complete `__main__` of a worker module; argv is set by `Child.start`."""
     descriptor, cores, parent_pid = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     die_with_parent(parent_pid)
-    # The controller decides when a worker ends, not a signal to the whole group.
+    # The controller decides when a worker ends, not a signal to the whole process group.
     signal.signal(signal.SIGINT, _ignore_signal)
     signal.signal(signal.SIGTERM, _ignore_signal)
-    # Ray blocks SIGINT in its processes, and the mask is inherited: a grader could not interrupt its programs.
+    # Ray blocks SIGINT in its processes, and children inherit the mask: a grader could not interrupt its programs.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    # Popen made it inheritable; programs that this worker starts must not hold the connection open.
+    # Popen made it inheritable; programs that this worker starts must not keep the connection open.
     os.set_inheritable(descriptor, False)
     if cores:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Awake time: the seconds in which this process could have heard its workers. Their silence is measured in it.
+"""Awake time: the seconds in which this process was able to hear its workers. Worker silence is measured in it.
 
 A controller that is stopped (Ctrl-Z, a suspended machine) or too busy to read hears nothing. When it continues,
-due timers fire before the first message is read: by the event loop's clock every worker was silent, by this
-clock no time has passed.
+due timers fire before the first message is read: by the event loop's clock every worker has been silent, but by
+this clock no time has passed.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from typing import TypeVar
 
 TICK_SECONDS = 1.0
 MAX_TICK_SECONDS = 3.0
-"""A tick that took longer does not count: the process was not listening."""
+"""A longer tick does not count: the process was not able to listen."""
 R = TypeVar("R")
 
 
 class AwakeClock:
-    """The clock of one event loop; ticks by itself until the loop is closed."""
+    """The clock of one event loop; it ticks by itself until the loop is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -25,7 +25,7 @@ class AwakeClock:
         loop.call_later(TICK_SECONDS, self._tick)
 
     def time(self) -> float:
-        """Awake seconds so far; the time since the last tick counts only if it is short enough."""
+        """Awake seconds so far; time since the last tick counts only if it is short enough."""
         since = self._loop.time() - self._last_tick
         return self._awake + (since if since <= MAX_TICK_SECONDS else 0.0)
 
@@ -48,9 +48,9 @@ def awake_clock() -> AwakeClock:
 
 
 async def within(seconds: float, wait: Callable[[], Awaitable[R]]) -> R:
-    """The result of `wait()`; raises `TimeoutError` after this many awake seconds.
+    """Return the result of `wait()`; raises `TimeoutError` after `seconds` awake seconds.
 
-    If the process was asleep in between, `wait` is cancelled and called again: cancelling it must lose nothing.
+    If the process slept meanwhile, `wait` is cancelled and called again, so cancelling it must lose nothing.
     """
     clock = awake_clock()
     deadline = clock.time() + seconds

@@ -1,9 +1,9 @@
 """Which cores each worker of a machine is pinned to.
 
-Two torch processes on the same cores collapse (OpenMP teams spin), so rollout workers and trainer ranks are
-pinned to disjoint cores. Graders, agent workers and the controller are light and float.
+Two torch processes on the same cores are extremely slow (OpenMP teams spin), so rollout workers and trainer
+ranks are pinned to disjoint cores. Graders, agent workers and the controller are light and not pinned.
 
-Workers with one thread have no team that could spin. If there are enough cores for each role but not for both, a
+Workers with one thread have no team that could spin. If there are enough cores for either role but not for both, a
 rollout worker and a trainer rank share a core: one computes while the other waits.
 
     2 cores, 2 rollout workers, 1 trainer     core 0: rollout-0     core 1: rollout-1, trainer
@@ -18,26 +18,26 @@ from freerun.processes.local import Seat
 
 @dataclass(frozen=True)
 class Placement:
-    """A seat for each worker that computes."""
+    """The seat of each worker that computes."""
 
     seats: dict[str, Seat]
     is_crowded: bool
-    """More threads than cores and no way to share them: nothing is pinned."""
+    """True if there are more threads than cores and no way to share them: nothing is pinned."""
 
 
 def rollout_names(recipe: Recipe) -> list[str]:
-    """None for SFT alone."""
+    """Names of the rollout workers; none for SFT alone."""
     return [f"rollout-{index}" for index in range(recipe.engine.num_workers if recipe.generates else 0)]
 
 
 def trainer_names(recipe: Recipe) -> list[str]:
-    """One for each rank."""
+    """Names of the trainer's processes, one per rank."""
     num_ranks = recipe.train.num_ranks
     return ["trainer"] if num_ranks == 1 else [f"trainer-{rank}" for rank in range(num_ranks)]
 
 
 def place(recipe: Recipe) -> Placement:
-    """Rollout workers from the first core on, the trainer's ranks on the last ones."""
+    """Assign the first cores to rollout workers and the last ones to the trainer's ranks."""
     cores = sorted(os.sched_getaffinity(0))
     wanted = dict.fromkeys(rollout_names(recipe), recipe.engine.num_threads)
     wanted |= dict.fromkeys(trainer_names(recipe), recipe.train.num_threads)

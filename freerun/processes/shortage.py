@@ -1,10 +1,10 @@
-"""Errors of a machine that ran out of files, processes or threads, with the limit and how to raise it."""
+"""Errors of a machine that ran out of files, processes or threads: names the limit and how to raise it."""
 
 import errno
 import resource
 
 NO_THREAD = "can't start new thread"
-"""Python's message, by which alone the error can be recognised."""
+"""Python's message, the only way to recognise the error."""
 
 
 def describe_shortage(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Supervision: wait for work or fail when a worker is lost, clean up a dead worker, close everything.
+"""Supervision: wait for work or fail when a worker is lost, clean up dead workers, close everything.
 
 A `Supervisor` runs background tasks for its owner. The first failure is final: every later wait raises
 it. The rollout pool, the trainer client, the grader pool, the agent pool and the controller each have one.
@@ -13,16 +13,16 @@ from freerun.processes.link import Link, Mortal
 
 R = TypeVar("R")
 OnDeath = Callable[[str, str, bool], None]
-"""Called for each worker that died: its name, how it ended, whether it is restarted."""
+"""Called for each worker that died, with its name, how it ended, and whether it is restarted."""
 
 MAX_STARTS_IN_ROW = 3
 CHECK_SECONDS = 1.0
 EXIT_SECONDS = 5.0
-"""How long a worker gets to exit once its connection is closed, and a killed one to disappear."""
+"""How long a worker may take to exit once its connection is closed, and a killed one to disappear."""
 
 
 class Supervisor:
-    """Tasks that must not fail unnoticed."""
+    """Runs background tasks; the first failure, called the loss, fails every wait."""
 
     def __init__(self, *, on_loss: Callable[[BaseException], None] = lambda error: None) -> None:
         self._on_loss = on_loss
@@ -30,25 +30,25 @@ class Supervisor:
         self._loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` as a task; if it raises, that is the loss."""
+        """Run `work` as a task; an exception becomes the loss."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finish)
         return task
 
     def check_often(self, check: Callable[[], None]) -> None:
-        """Call `check` once a second; if it raises, that is the loss."""
+        """Call `check` once a second; an exception becomes the loss."""
         self.start(_repeat(check))
 
     def lose(self, error: BaseException) -> None:
-        """Fail every wait with `error`, unless there was a loss before."""
+        """Make `error` the loss, which fails every wait, unless there is one already."""
         if not self._loss.done():
             self._loss.set_exception(error)
             self._loss.exception()  # mark it as retrieved, or asyncio complains at exit
             self._on_loss(error)
 
     async def wait_for_loss(self) -> None:
-        """Never returns; raises the loss."""
+        """Wait for the loss and raise it; never returns."""
         await asyncio.shield(self._loss)
 
     @property
@@ -61,11 +61,11 @@ class Supervisor:
             self._loss.result()
 
     async def wait(self, future: asyncio.Future[Any]) -> None:
-        """Return when `future` is done or there is a loss."""
+        """Return when `future` is done; raises if there is a loss."""
         await asyncio.wait({future, self._loss}, return_when=asyncio.FIRST_COMPLETED)
 
     async def watch(self, work: Awaitable[R]) -> R:
-        """The result of `work`; cancels it and raises if there is a loss."""
+        """Return the result of `work`; if there is a loss, cancel `work` and raise."""
         task: asyncio.Future[R] = asyncio.ensure_future(work)
         try:
             await self.wait(task)
@@ -76,7 +76,7 @@ class Supervisor:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             elif not task.cancelled():
-                task.exception()  # if both failed in one turn, mark this one as retrieved too
+                task.exception()  # if both failed at once, mark this one as retrieved too
 
     async def close(self, links: Sequence[Link[Any]] = ()) -> None:
         """End all tasks and kill the workers; returns when all are gone."""
@@ -101,7 +101,7 @@ async def _repeat(check: Callable[[], None]) -> None:
 
 
 async def start_all(starts: Iterable[Awaitable[None]], close: Callable[[], Awaitable[None]]) -> None:
-    """Start processes at the same time; if one fails, `close` them all and raise the first failure."""
+    """Start processes concurrently; if one fails, `close` them all and raise the first failure."""
     try:
         results = await asyncio.gather(*starts, return_exceptions=True)
         for result in results:
@@ -118,15 +118,15 @@ async def start_again(name: str, start: Callable[[], Awaitable[None]]) -> None:
         try:
             return await start()
         except (ConfigError, WorkerError, OSError) as error:  # OSError: no room for another process
-            # What is refused was accepted when the run began: the user's module has changed since.
+            # What is refused now was accepted when the run began, so the user's module has changed since.
             if starts_left == 0 or isinstance(error, ConfigError):
                 raise WorkerError(f"{name} could not be replaced: {error}") from error
 
 
 async def end(worker: Mortal, *, is_closed: bool = True) -> str:
-    """Make sure that a worker has ended; returns how.
+    """Make sure that a worker has ended; returns how it ended.
 
-    One whose connection is closed may end by itself first, to report its own exit status.
+    A worker whose connection is closed may first end by itself and report its own exit status.
     """
     if is_closed:
         await worker.wait(EXIT_SECONDS)
@@ -138,8 +138,8 @@ async def end(worker: Mortal, *, is_closed: bool = True) -> str:
 async def bury(link: Link[Any], on_death: OnDeath, refusal: Callable[[], str] = lambda: "") -> None:
     """End a worker that is gone and report its death, before a successor is started.
 
-    `refusal` says why there is to be none, if so: then this raises `WorkerError`. It is asked once the worker has
-    ended.
+    `refusal` is called once the worker has ended. It returns the reason why there is to be no successor, if any:
+    then this raises `WorkerError`.
     """
     how = await end(link)
     why = refusal()

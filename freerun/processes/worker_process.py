@@ -1,15 +1,15 @@
-"""The parent's side of a worker process: start it, pass frames to and from it, end it, say why it ended.
+"""The parent's side of a worker process: start it, pass frames to and from it, end it, report why it ended.
 
-It does not look into the frames: `local.py` gives them types, a host on another machine passes them on.
+It does not look into the frames: `local.py` decodes them, a host on another machine passes them on.
 
-- A child gets one end of a socket pair and nothing else: no port, file or name could be left behind.
+- A child gets one end of a socket pair and nothing else: no port, file or name can be left behind.
 - It always dies with its parent, kill -9 included: it asks the kernel for a signal on the parent's death, and the
   socket closes (`parent.py`). The kernel ties "the parent's death" to the thread that started the child: start
   children from the event loop's thread, never from a helper thread that ends.
-- It runs in its own session: Ctrl-C in the terminal reaches only the controller, and killing it kills its
+- It runs in its own session: Ctrl-C in the terminal reaches only the controller, and killing the group kills its
   children.
-- What it started is killed too when it dies by itself, except for programs in other sessions. For workers that run
-  user code these are killed as well (`guard.py`).
+- When it dies by itself, the programs it started are killed too, except those in other sessions. For workers that
+  run user code, those are killed as well (`guard.py`).
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from freerun.processes.shortage import describe_shortage
 LOG_TAIL_BYTES = 4000
 KEY_VARIABLE = "FREERUN_KEY"
 SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", KEY_VARIABLE)
-"""A cluster's secrets and the clients' key. Graders run user code, which must not see them, and no worker needs
-them."""
+"""A cluster's secrets and the clients' key. No worker needs them, and graders run user code, which must not see
+them.
+"""
 
 
 def _environment(inherited: Mapping[str, str], num_threads: int, cores: Sequence[int]) -> dict[str, str]:
     threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    # OpenMP teams that spin on shared cores are ten times slower. A child that has its cores to itself may spin,
-    # which halves the cost of many small operations.
+    # OpenMP teams that spin on shared cores are ten times slower. A child with exclusive cores may spin, which
+    # halves the cost of many small operations.
     waiting = {} if cores else {"OMP_WAIT_POLICY": "PASSIVE"}
     known = {name: value for name, value in inherited.items() if name not in SECRETS}
     return known | threads | waiting | {"TOKENIZERS_PARALLELISM": "false"}
 
 
 def descendants(pid: int) -> list[int]:
-    """Pids of everything below a living process, other sessions included."""
+    """Pids of all processes below a living process, including those in other sessions."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -64,20 +65,20 @@ def _signal_name(number: int) -> str:
 
 
 def open_log(path: Path) -> FileIO:
-    """Open a log of the run for appending, unbuffered, readable by the user only.
+    """Open a log of the run for appending, unbuffered and readable by the user only.
 
-    Refuses a symbolic link: in a copied run it may lead to any file.
+    Refuses a symbolic link: in a copied run it could point to any file.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
 
 
 def log_tail(path: Path, start: int) -> str:
-    """The end of a worker's log, to be appended to a sentence; empty if there is none."""
+    """The end of a worker's log, phrased to be appended to a sentence; empty if there is none."""
     with contextlib.suppress(OSError), path.open("rb") as log:
-        # A restarted worker appends to its predecessor's log: quote only its own part.
+        # A restarted worker appends to its predecessor's log: quote only the part of this one.
         size = path.stat().st_size
-        is_cut = size < start  # by `guard.py`: what is left is its own
+        is_cut = size < start  # `guard.py` has cut it: what is left is this worker's
         log.seek(max(0 if is_cut else start, size - LOG_TAIL_BYTES))
         tail = log.read().decode(errors="replace").strip()
         if tail:
@@ -102,7 +103,7 @@ class WorkerProcess:
         self._process = process
         self._writer = streams[1]
         self.read = FrameStream(streams[0]).read
-        """The body of the child's next frame; None when it is gone. Cancelling it loses no frame."""
+        """Read the body of the child's next frame; None when the child is gone. Cancelling it loses no frame."""
         self._is_ended_by_us = False
         self._pidfd: int | None = os.pidfd_open(process.pid)
         self._loop = asyncio.get_running_loop()
@@ -146,11 +147,11 @@ class WorkerProcess:
         inherited_fds: Sequence[int],
         **options: Any,
     ) -> WorkerProcess:
-        """Start the command with its socket's number and the arguments; an error leaves nothing behind."""
+        """Start the command with its socket's number and the arguments; on an error, nothing is left behind."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        # Nothing is awaited once the process exists: a cancelled start leaves none behind.
+        # Nothing is awaited after the process is created: a cancelled start leaves none behind.
         with theirs:
             streams = await asyncio.open_connection(sock=ours)
             try:
@@ -170,7 +171,7 @@ class WorkerProcess:
                 raise
         try:
             return cls(name, process, log_path, log_start, streams)
-        except OSError:  # too many open files to watch it
+        except OSError:  # too many open files to watch the process
             process.kill()
             process.wait()
             streams[1].close()
@@ -186,12 +187,12 @@ class WorkerProcess:
 
     @property
     def was_taken_away(self) -> bool:
-        """Whether a signal that was not ours ended it: kill -9, or the kernel out of memory."""
+        """Whether a signal that we did not send ended it: kill -9, or the kernel out of memory."""
         status = self._process.poll()
         return status is not None and status < 0 and not self._is_ended_by_us
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame; never waits. To a dead child it is lost: `read` reports the death."""
+        """Queue a frame without waiting. A frame to a dead child is lost: `read` reports the death."""
         with contextlib.suppress(ConnectionError, RuntimeError):
             self._writer.write(frame)
 
@@ -206,8 +207,8 @@ class WorkerProcess:
         self._writer.close()
 
     def _kill_group(self) -> None:
-        """Kill the process, or what it left behind: once, while its pid cannot be reused."""
-        # A forked child that outlives the process would hold the socket open, and `receive` would not end.
+        """Kill the process group once, while its pid cannot have been reused."""
+        # A forked child that outlives the process would keep the socket open, and `receive` would not end.
         if self._pidfd is None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -217,7 +218,7 @@ class WorkerProcess:
         self._pidfd = None
 
     async def wait(self, timeout_seconds: float) -> int | None:
-        """Exit status; None if it is still alive after `timeout_seconds`."""
+        """The exit status; None if the process is still alive after `timeout_seconds`."""
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         while self.is_alive and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)

@@ -1,18 +1,19 @@
 """The generator the controller sees: N rollout workers behind one `generate` and one `load`.
 
 - Routing: a request goes to the worker with the fewest running samples. The samples of a prompt, each a request,
-  go to one worker, which computes the prompt once. A later turn of a session goes to one that served it before and
-  may have its cache parked. Neither follows a worker that is a whole batch of samples behind.
-- Requests of one turn of the event loop reach a worker in one message. What an engine batches together then does
-  not depend on timing, and synchronous runs are bitwise repeatable.
-- On a cluster a worker may have to wait for a place. The run starts with the others; a late worker gets the newest
-  weights first.
-- A worker that dies or falls silent is replaced. Its requests are sent again, from the start, to the least loaded
-  worker. Sampling is counter-based: they get the same random numbers.
-- A worker that retires finishes its requests, loads included, and the evaluation of a version that it keeps. If it
-  dies before, its requests are sent again, but it has no successor.
-- Every worker keeps a pinned version. A replacement has it only while it is still the newest. If no worker has it,
-  requests for it fail with `PinLostError`; another version never serves them.
+  go to one worker, which computes the prompt once. A later turn of a session goes to a worker that served the
+  session before and may have its cache parked. Neither rule applies to a worker that is a whole batch of samples
+  behind the others.
+- Requests made in one iteration of the event loop reach a worker in one message. What an engine batches together
+  then does not depend on timing, and synchronous runs are bitwise repeatable.
+- On a cluster a worker may have to wait for a place. The run starts with the others; a late worker first gets the
+  newest weights.
+- A worker that dies or falls silent is replaced. Its requests start again on the least loaded worker. Sampling is
+  counter-based, so they get the same random numbers.
+- A retiring worker finishes its requests and loads, and the evaluation of a version that it has pinned. If it dies
+  before that, its requests are sent again, but it has no successor.
+- Every worker keeps a pinned version. A replacement has it only if it is still the newest. If no worker has it,
+  requests for it fail with `PinLostError`; they are never served by another version.
 """
 
 import asyncio
@@ -52,9 +53,9 @@ class RolloutPool:
         self._on_report = on_report
         self._on_death = on_death
         self._on_busy = on_busy
-        """Called when a worker gets something to do, and when it has answered its last request and load."""
+        """Called when a worker gets work, and when it has finished its last request and load."""
         self._on_doing = on_doing
-        """Called when a worker begins something else, and with each report."""
+        """Called when what a worker does changes, and with each of its reports."""
         self._on_loaded = on_loaded
         self._workers = Roster(spawn, start_message, num_workers)
         self.missing, self.stats = self._workers.missing, self._workers.stats
@@ -67,20 +68,20 @@ class RolloutPool:
         self._changed = asyncio.Event()
         self._supervisor = Supervisor()
         self.wait_for_loss = self._supervisor.wait_for_loss
-        """Never returns; raises when a worker is lost that cannot be replaced."""
+        """Never returns; raises when a worker that cannot be replaced is lost."""
         self.raise_loss = self._supervisor.raise_loss
-        """The same for callers that must not be interrupted: raises if that has happened."""
+        """Raise if such a worker was lost; for callers that must not be interrupted."""
 
     @property
     def is_lost(self) -> bool:
         return self._supervisor.is_lost
 
     async def start(self) -> None:
-        """Start all workers; returns when each that has a place in the cluster has its model."""
+        """Start all workers; returns when each worker that has a place in the cluster has read its model."""
         while (index := self._workers.reserve()) is not None:
             self._supervisor.start(self._serve(await self._workers.launch(index)))
         self._supervisor.check_often(self._check)
-        # `_check` limits the time to start: it counts from when a worker has a place.
+        # `_check` limits the time to start, which counts from when a worker has a place.
         await self._wait_until(lambda: self._workers.is_started)
         self._has_started = True
 
@@ -104,7 +105,7 @@ class RolloutPool:
         try:
             return await finished
         except BaseException:
-            self._abort(request.request_id)  # if a worker still holds it; one that has answered does not
+            self._abort(request.request_id)  # only if a worker still holds it
             raise
         finally:
             self._waiting.pop(request.request_id, None)
@@ -116,7 +117,7 @@ class RolloutPool:
                 self._note_busy(worker)
 
     def end_session(self, session: int) -> None:
-        """The session has no further requests: its workers drop what they keep for it."""
+        """Tell the session's workers to drop what they keep for it: it has no further requests."""
         for worker in self._workers:
             if session in worker.sessions:
                 worker.sessions.remove(session)
@@ -125,23 +126,23 @@ class RolloutPool:
     async def load(self, published: Publication) -> None:
         """Send the weights to every worker that is ready; returns when each has confirmed version and checksum.
 
-        A worker that is not ready has been sent no weights and reads no buffer: it is not waited for, and gets the
-        newest weights when it is ready. When this returns, every worker that was ever sent a version has confirmed
-        this one or is gone: the contract of `weights/shared.py`. At least one has confirmed it.
+        A worker that is not ready has been sent no weights and reads no buffer: it is not waited for, and gets
+        the newest weights when it is ready. On return, every worker that was ever sent a version has confirmed
+        this one or is gone, as `weights/shared.py` requires, and at least one has confirmed it.
         """
         self._published = published
         for worker in self._workers:
             if worker.is_ready:
                 worker.link.send(m.Load(published=published))
                 self._note_busy(worker)
-        self._relieve_unplaced()  # of requests for a version that they will now never have
+        self._relieve_unplaced()  # they hold requests for a version that they will never have now
 
         def is_loaded() -> bool:
             ready = [worker for worker in self._workers if worker.is_ready]
             return bool(ready) and all(worker.has_loaded(published.version) for worker in ready)
 
-        # An engine that holds only one version loads only after the evaluation of that version. The evaluation
-        # may take its time: if its samples make no progress, `_check` notices.
+        # An engine that holds only one version loads after the evaluation of that version, which may take long:
+        # if its samples make no progress, `_check` notices.
         await self._wait_until(lambda: is_loaded() or self._pinned_version is None)
         seconds = self._config.start_seconds + self._config.stall_seconds
         try:
@@ -152,7 +153,7 @@ class RolloutPool:
             raise WorkerError(f"waited {seconds:.0f} s for {what}; {where}") from None
 
     def pin(self, version: int) -> PinnedVersion:
-        """Keep `version`, the one loaded last, in every worker; requests through the returned object use it."""
+        """Keep `version`, the last one loaded, in every worker; requests through the returned object use it."""
         assert self._pinned_version is None, f"version {self._pinned_version} is still pinned"
         self._pinned_version = version
         for worker in self._workers:
@@ -171,19 +172,19 @@ class RolloutPool:
                 self._note_busy(worker)
 
     def retire(self) -> str:
-        """Let a worker finish its requests and end; returns its name, or nothing if none can be spared now."""
+        """Let a worker finish its requests and exit; returns its name, empty if none can be spared now."""
         worker = choose_to_retire(list(self._workers))
         if worker is None:
             return ""
         worker.is_retiring = True
         self._workers.note_serving()
         if not worker.is_ready:
-            self._dispatch_again(worker)  # it has not been sent any
+            self._dispatch_again(worker)  # none of its requests has been sent
         self._note_busy(worker)
         return worker.name
 
     def add(self) -> str:
-        """Keep a worker that was to retire, or start one more; returns its name, or nothing if all are there."""
+        """Keep a retiring worker, or start a new one; returns its name, empty if none can be added."""
         for worker in self._workers:
             if worker.is_retiring and not worker.is_dismissed:
                 worker.is_retiring = False
@@ -234,7 +235,7 @@ class RolloutPool:
         worker.link.send(m.Pin(version=self._pinned_version))
 
     def _send(self, worker: PooledWorker) -> None:
-        """Send the requests of this turn of the event loop in one message."""
+        """Send the worker's unsent requests in one message."""
         requests = tuple(request for request in worker.unsent if request.request_id in worker.requests)
         worker.unsent = []
         if not requests or not worker.is_ready:
@@ -299,7 +300,7 @@ class RolloutPool:
             worker.link.kill()
 
     def _welcome(self, worker: PooledWorker) -> None:
-        """Give a new process the newest weights, then its requests."""
+        """Send a new process the newest weights, then its requests."""
         worker.is_ready = True
         self._workers.note_serving()
         if self._published is not None:
@@ -315,13 +316,13 @@ class RolloutPool:
         self._changed.set()
 
     def _relieve_unplaced(self) -> None:
-        """Dispatch again what workers without a place hold: no other worker could take it before."""
+        """Assign the requests of workers without a place again: before, no other worker could take them."""
         for worker in self._workers:
             if worker.requests and not worker.link.is_placed:
                 self._dispatch_again(worker)
 
     def _dispatch_again(self, worker: PooledWorker) -> None:
-        """Choose again who answers what it holds."""
+        """Assign the worker's requests again."""
         held = list(worker.requests.values())
         for request in held:
             worker.put_down(request.request_id)
@@ -332,7 +333,7 @@ class RolloutPool:
         """Start another process in place of one that is gone, and send its requests again."""
 
         def refusal() -> str:
-            # One that ends by itself before it is ready would do so again; one that was taken away would not.
+            # One that ended by itself before it was ready would do so again; one that was taken away would not.
             if not worker.is_ready and not worker.link.was_taken_away:
                 return "it never became ready"
             return "" if self._num_restarts_left > 0 else "no restarts are left"
@@ -352,7 +353,7 @@ class RolloutPool:
                 self._dispatch(request)
 
     async def _join(self, index: int) -> None:
-        """Start one more worker, and serve it."""
+        """Start one more worker and serve it."""
         try:
             worker = await self._workers.launch(index)
         except (WorkerError, OSError) as error:
@@ -362,7 +363,7 @@ class RolloutPool:
         await self._serve(worker)
 
     async def _leave(self, worker: PooledWorker) -> None:
-        """A worker that retires is gone: as it should be, or before it has finished."""
+        """Remove a retiring worker whose process is gone; send its requests again if it had not finished."""
         has_died, worker.is_dismissed = not worker.is_finished, True
         how = await end(worker.link)
         if has_died:
@@ -376,17 +377,17 @@ class RolloutPool:
         self._changed.set()
 
     def _check(self) -> None:
-        """Kill workers that are silent, or stall while they have work; `_serve` sees the end and replaces them."""
+        """Kill workers that are silent, or stall while they have work; `_serve` then replaces them."""
         for worker in self._workers:
             if worker.is_lost(self._config):
                 worker.link.kill()
         patience = self._config.stall_seconds if self._has_started else self._config.start_seconds
         is_needed = not self._has_started or bool(self._waiting)
         self._workers.require_a_place(is_needed=is_needed, patience=patience)
-        self._changed.set()  # places are found, and lost, without a message
+        self._changed.set()  # a worker can find or lose a place without a message
 
     async def _wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait, or raise when a worker is lost for good."""
+        """Wait until `is_true()`; raises when a worker is lost for good."""
 
         async def wait() -> None:
             while not is_true():
