@@ -22,7 +22,7 @@ from freerun.workers.agent_pool import AgentPool
 
 
 def session_data(recipe: Recipe) -> DataConfig:
-    """How the prompts of a recipe are worded: a session applies the chat template itself, to all its messages."""
+    """The data settings for sessions, which apply the chat template themselves, to all their messages."""
     if not recipe.rollout.runs_sessions or not recipe.uses_chat_template:
         return recipe.data
     parts = {name: _unwrapped(part) for name, part in recipe.data.mixture.items()}
@@ -58,13 +58,13 @@ def make_agents(
 
 
 def _system_prompt(recipe: Recipe) -> str:
-    """The system prompt of every chat; without a chat template it is part of the prompt's text."""
+    """The system prompt of every chat; empty without a chat template, where it is part of the prompt's text."""
     part = next(iter(recipe.data.parts.values()))
     return part.system_prompt if recipe.uses_chat_template else ""
 
 
 def check_agents(recipe: Recipe, tokenizer: Tokenizer, model: Path) -> None:
-    """Start one agent worker and end it; raises the error that a run would be refused with."""
+    """Start one agent worker and end it; raises the error that would stop a run."""
     if recipe.rollout.runs_sessions:
         asyncio.run(_try_agents(recipe, tokenizer, model))
 
@@ -85,7 +85,7 @@ async def _try_agents(recipe: Recipe, tokenizer: Tokenizer, model: Path) -> None
 
 @dataclass(frozen=True)
 class Workflows:
-    """Makes the workflows of a run, which share one sequence of request ids and one of session numbers."""
+    """Makes the workflows of a run; they share one sequence of request ids and one of session numbers."""
 
     recipe: Recipe
     tokenizer: Tokenizer

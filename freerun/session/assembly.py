@@ -1,6 +1,6 @@
-"""Puts the stages of a recipe together on any launcher: processes of this machine, Ray, or a simulation.
+"""Assembles the stages of a recipe on any launcher: processes of this machine, Ray, or a simulation.
 
-`train.py` gives them a lifetime, `controller/controller.py` runs them.
+`train.py` opens and closes them, `controller/controller.py` runs them.
 """
 
 from collections.abc import Callable, Coroutine
@@ -79,7 +79,7 @@ def make_gate_and_buffer(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple
 
 
 def _make_curriculum(recipe: Recipe, checkpoint: Checkpoint | None) -> Curriculum:
-    """Which prompts rest: those that did at the checkpoint."""
+    """The curriculum, with the prompts that rested at the checkpoint."""
     return Curriculum(
         min_pass_rate=recipe.data.min_pass_rate,
         max_pass_rate=recipe.data.max_pass_rate,
@@ -94,7 +94,7 @@ def make_grader(
     *,
     function: RewardFunction | None = None,
 ) -> RunGrader:
-    """Grader processes, or threads of this one for a function that only it has."""
+    """Grader processes, or threads of this process for a function that exists only here."""
     if function is not None:
         max_completion_tokens = recipe.sampling.max_completion_tokens
         return FunctionGrader(
@@ -115,7 +115,7 @@ def make_grader(
 
 
 def engine_start(recipe: Recipe, model_directory: Path, weights: WeightRoute | None) -> StartEngine:
-    """What an engine of the run is started with."""
+    """The start message for an engine of the run."""
     return StartEngine(
         model_directory=str(model_directory),
         engine=recipe.engine,
@@ -138,7 +138,7 @@ def make_rollout_pool(
     on_doing: Callable[[str, Doing], None] = lambda worker, doing: None,
     on_loaded: Callable[[str, Loaded], None] = lambda worker, loaded: None,
 ) -> RolloutPool:
-    """Rollout workers; without published weights they read those of the model directory."""
+    """The rollout workers; without published weights they read those of the model directory."""
     names, runs_programs = rollout_names(recipe), find_backend(recipe.engine.backend).runs_programs
     module = f"freerun.workers.{'guarded_' if runs_programs else ''}rollout_worker"
 
@@ -160,7 +160,7 @@ def make_rollout_pool(
 
 
 def make_balance(recipe: Recipe, pool: RolloutPool, emit: Listener) -> Listener:
-    """Adjusts the number of rollout workers as the run proceeds; without min_workers it does nothing."""
+    """A listener that adjusts the number of rollout workers during the run; does nothing without `min_workers`."""
     engine = recipe.engine
     if not engine.is_elastic:
         return lambda event: None
@@ -174,11 +174,11 @@ async def make_trainer(
     on_progress: Callable[[Doing], None],
     on_cores: Callable[[tuple[int, ...]], None] = lambda cores: None,
 ) -> TrainerClient:
-    """The trainer's processes, one per rank, without a model yet."""
+    """The trainer's processes, one per rank, not started yet."""
     ranks: list[Link[FromTrainer]] = []
     try:
         for rank, name in enumerate(trainer_names(recipe)):
-            # Rank 0 publishes for all.
+            # Rank 0 publishes for all ranks.
             route = launcher.weights if rank == 0 else None
             job = WorkerJob(name, "trainer", "freerun.workers.train_worker", weights=route)
             ranks.append(await launcher.launch(job, FromTrainer))
@@ -192,6 +192,6 @@ async def make_trainer(
 def wait_for_losses(
     trainer: TrainerClient, pool: RolloutPool, grader: RunGrader, agents: AgentPool | None = None
 ) -> list[Coroutine[Any, Any, None]]:
-    """Each raises when a worker that the run needs is lost and cannot be replaced."""
+    """Coroutines that raise when a worker that the run needs is lost and cannot be replaced."""
     workers = (trainer, pool, grader if isinstance(grader, GraderPool) else None, agents)
     return [worker.wait_for_loss() for worker in workers if worker is not None]

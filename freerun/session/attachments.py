@@ -1,6 +1,6 @@
 """What a program that calls `freerun.train` adds to a run: a reward function, rows, listeners, a stop switch.
 
-`freerun serve` adds the key of its clients.
+`freerun serve` adds the clients' key.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from freerun.reward.user_function import RewardFunction
 
 
 class StopSwitch:
-    """Ctrl-C for a session in another thread; a press is remembered until the session connects."""
+    """Ctrl-C for a session in another thread; a press before the session connects is remembered."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal may interrupt a press, and press again
+        self._lock = threading.RLock()  # reentrant: a signal may interrupt a press and press again
         self._stop: Callable[[], object] | None = None
         self._is_pressed = False
 
     def connect(self, stop: Callable[[], object]) -> None:
-        """`stop` may be called from any thread."""
+        """Connect the session's `stop`, which must be callable from any thread."""
         with self._lock:
             self._stop = stop
             if self._is_pressed:
@@ -34,28 +34,28 @@ class StopSwitch:
         with self._lock:
             self._is_pressed = True
             if self._stop is not None:
-                with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+                with contextlib.suppress(RuntimeError):  # the session's event loop is closed: it has ended
                     self._stop()
 
 
 @dataclass(frozen=True)
 class LiveKey:
-    """What clients of a run on live traffic send as their key."""
+    """The key that clients of a run on live traffic send."""
 
     used: str
     is_given: bool
-    """Whether the user chose it; an address that other machines can reach requires that."""
+    """Whether the user chose the key; required on an address that other machines can reach."""
 
 
 def make_key(given: str) -> LiveKey:
-    """The key that the user gave, or a random one; other users see command lines, but not the variable."""
+    """The given key or a random one. It is not a command-line argument because other users can see those."""
     chosen = given or os.environ.get(KEY_VARIABLE, "")
     return LiveKey(chosen or random_key(), bool(chosen))
 
 
 @dataclass(frozen=True)
 class Attachments:
-    """Empty for a command."""
+    """Everything a caller adds to a run; empty for a command."""
 
     reward: RewardFunction | None = None
     """Called in this process instead of `reward.grader`."""

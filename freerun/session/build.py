@@ -1,6 +1,6 @@
-"""What a run needs of its model and machine: prompts, checks, the launcher, cores; `assembly.py` has the stages.
+"""What a run needs from its model and machine: prompts, checks, launcher, cores; `assembly.py` makes the stages.
 
-What a recipe names (a task, a grader, a backend ...) comes from one table each.
+Each kind of thing a recipe names (a task, a grader, a backend ...) is looked up in one table.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def make_source(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | N
 
 
 def _row_use(recipe: Recipe) -> RowUse:
-    """Who may ask for the rows that prompts are made of."""
+    """Who may read the rows that prompts are made from."""
     if recipe.rollout.runs_sessions:
         return "sessions"
     graders = [part.grader for config in reward_configs(recipe) for part in config.parts]
@@ -56,12 +56,12 @@ def _row_use(recipe: Recipe) -> RowUse:
 
 
 def reward_configs(recipe: Recipe) -> list[RewardConfig]:
-    """How prompts are graded: by `reward.grader`, and by the graders of parts of a mixture."""
+    """The reward settings of a recipe: its own, and those of the parts of a mixture."""
     return [with_grader(recipe.reward, grader) for grader in ("", *recipe.data.own_graders)]
 
 
 def check_model(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> None:
-    """Refuse a model with too few positions, with another model's tokenizer, or that the backend cannot serve."""
+    """Refuse a model with too few positions, another model's tokenizer, or no support in the backend."""
     config = model_config(directory)
     if recipe.generates:
         check_positions(recipe.longest_sequence_keys, recipe.max_sequence_tokens, directory)
@@ -85,7 +85,7 @@ def check_positions(keys: str, longest: int, directory: Path) -> None:
 
 
 def check_backends(recipe: Recipe, *, trains: bool = True) -> None:
-    """Refuse what the machine or its packages cannot do, before a run starts."""
+    """Before a run starts, refuse what the machine or its packages cannot do."""
     if recipe.generates:
         find_backend(recipe.engine.backend).check(recipe)
     check_access(recipe.runtime)
@@ -95,7 +95,7 @@ def check_backends(recipe: Recipe, *, trains: bool = True) -> None:
 
 
 def make_launcher(recipe: Recipe, logs: Path, *, publishes: bool) -> Launcher:
-    """What starts the run's workers; only a run that trains publishes weights."""
+    """The launcher of the run's workers; only a run that trains publishes weights."""
     if recipe.runtime.backend == "ray":
         prepare_environment(recipe.runtime)
         from freerun.backends.ray.cluster import RayLauncher
@@ -108,15 +108,15 @@ def make_launcher(recipe: Recipe, logs: Path, *, publishes: bool) -> Launcher:
 
 
 def lends_cores(recipe: Recipe) -> bool:
-    """Whether the cores of idle rollout workers are offered to the trainer; one on a GPU needs none."""
-    # Ranks are as fast as the slowest: lending cores to one of them is useless.
+    """Whether the cores of idle rollout workers are offered to the trainer; not if it is on a GPU."""
+    # The slowest rank sets the pace, so lending cores to one of them is useless.
     if recipe.runtime.backend != "local" or recipe.train.num_ranks > 1 or recipe.train.num_threads:
         return False
     return not place(recipe).is_crowded
 
 
 def make_core_lending(recipe: Recipe, offer: Callable[[tuple[int, ...]], None]) -> CoreLending | None:
-    """Who lends cores to the trainer; None where the cores of each worker are fixed."""
+    """The core lending of a run; None if the cores of each worker are fixed."""
     if not lends_cores(recipe):
         return None
     seats = place(recipe).seats

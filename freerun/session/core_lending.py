@@ -3,12 +3,12 @@
     core 0   rollout-0 generates ▮▮▮▮▮▮▮▮ the gate is shut ┄┄┄┄┄┄┄┄┄┄┄ rollout-0 generates ▮▮▮▮
     core 1   trainer ▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮ trainer on cores 0 and 1 ▮▮▮ trainer ▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮▮
 
-Where compute is the limit, an engine is soon `max_staleness` batches ahead and idles until the next version; a
-synchronous one idles during every step. The policy: a rollout worker without requests offers its cores, and the
-next request or load takes them back. The trainer measures whether it is faster with them (`trainer_cores.py`) and
+Where compute is the limit, an engine soon is `max_staleness` batches ahead and idles until the next version; a
+synchronous one idles during every step. The policy: a rollout worker without requests lends its cores, and takes
+them back with its next request or load. The trainer measures whether they make it faster (`trainer_cores.py`) and
 declines what does not help.
 
-The opposite needs no policy: rollout workers beyond the free cores share the trainer's
+The opposite direction needs no policy: rollout workers that exceed the free cores share the trainer's
 (`freerun.processes.placement`) and generate while it waits for a batch.
 """
 
@@ -43,7 +43,7 @@ class CoreLending:
     def _free_cores(self) -> tuple[int, ...]:
         """The trainer's own cores and those of idle workers.
 
-        Only its own while a worker generates there: a team of threads is as slow as the one that shares its core.
+        Only the trainer's own while a worker generates on them: a team is as slow as its slowest thread.
         """
         in_use = {core for worker in self._busy for core in self._rollout_cores[worker]}
         if in_use & {*self.trainer_cores}:

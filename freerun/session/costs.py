@@ -1,4 +1,4 @@
-"""What a run will cost in disk: an estimate for the plan. Time is `simulation/forecast.py`.
+"""Estimates the disk space of a run for the plan. For its time see `simulation/forecast.py`.
 
 disk    checkpoints: float32 weights and two moments of what is trained, `checkpoint.keep` of them and the
         best, one more while it is written; the store: ids, logprobs and text of every completion at full length
@@ -36,14 +36,14 @@ def describe_costs(recipe: Recipe, directory: Path) -> list[str]:
 
 
 def _num_kept(recipe: Recipe) -> int:
-    """Checkpoints at the end, at most: the newest, and the best of those that were evaluated."""
+    """Checkpoints kept at the end, at most: the newest, and the best evaluated one."""
     steps, keeps_best = recipe.train.num_steps, recipe.checkpoint.keep_best and recipe.eval.num_prompts > 0
     num_evaluated = -(-steps // recipe.eval.every_steps) if keeps_best else 0
     return min(recipe.checkpoint.keep + keeps_best, -(-steps // recipe.checkpoint.every_steps) + num_evaluated)
 
 
 def _sampled_tokens(recipe: Recipe) -> int:
-    """Tokens of all completions, if each has the full length."""
+    """Tokens of all completions, if each has the maximal length."""
     per_sample = recipe.rollout.max_session_tokens if recipe.rollout.runs_sessions else 0
     per_sample = per_sample or recipe.sampling.max_completion_tokens
     return recipe.train.num_steps * recipe.batch_size * per_sample

@@ -1,7 +1,7 @@
-"""The device of each worker of a run, determined before any of them starts.
+"""The device of each worker of a run, determined before any worker starts.
 
-Only for workers of this machine and environment: nodes of a cluster have their own GPUs, and so may servers that
-are joined or live in another environment. Those report it themselves if they find none.
+Only for workers of this machine and environment: cluster nodes have their own GPUs, and so may servers that run
+elsewhere or in another environment. Those report it themselves if they find no GPU.
 """
 
 import functools
@@ -22,7 +22,7 @@ PROBE_SECONDS = 120
 
 @functools.cache
 def count_gpus() -> int:
-    """GPUs that torch sees, counted in another process: this one does not import torch."""
+    """Number of GPUs that torch sees, counted in another process because this one does not import torch."""
     try:
         probe = subprocess.run(
             [sys.executable, "-P", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=True
@@ -35,7 +35,7 @@ def count_gpus() -> int:
 
 
 def planned_devices(recipe: Recipe) -> dict[str, str]:
-    """The device of each worker that computes, by its name; refuses GPUs that are missing or cannot be shared."""
+    """The device of each worker that computes, by name; raises if GPUs are missing or cannot be shared."""
     engine, train = recipe.engine, recipe.train
     rollouts, ranks = rollout_names(recipe), trainer_names(recipe)
     devices = dict.fromkeys((*rollouts, *ranks), ELSEWHERE)
@@ -71,7 +71,7 @@ def _require_enough(what: str, who: str, num_wanted: int, device: Device, key: s
 
 
 def check_devices(recipe: Recipe) -> None:
-    """Refuse GPUs that are missing or cannot be shared; torch is asked only if that is possible at all."""
+    """Raise if GPUs are missing or cannot be shared; torch is only asked if the recipe may use GPUs."""
     backend = find_backend(recipe.engine.backend)
     owns_gpus = bool(backend.owns_gpus) and backend.uses_our_gpus(recipe)
     if "cuda" in (recipe.engine.device, recipe.train.device) or recipe.train.num_ranks > 1 or owns_gpus:

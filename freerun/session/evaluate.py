@@ -43,7 +43,7 @@ class Greedy:
 
 
 def run_eval(job: EvalJob, directory: Path, *, stop: StopSwitch | None = None) -> None:
-    """Evaluate, showing progress on stderr, and leave the results in a new `directory`, or nothing if it fails."""
+    """Evaluate, with progress on stderr. The results go to a new `directory`; a failed evaluation leaves none."""
     began = time.monotonic()
 
     async def evaluate_job() -> Evaluation:

@@ -33,7 +33,7 @@ def make_job(
     split: Split,
     is_greedy: bool,
 ) -> EvalJob:
-    """Everything that decides the evaluation, checked before anything starts."""
+    """Everything that determines the evaluation, checked before anything starts."""
     from freerun.evaluation.job import EvalJob, Split
     from freerun.evaluation.report import check_ks
 
@@ -45,7 +45,7 @@ def make_job(
         recipe, task = task, ""
     else:
         recipe = find_recipe(task, own_recipe if own_recipe.is_file() else None, overrides)
-    if not recipe.generates:  # of SFT alone, which asks no prompts itself
+    if not recipe.generates:  # a recipe for SFT alone, which has no prompts
         recipe = dataclasses.replace(
             recipe, eval=dataclasses.replace(recipe.eval, num_prompts=EvalConfig.num_prompts)
         )
@@ -58,7 +58,7 @@ def make_job(
 
 
 def find_model(target: Path, version: CheckpointVersion | None = None) -> tuple[Path, int]:
-    """The model directory itself, or that of a run's checkpoint: the newest, or the one of `version`."""
+    """The model directory itself, or that of a run's checkpoint: the newest one, or the one of `version`."""
     target = Path(local_directory(str(target)))
     if (target / "config.json").is_file() or is_adapter(target):
         if version is not None:
@@ -90,7 +90,7 @@ def find_model(target: Path, version: CheckpointVersion | None = None) -> tuple[
 
 
 def _best_version(run: Path, checkpoints: Path) -> int:
-    """The version with the best held-out accuracy among those that are available."""
+    """The available version with the best held-out accuracy."""
     from freerun.events.best import best_eval
     from freerun.events.reader import RunReader
     from freerun.events.run_files import saved_versions
@@ -103,7 +103,7 @@ def _best_version(run: Path, checkpoints: Path) -> int:
 
 
 def _newest_whole(run: Path, checkpoints: Path) -> Checkpoint:
-    """The run's newest whole checkpoint; says so if newer ones are damaged."""
+    """The run's newest undamaged checkpoint; reports newer ones that are damaged."""
     from freerun.controller.checkpoint import find_checkpoint
 
     found = find_checkpoint(checkpoints)
@@ -115,7 +115,7 @@ def _newest_whole(run: Path, checkpoints: Path) -> Checkpoint:
 
 
 def _verify_own_checkpoint(model: Path) -> None:
-    """The model of a checkpoint has a manifest above it: refuse files that do not match it."""
+    """Refuse the model of a checkpoint if its files do not match the manifest above it."""
     from freerun.controller.manifest import MANIFEST_FILE, verify
 
     checkpoint = model.resolve().parent
@@ -124,7 +124,7 @@ def _verify_own_checkpoint(model: Path) -> None:
 
 
 def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) -> Recipe:
-    """The recipe that TASK names, or the run's own (without one: the defaults) with the data that TASK names."""
+    """The recipe that TASK names, or the run's own recipe (else the defaults) with the data that TASK names."""
     if _is_recipe(task):
         return load_recipe(Path(task), overrides)
     if not task and own_recipe is None:
@@ -141,7 +141,7 @@ def find_recipe(task: str, own_recipe: Path | None, overrides: Sequence[str]) ->
 
 
 def _is_recipe(task: str) -> bool:
-    """Whether TASK is a recipe; a name that a shipped recipe shares with a built-in task is the task."""
+    """Whether TASK is a recipe; a built-in task takes precedence over a shipped recipe of the same name."""
     from freerun.data.tasks import is_built_in
 
     return task.endswith(".toml") or (
@@ -158,7 +158,7 @@ def _data_overrides(task: str) -> list[str]:
 
 
 def new_directory(target: Path, job: EvalJob) -> Path:
-    """A directory named after what is evaluated and when: below the run, or below evals/ for a model directory."""
+    """A directory named after the target and the time: below the run, or below evals/ for a model directory."""
     is_run = (target / CONFIG_FILE).is_file()
     subject = f"step-{job.version}" if is_run else target.resolve().name
     name = f"{subject}-{Path(job.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"

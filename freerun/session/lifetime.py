@@ -1,9 +1,9 @@
-"""One start of any run: its clock, its signals, its events and its end.
+"""One session of any run: its clock, its signals, its events and its end.
 
     RunStarted ─► work ─► RunFinished (finished, interrupted or failed, with the reason)
 
-The first Ctrl-C, SIGTERM or SIGHUP (the terminal was closed) finishes the step and saves, the second stops at
-once. It knows nothing about the work except how to ask it to stop.
+The first Ctrl-C, SIGTERM or SIGHUP (the terminal was closed) finishes the step and saves, the second one stops
+immediately. A `Lifetime` knows nothing about the work except how to ask it to stop.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Lifetime:
-    """Make it inside the run's event loop; `run` lasts as long as the run."""
+    """Create it inside the run's event loop; `run` covers the whole session."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Lifetime:
         stop: StopSwitch | None = None,
     ) -> None:
         self.version = checkpoint.state.version if checkpoint else 0
-        """The trainer's, as far as events have said."""
+        """The trainer's version, according to events so far."""
         self._sft_step = checkpoint.state.sft.step if checkpoint and checkpoint.state.sft else 0
         self.is_stopping = False
         self.why_early = ""
-        """Why the work was finished before all its steps, if it was."""
+        """Why the work ended before all its steps; empty if it did not."""
         self.unsaved = ""
-        """Why a checkpoint could not be written, if one could not."""
+        """Why a checkpoint could not be written; empty if none failed."""
         self._recipe = recipe
         self._directory = directory
         self._listeners = listeners
@@ -87,7 +87,7 @@ class Lifetime:
         return finished
 
     def on_stop(self, request_stop: Callable[[], None]) -> None:
-        """Let a signal finish the step and save from now on; until this is called, a signal stops immediately."""
+        """From now on, let a signal finish the step and save; before this call, a signal stops immediately."""
         self._request_stop = request_stop
 
     def emit(self, event: AnyEvent) -> None:
@@ -112,7 +112,7 @@ class Lifetime:
         self._listeners(event)
 
     def act(self, worker: str, doing: Doing) -> None:
-        """Report what a process does from now on."""
+        """Report what a process is doing from now on."""
         self.emit(Activity(seconds=self.seconds, worker=worker, doing=doing))
 
     def flush(self) -> None:
@@ -125,14 +125,14 @@ class Lifetime:
         return f"resume the run from its newest checkpoint, {self._newest}"
 
     def explain(self, error: FreerunError) -> str:
-        """Why the run ended, and why its last steps could not be saved if that was tried."""
+        """Why the run ended and, if saving was tried, why its last steps could not be saved."""
         reason = str(error)
         return f"{reason}; {self.unsaved}" if self.unsaved and self.unsaved not in reason else reason
 
     def _listen_for_stops(self) -> None:
         self._stop.connect(lambda: self._loop.call_soon_threadsafe(self._on_signal))
         if threading.current_thread() is not threading.main_thread():
-            return  # signals belong to the main thread
+            return  # only the main thread handles signals
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # respect nohup, which ignores SIGHUP
                 self._loop.add_signal_handler(number, self._on_signal)

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from freerun.gateway.feedback import Feedback
 
 MAX_TURNS = 100_000
-"""Turns of a conversation with a client: no limit in practice."""
+"""Turns of a client's conversation: in practice unlimited."""
 
 
 def live_model_name(recipe: Recipe) -> str:
-    """What clients call the policy."""
+    """The model name that clients use for the policy."""
     return Path(recipe.model.path).name or recipe.run.name
 
 
 def check_traffic(recipe: Recipe, key: LiveKey | None) -> None:
-    """Refuse, before a run is made, what could not be served; only `freerun serve` has a key, and needs one."""
+    """Before a run is created, refuse what could not be served; only `freerun serve` has a key, and needs one."""
     is_on = recipe.online.is_on
     require(
         not is_on or key is not None,
@@ -105,14 +105,14 @@ class LiveServer:
             feedback=self._rate,
         )
         self.url = ""
-        """The address it serves at; empty until it does."""
+        """The address it serves at; empty before `open`."""
 
     async def prepare(self) -> None:
-        """Try the chat template: errors in it should show before any client is served."""
+        """Try the chat template, to find errors in it before any client is served."""
         await self._renderer.traits()
 
     def open(self) -> str:
-        """Serve from now on; the base URL for OpenAI's clients."""
+        """Start serving; returns the base URL for OpenAI clients."""
         self.url = self._gateway.open()
         return self.url
 

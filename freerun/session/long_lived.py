@@ -9,10 +9,10 @@ from freerun.processes.garbage import searching_less_often
 
 @contextmanager
 def long_lived_objects() -> Iterator[None]:
-    """Freeze what exists now: it is not scanned until the block ends. What is made later is scanned less often.
+    """Exempt existing objects from garbage collection until the block ends, and collect newer ones less often.
 
-    A run holds all its prompts, a hundred thousand objects or more; each full collection would walk through them
-    while the controller waits.
+    A run holds all its prompts, a hundred thousand objects or more. Each full collection would scan them while the
+    controller waits.
     """
     gc.collect()
     gc.freeze()

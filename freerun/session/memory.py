@@ -1,4 +1,4 @@
-"""How much memory a run will take: weights, optimizer state and KV cache, without activations.
+"""Estimates the memory of a run: weights, optimizer state and KV cache, without activations.
 
 trainer          float32 weights, gradients and two moments; in bfloat16 also the weights it computes with
 shared buffers   two versions of what is published, in the engine's dtype (adapters in float32), in the CPU's
@@ -56,7 +56,7 @@ def _rollout_line(recipe: Recipe, size: ModelSize, device: str) -> str:
 
 
 def model_size(recipe: Recipe, directory: Path) -> ModelSize:
-    """How many numbers the model, its adapter and its cache have."""
+    """Number of parameters of the model and its adapter, and the size of its cache."""
     config = model_config(directory)
     return ModelSize(
         num_parameters=count_parameters(directory),
@@ -67,10 +67,10 @@ def model_size(recipe: Recipe, directory: Path) -> ModelSize:
 
 
 def count_parameters(directory: Path) -> int:
-    """Numbers in the weights of a model of this shape."""
+    """Number of parameters of the model in this directory."""
     return sum(math.prod(shape) for _, parts in stacked_parts(model_config(directory)) for _, shape in parts)
 
 
 def size_text(num_bytes: int) -> str:
-    """A size for people, such as 1.5 GB or 20.0 MB."""
+    """A readable size, such as 1.5 GB or 20.0 MB."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""Tries the user's functions of [objective] before a run starts: each must be there and take its arguments.
+"""Tries the user's functions of [objective] before a run starts: each must exist and accept its arguments.
 
 They are imported in another process (`trainer/try_axes.py`): importing runs the user's code and needs torch.
 """
@@ -14,7 +14,7 @@ from freerun.processes.interpreter import python_command
 
 
 def check_own_objective(recipe: Recipe) -> None:
-    """Refuse an objective with a function that cannot be imported or called; without one, do nothing."""
+    """Raise if a function of the objective cannot be imported or called; do nothing without such functions."""
     objective, limit = recipe.objective, recipe.runtime.start_seconds
     own = [f'objective.{axis} = "{getattr(objective, axis)}"' for axis in AXES if objective.is_users(axis)]
     if not own:

@@ -4,9 +4,9 @@
           │                                       │ killed, crashed
           └──────────── next connection ◄─────────┘
 
-The run only listens. The process starts when the page is opened, and again if it dies, with the same socket:
-a page that is never opened costs nothing, and a connection is never refused in between. The run never waits for
-the page and never fails with it: what goes wrong is a line in `logs/page.log`, or one for the reader.
+The run only listens. The process starts when the page is opened, and again if it dies, with the same socket: a
+page that is never opened costs nothing, and no connection is refused in between. The run never waits for the
+page and never fails because of it: errors are a line in `logs/page.log`, or one line for the user.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from freerun.workers.page_messages import FromPage, LastLook, ServePage
 PAGE_WORKER = "freerun.dashboard.worker"
 NEEDS = ("starlette", "uvicorn")
 RESTART_SECONDS = 1.0
-"""Between the end of a page's process and its successor, doubled each time it ends early."""
+"""Delay between the end of a page process and its successor, doubled each time the process ends early."""
 MAX_RESTART_SECONDS = 60.0
 STEADY_SECONDS = 60.0
-"""A process that lived this long ended for another reason than its start."""
+"""A process that lived this long did not fail at its start."""
 LAST_LOOK_SECONDS = 2.0
-"""How long the page gets to show the end of the run to those who watch it."""
+"""How long the page may take to show the end of the run to connected browsers."""
 
 
 class RunPage:
@@ -47,7 +47,7 @@ class RunPage:
         self._child: Child[FromPage] | None = None
 
     def open(self, emit: Callable[[AnyEvent], None], seconds: float) -> None:
-        """Listen, and tell the reader where; a page that cannot be served is one line."""
+        """Listen, and emit the address; if the page cannot be served, emit one line instead."""
         if not self._config.serve:
             return
         if fault := self._listen():
@@ -66,14 +66,14 @@ class RunPage:
         self._keeping = asyncio.create_task(self._keep(port))
 
     async def close(self, flush: Callable[[], None]) -> None:
-        """End the page; those who watch it see the run's end first, which `flush` writes to the store."""
+        """End the page process; connected browsers first see the run's end, which `flush` writes to the store."""
         if self._keeping is None:
             return
         self._keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._keeping
         if self._child is not None:
-            with contextlib.suppress(FreerunError):  # a store that cannot write has ended the run
+            with contextlib.suppress(FreerunError):  # a store that cannot write has already ended the run
                 flush()
             self._child.send(LastLook())
             await self._child.wait(LAST_LOOK_SECONDS)
@@ -84,7 +84,7 @@ class RunPage:
         forget_link(self._run.path)
 
     def _listen(self) -> str:
-        """Why there can be no page; empty if it listens."""
+        """Start listening; returns why there can be no page, empty on success."""
         missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
         if missing:
             return f"{' and '.join(missing)} are not installed; pip install {' '.join(missing)}"
@@ -96,7 +96,7 @@ class RunPage:
         return ""
 
     async def _keep(self, port: int) -> None:
-        """Start the process whenever a client connects and there is none."""
+        """Start the process whenever a client connects and no process runs."""
         loop, pause = asyncio.get_running_loop(), RESTART_SECONDS
         assert self._socket is not None
         while True:
@@ -137,7 +137,7 @@ class RunPage:
 
 
 async def _readable(sock: socket.socket) -> None:
-    """Return when a connection waits to be accepted."""
+    """Return when a connection is waiting to be accepted."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(sock, ready.set)

@@ -1,7 +1,7 @@
 """What a run would do: the text of `--dry-run`. Nothing is generated or trained.
 
-It starts a grader process for a moment: only there is known whether a user's function can be imported. It is tried
-on the reference answers of some prompts.
+It starts a grader process for a moment, because only there can a user's function be imported, and tries it on the
+reference answers of some prompts.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ def describe_plan(recipe: Recipe, *, resume: bool = False) -> str:
 
 
 async def _try_graders(recipe: Recipe, source: PromptStream, tokenizer: Tokenizer) -> list[Trial]:
-    """Start one grader process and try it on reference answers; an error at the start would end a run."""
+    """Start one grader process and try it on reference answers; an error would stop a run at its start."""
     alone = dataclasses.replace(recipe, reward=dataclasses.replace(recipe.reward, num_workers=1))
     with tempfile.TemporaryDirectory(prefix="freerun-plan-") as logs:
         grader = make_grader(alone, LocalLauncher(Path(logs), {}))
         try:
             await grader.start()
-            # Only an episode knows which texts it has graded, if any.
+            # Only an episode knows which of its texts are graded, if any.
             tried = None if recipe.rollout.episode or recipe.rollout.command else grader
             return await try_references(source, tokenizer, tried, default_grader=recipe.reward.grader)
         finally:
@@ -162,10 +162,10 @@ def _agent_lines(recipe: Recipe) -> list[str]:
 
 
 def _seats(recipe: Recipe) -> dict[str, str]:
-    """Where each rollout worker and rank of the trainer will run."""
+    """Where each rollout worker and each rank of the trainer will run."""
     if recipe.runtime.backend == "local":
         return {name: _cores(seat) for name, seat in place(recipe).seats.items()}
-    # Only the cluster knows which GPUs `device = "auto"` would take.
+    # Only the cluster knows which GPUs `device = "auto"` would use.
     groups = groups_of(recipe, has_gpus=False)
     return {name: f"{group.demand} of the Ray cluster" for group in groups for name in group.names}
 

@@ -3,8 +3,8 @@
     task, files ─► devices ─► graders, objective, listeners, trackers ─► weights ─► tokenizer ─► prompts, answers
 
 `check_setup` needs only the recipe; `read_inputs` and `read_prompts` read the model's small files and the data,
-and return what they read. Nothing is written, so bad input leaves no run behind. The only worker that is started,
-for a moment, is an agent worker: whether an episode or a tool can be imported is known only there.
+and return what they read. Nothing is written, so bad input leaves no run behind. The only worker started, for a
+moment, is an agent worker: only there can an episode or a tool be imported.
 """
 
 import dataclasses
@@ -45,13 +45,13 @@ class Inputs:
 
     tokenizer: Tokenizer
     source: PromptStream | None
-    """None if the run asks no prompts."""
+    """None if the run has no prompts."""
     sft: SftData | None
-    """None if there is no SFT, or it is over."""
+    """None without SFT or after it."""
 
 
 def check_setup(recipe: Recipe, *, is_new: bool = True, trains: bool = True, has_reward: bool = False) -> None:
-    """Check what the recipe alone tells; a resumed run need not find the files it was started from.
+    """Check the recipe alone; a resumed run does not need the files it was started from.
 
     With `has_reward` a function of the calling program replaces the graders.
     """
@@ -70,8 +70,8 @@ def check_setup(recipe: Recipe, *, is_new: bool = True, trains: bool = True, has
 
 
 def read_inputs(recipe: Recipe, model: Path, *, checkpoint: Checkpoint | None = None) -> Inputs:
-    """Read and check the tokenizer in `model` and the data, at the checkpoint's place in it."""
-    if checkpoint is None or recipe.lora.is_on:  # else the checkpoint holds all weights
+    """Read and check the tokenizer in `model`, and the data from the checkpoint's position on."""
+    if checkpoint is None or recipe.lora.is_on:  # otherwise the checkpoint holds all weights
         check_directory(Path(recipe.model.path))
     tokenizer = _read_tokenizer(recipe, model)
     check_rank(recipe.lora, model_config(model), model)
@@ -88,12 +88,12 @@ def read_inputs(recipe: Recipe, model: Path, *, checkpoint: Checkpoint | None = 
 
 
 def rl_checkpoint(checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """None if RL begins now: a checkpoint of SFT holds no prompts, groups or optimizer of RL."""
+    """The checkpoint to resume RL from; None if it is one of SFT, without prompts, groups or optimizer of RL."""
     return None if checkpoint is None or checkpoint.state.sft else checkpoint
 
 
 def read_prompts(job: EvalJob) -> tuple[Tokenizer, list[Prompt]]:
-    """The tokenizer of an evaluation, and all prompts of its split; those that will be asked are checked."""
+    """The tokenizer of an evaluation, and all prompts of its split; the prompts that will be used are checked."""
     recipe, model = job.recipe, Path(job.model)
     check_directory(model)
     tokenizer = _read_tokenizer(recipe, model)
@@ -105,14 +105,14 @@ def read_prompts(job: EvalJob) -> tuple[Tokenizer, list[Prompt]]:
 
 
 def _check_answers(recipe: Recipe, prompts: Iterable[Prompt]) -> None:
-    """Refuse answers that the graders cannot read; an episode may do without graders."""
+    """Raise if the graders cannot read an answer; an episode may work without graders."""
     if not recipe.rollout.episode:
         check_answers(recipe.reward, prompts)
 
 
 @contextmanager
 def readable_rows(recipe: Recipe, rows: bytes | None) -> Iterator[Recipe]:
-    """The recipe, with rows that a program passed in a temporary file until there is a run directory for them."""
+    """The recipe, with a program's rows in a temporary file until a run directory can hold them."""
     if rows is None:
         yield recipe
         return
@@ -132,11 +132,11 @@ def _read_tokenizer(recipe: Recipe, model: Path) -> Tokenizer:
 
 
 def _check_model_files(recipe: Recipe) -> None:
-    """Fail if there is no model to train, or SFT has nothing to imitate."""
+    """Raise if there is no model to train, or no data for SFT."""
     if recipe.sft.is_on and not recipe.sft.path:
         check_demonstrations(recipe.data)
     model = Path(local_directory(recipe.model.path))
-    task = recipe.data.task if recipe.generates else "file"  # SFT alone asks no prompts
+    task = recipe.data.task if recipe.generates else "file"  # SFT alone has no prompts
     kind = f"tiny {{}} --task {task}" if has_alphabet(task) else "smollm2 {}"
     if not recipe.model.path:
         make = kind.format("DIR")
@@ -163,7 +163,7 @@ def _check_model_files(recipe: Recipe) -> None:
 
 
 def _check_data_files(recipe: Recipe) -> None:
-    """Fail if there is no such task, its prompts are in files that are not there, or no grader can read them."""
+    """Raise if the task does not exist, its files are missing, or no grader can read its prompts."""
     for part in recipe.data.parts.values():
         check_task(part)
         grader = part.grader or recipe.reward.grader

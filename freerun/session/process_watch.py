@@ -1,4 +1,4 @@
-"""Periodic reports about the run's processes: what graders do, and how much CPU and memory each process uses."""
+"""Periodic reports about the run's processes: what graders do, and the CPU and memory of each process."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ class ProcessWatch:
                 self._report_graders()
                 if self._life.seconds >= next_look:
                     next_look = self._life.seconds + PROCESSES_SECONDS
-                    # In a thread: reading the process table takes a while on a busy machine.
+                    # In a thread: reading the process table takes time on a busy machine.
                     uses = await asyncio.to_thread(measure, self._pids())
                     self._life.emit(ProcessReport(seconds=self._life.seconds, processes=uses))
                 await asyncio.sleep(GRADERS_SECONDS)
@@ -46,7 +46,7 @@ class ProcessWatch:
 
 
 def measure(pids: Mapping[str, int]) -> tuple[ProcessUse, ...]:
-    """Resource usage of these processes; one that has ended is left out."""
+    """Resource usage of these processes; processes that have ended are omitted."""
     uses = []
     for worker, pid in pids.items():
         try:

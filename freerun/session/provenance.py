@@ -1,6 +1,6 @@
-"""What a session of a run was started with: settings, versions, processor, threads, hashes of the user's files.
+"""What a session of a run started with: settings, versions, processor, threads, hashes of the user's files.
 
-Nothing of the user's is imported here: a module is found by its path.
+No user code is imported here: a module is found by its path.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 def session_start(
     recipe: Recipe, directory: Path, *, seconds: float, version: int, sft_step: int = 0, origin: str = ""
 ) -> RunStarted:
-    """The event with which a session begins."""
+    """The event that begins a session."""
     return RunStarted(
         seconds=seconds,
         name=recipe.run.name,
@@ -61,7 +61,7 @@ def provenance_of(recipe: Recipe) -> Provenance:
 
 
 def hash_of_files(files: Iterable[Path]) -> str:
-    """A hash over the contents of those that can be read, in order; empty if none can."""
+    """A hash over the contents of the readable files, in order; empty if none can be read."""
     digest, is_empty = hashlib.sha256(), True
     for file in files:
         try:
@@ -74,7 +74,7 @@ def hash_of_files(files: Iterable[Path]) -> str:
 
 
 def file_of(name: str) -> Path | None:
-    """The file of "module:function", without importing it; packages above it are imported."""
+    """The file of "module:function", without importing the module; its parent packages are imported."""
     module = name.partition(":")[0]
     local = Path.cwd() / f"{module.replace('.', '/')}.py"
     if local.is_file():
@@ -92,7 +92,7 @@ def _grader_files(recipe: Recipe) -> list[Path]:
 
 
 def _task_files(recipe: Recipe) -> list[Path]:
-    """The user's tasks and data files; a data set that is not read from a file is named by its recipe."""
+    """The user's task and data files; a data set that is not read from a file is identified by the recipe."""
     parts = recipe.data.parts.values()
     reading = [part for part in parts if part.task == "file"]
     paths = [data_file_of(path) for part in reading for path in (part.path, part.held_out_path) if path]

@@ -1,4 +1,4 @@
-"""The trackers of a run: their processes begin after its store is open, and end before it is closed."""
+"""The trackers of a run: their processes start after the run's store is opened, and end before it is closed."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from freerun.trackers.reporting import ReportOptions
 
 @contextlib.contextmanager
 def open_reporters(recipe: Recipe, directory: Path, listeners: Listeners) -> Iterator[None]:
-    """Report the run to `report.to` while the context is open; a reporter that fails is a notice."""
+    """Report the run to `report.to` while the context is open; a reporter that fails becomes a notice."""
     report = recipe.report
     if not report.to:
         yield

@@ -41,24 +41,24 @@ class RunDirectory:
         self.path = path
         self.config = path / CONFIG_FILE
         self.model = path / "model"
-        """Config and tokenizer for every process of the run: the directory it started from may go away."""
+        """Config and tokenizer for every process of the run: the directory it started from may be removed."""
         self.reference = path / "reference"
-        """The policy of version 0, kept only where the objective has a KL term."""
+        """The policy of version 0, kept only if the objective has a KL term."""
         self.checkpoints = path / "checkpoints"
         self.logs = path / "logs"
 
 
 @contextmanager
 def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
-    """The run's directory, held by this process, and the checkpoint to resume (None: it was cut off before one).
+    """Open and lock the run's directory; yields it with the checkpoint to resume (None: none was written yet).
 
-    Nothing is changed before the lock is held and every reason to refuse has been checked.
+    Nothing is changed before the lock is held and all checks have passed.
     """
     run = RunDirectory(Path(recipe.run.directory) / recipe.run.name)
     with ExitStack() as stack:
         try:
             if not resume:
-                check_vacant(run, is_locked=False)  # before the lock as well: a refusal must leave no file behind
+                check_vacant(run, is_locked=False)  # before locking too: a refusal must leave no file behind
                 run.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts and completions are private
             stack.enter_context(locked(run.path))
             checkpoint: Checkpoint | None = None
@@ -76,9 +76,9 @@ def open_run(recipe: Recipe, *, resume: bool) -> Iterator[tuple[RunDirectory, Ch
 
 def _start(run: RunDirectory, recipe: Recipe) -> None:
     check_vacant(run, is_locked=True)
-    if run.config.is_file():  # of a run that failed before its first step
+    if run.config.is_file():  # left by a run that failed before its first step
         _clear(run.path)
-    # The config comes first: a directory that has one is ours, and may be cleared if the start fails.
+    # Write the config first: a directory with a config is ours, and may be cleared if the start fails.
     write_config(run, recipe)
     copy_companions(Path(recipe.model.path), run.model)
 
@@ -92,13 +92,13 @@ def check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
     try:
         names = {path.name for path in run.path.iterdir()}
     except FileNotFoundError:
-        return  # free; checked once, since another start may create it at any moment
+        return  # free; checked once, since another start may create it at any time
     except NotADirectoryError:
         if not run.path.exists():
-            return  # below a file: making the directory says so
+            return  # below a file: making the directory raises the error
         names = {run.path.name}
     if LOCK_FILE in names and not is_locked:
-        return  # being started by another process: the lock tells
+        return  # being started by another process: the lock shows it
     if names - {LOCK_FILE}:
         raise ConfigError(
             f'config: "{run.path}" exists but is not a run (no config.toml); choose another run.name or '
@@ -107,7 +107,7 @@ def check_vacant(run: RunDirectory, *, is_locked: bool) -> None:
 
 
 def _clear(directory: Path) -> None:
-    """Empty the directory except for the lock that this process holds."""
+    """Empty the directory, except for the lock that this process holds."""
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -116,7 +116,7 @@ def _clear(directory: Path) -> None:
 
 
 def write_config(run: RunDirectory, recipe: Recipe) -> None:
-    """Write the recipe atomically: without it the run could not be resumed.
+    """Write the recipe atomically: the run could not be resumed without it.
 
     A resumed run calls this once its recipe is accepted: the next --resume starts from it.
     """
@@ -127,7 +127,7 @@ def write_config(run: RunDirectory, recipe: Recipe) -> None:
 
 
 def keep_rows(run: RunDirectory, rows: bytes, *, resume: bool) -> None:
-    """Write the rows of a new run; a resumed run must be given those that it was started with."""
+    """Write the rows of a new run; a resumed run must be given the rows it was started with."""
     path = run.path / DATA_FILE
     try:
         if not resume:
@@ -170,7 +170,7 @@ def _check_resumable(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint) 
 
 
 def _check_own_start(run: RunDirectory) -> None:
-    """Refuse to begin again what began with the steps of another run."""
+    """Refuse to start over where another run has already made steps."""
     if not (run.path / STORE_NAME).is_file():
         return
     with RunReader(run.path) as reader:
@@ -185,7 +185,7 @@ def _check_own_start(run: RunDirectory) -> None:
 def _check_store(run: RunDirectory, checkpoint: Checkpoint) -> None:
     """Refuse a store that is damaged, or that lacks steps of the checkpoint.
 
-    They were on disk before the checkpoint: the store or its write-ahead log was lost or replaced.
+    These were written before the checkpoint, so the store or its write-ahead log was lost or replaced.
     """
     version, num_recorded = checkpoint.state.version, 0
     if (run.path / STORE_NAME).is_file():
@@ -209,12 +209,12 @@ def _check_reference(run: RunDirectory) -> None:
 
 
 def names_a_run(given: Path) -> bool:
-    """Whether a run is meant; a model or data directory does not hide the shipped recipe of the same name."""
+    """Whether `given` is a run; a model or data directory does not hide a shipped recipe of the same name."""
     return given.is_dir() and ((given / CONFIG_FILE).is_file() or str(given) not in shipped_recipes())
 
 
 def recipe_of_run(directory: Path, overrides: Sequence[str], *, resume: bool) -> tuple[Path, list[str]]:
-    """A run named instead of a recipe: its own recipe, and the overrides with where it is now."""
+    """The recipe of a run that was named in place of a recipe, and overrides with the run's current location."""
     if not (directory / CONFIG_FILE).is_file():
         raise ConfigError(
             f'config: "{directory}" is a directory and not a run (no {CONFIG_FILE}); name a recipe, or a run '
@@ -235,24 +235,24 @@ def recipe_to_resume(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def is_unused(run: RunDirectory) -> bool:
-    """Whether a run failed before its first step, so its name can be used again."""
+    """Whether a run failed before its first step, so that its name can be used again."""
     if run.checkpoints.exists():
         return False
     try:
         with RunReader(run.path) as reader:
             return not reader.steps() and reader.status().state != "running"
-    except FreerunError:  # no store, or a damaged one: nothing that says it was never used
+    except FreerunError:  # without a readable store nothing shows that it was never used
         return not (run.path / STORE_NAME).exists()
 
 
 CHANGEABLE = ("sft.lr", "sft.eval_every_steps", "sft.save_every_steps")
-"""Keys of fixed sections that a resumed run may change."""
+"""Keys that a resumed run may change although the rest of their section is fixed."""
 
 
 def check_same_run(recipe: Recipe, saved: Recipe, run: RunDirectory) -> None:
-    """Refuse to resume with settings that decide which prompt an ordinal is, or how large a batch is."""
+    """Refuse to resume with other values of settings that determine the prompt of an ordinal or the batch size."""
     keys = ["run.seed", "sampling.group_size", "train.prompts_per_step"]
-    if recipe.online.is_on != saved.online.is_on:  # an ordinal is a prompt, or a session that is over
+    if recipe.online.is_on != saved.online.is_on:  # an ordinal means a prompt, or a past session
         keys.append("online.feedback_seconds")
     for section in ("data", "lora", "sft"):
         keys += [f"{section}.{field.name}" for field in dataclasses.fields(getattr(recipe, section))]

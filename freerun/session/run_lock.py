@@ -1,4 +1,4 @@
-"""One process at a time may change a run directory: it holds a lock on the file `lock` in it.
+"""Only one process at a time may change a run directory: it holds a lock on the file `lock` in it.
 
 The kernel releases the lock when the process ends for any reason. The file is never removed: a process that has
 the old file open would otherwise lock nothing.
@@ -17,8 +17,8 @@ LOCK_FILE = "lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process, or raise at once if another process holds it."""
-    # Not through a link: in a run copied from elsewhere it could point to any file of the user.
+    """Lock the directory for this process; raises immediately if another process holds the lock."""
+    # Do not follow a link: in a run copied from elsewhere it could point to any file of the user.
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:

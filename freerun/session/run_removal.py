@@ -1,7 +1,7 @@
-"""Removing runs: only whole ones, only from their directory, and none that a process uses.
+"""Removes runs: only whole runs, only from their directory, and none that a process uses.
 
 Everything is checked before anything is removed. Links are never followed: a run that is a link is refused, and
-of a link inside a run only the link goes.
+of a link inside a run only the link itself is removed.
 """
 
 import shutil
@@ -18,14 +18,14 @@ from freerun.session.run_lock import locked
 
 @dataclass(frozen=True)
 class RemovableRun:
-    """A run that may be removed, and what that frees."""
+    """A run that may be removed, and the space this frees."""
 
     path: Path
     num_bytes: int
 
 
 def find_removable(directory: Path, names: Sequence[str]) -> list[RemovableRun]:
-    """The runs of these names in `directory`; raises for the first that is none, or is in use."""
+    """The runs with these names in `directory`; raises for the first one that is not a run or is in use."""
     runs = []
     for name in dict.fromkeys(names):
         path = _check_name(directory, name)
@@ -35,7 +35,7 @@ def find_removable(directory: Path, names: Sequence[str]) -> list[RemovableRun]:
 
 
 def remove_run(run: RemovableRun) -> None:
-    """Remove it, unless a process has started to use it since."""
+    """Remove the run, unless a process has started to use it since."""
     with locked(run.path):
         try:
             shutil.rmtree(run.path)

@@ -29,10 +29,10 @@ class Saver:
         self._save_files = save_files
         self._keep = keep
         self._kept = kept
-        """Says which checkpoints are kept besides the newest."""
+        """Determines which checkpoints are kept besides the newest."""
 
     def __call__(self, state: ControllerState) -> Coroutine[Any, Any, None]:
-        """Ask the trainer for its files at once; the rest, failures included, is the coroutine's."""
+        """Request the trainer's files immediately; the returned coroutine does the rest and raises any failure."""
         if self._kept is not None:
             self._kept.expect(state.version)
         try:
@@ -42,18 +42,18 @@ class Saver:
         return self.finish(writer, self._save_files(str(writer.directory), version=state.version), state.version)
 
     async def finish(self, writer: CheckpointWriter, saved: Awaitable[None], version: int) -> None:
-        """Seal the checkpoint when the trainer has written its files."""
+        """Seal the checkpoint once the trainer has written its files."""
         try:
             await saved
             protected = self._kept.protected() if self._kept else ()
-            # The store first: it must never lack steps of the checkpoint, nor the evaluations by which older
-            # ones are removed.
+            # Flush the store first: it must never lack steps of the checkpoint, nor the evaluations that decide
+            # which older checkpoints are removed.
             await asyncio.to_thread(self._life.flush)
             directory = await writer.seal(keep=self._keep, protected=protected)
         except FreerunError as error:
             await asyncio.to_thread(writer.discard)
             if not isinstance(error, CheckpointError):
-                raise  # the store or the trainer is at fault, and says so
+                raise  # the error comes from the store or the trainer, and says so
             await self._fail(error, version)
         self._life.emit(CheckpointSaved(seconds=self._life.seconds, version=version, directory=str(directory)))
 

@@ -3,7 +3,7 @@
     demonstrations ─► trainer.supervise ─► SftStep ─► listeners
                                └─► checkpoints/step-0, with the optimizer of SFT
 
-The seed and the number of a step decide its batch, and a checkpoint holds the optimizer: with a fixed number of
+The seed and the step's number determine its batch, and a checkpoint holds the optimizer: with a fixed number of
 threads, an interrupted and resumed run ends with the same bits as an uninterrupted one.
 """
 
@@ -24,11 +24,11 @@ from freerun.types import Demonstration, Doing
 from freerun.workers.trainer_client import TrainerClient
 
 ROWS_PER_MEASUREMENT = 16
-"""Held-out rows in one message to the trainer: Ctrl-C waits for no more."""
+"""Held-out rows per message to the trainer, which limits how long Ctrl-C waits."""
 
 
 def make_sft_data(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint | None) -> SftData | None:
-    """The demonstrations of SFT; None if the recipe has no SFT or it is over."""
+    """The demonstrations of SFT; None if the recipe has no SFT or SFT is over."""
     if not recipe.sft.is_on or (checkpoint is not None and checkpoint.state.sft is None):
         return None
     data = open_sft_data(recipe, tokenizer)
@@ -41,19 +41,19 @@ def make_sft_data(recipe: Recipe, tokenizer: Tokenizer, checkpoint: Checkpoint |
 
 
 def cosine_learning_rate(step: int, *, num_steps: int, peak: float, ramp_steps: int) -> float:
-    """A linear ramp over the first steps, under a cosine from the peak down to a tenth of it."""
+    """A linear ramp over the first steps, then a cosine from the peak down to a tenth of it."""
     ramp = min(1.0, (step + 1) / ramp_steps) if ramp_steps else 1.0
     fall = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * step / num_steps))
     return peak * ramp * fall
 
 
 def sft_learning_rate(config: SftConfig, step: int, *, num_steps: int) -> float:
-    """The learning rate of the step that follows `step` steps."""
+    """The learning rate of the step with index `step`, from 0."""
     return cosine_learning_rate(step, num_steps=num_steps, peak=config.lr, ramp_steps=config.warmup_steps)
 
 
 class SftStage:
-    """Trains from the step of a checkpoint, or from the first, to the last."""
+    """Trains from the checkpoint's step, or from the first, to the last one."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SftStage:
                 await self.save()
 
     async def save(self) -> None:
-        """Write a checkpoint of the step it is at; RL has not begun."""
+        """Write a checkpoint of the current step; RL has not begun."""
         _, buffer = make_gate_and_buffer(self._recipe, None)
         state = ControllerState(
             version=0,
@@ -116,7 +116,7 @@ class SftStage:
         self._emit(loss=loss, held_out_loss=held_out_loss, lr=lr, num_tokens=num_tokens)
 
     async def _measure(self) -> float | None:
-        """The mean loss over the trained tokens of the held-out rows; None without rows, or if it must stop."""
+        """Mean loss per trained token of the held-out rows; None if there are no rows, or if the run must stop."""
         total = num_tokens = 0.0
         for start in range(0, len(self._data.held_out), ROWS_PER_MEASUREMENT):
             if self._must_stop():

@@ -2,8 +2,8 @@
 
     run directory ─► listeners ─► workers ─► SFT ─► controller
 
-No process is left behind: workers are killed on the way out, and die with this process if it is killed itself.
-What a run does at its start, its end and on a signal is in `lifetime.py`.
+No process is left behind: workers are killed when this process ends, or die with it if it is killed. `lifetime.py`
+handles the start and end of a run, and signals.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ def run_training(recipe: Recipe, *, resume: bool) -> int:
 
 
 def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None = None) -> RunFinished:
-    """Train by the recipe, with what the caller attaches, and return how it ended."""
+    """Train by the recipe, with what the caller attaches, and return how the run ended."""
     attached = attached or Attachments()
     check_traffic(recipe, attached.live_key)
     inputs, has_reward = None, attached.reward is not None
@@ -95,7 +95,7 @@ def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None =
             )
         if inputs is None:
             inputs = read_inputs(recipe, run.model, checkpoint=checkpoint)
-            write_config(run, recipe)  # accepted: the next --resume starts from this recipe
+            write_config(run, recipe)  # accepted: the next --resume uses this recipe
         with open_listeners(recipe, run.path, attached.listeners) as listeners:
             if resume and checkpoint is not None:
                 listeners.rewind(checkpoint.state.version, seconds=checkpoint.state.seconds)
@@ -116,7 +116,7 @@ def train_to_end(recipe: Recipe, *, resume: bool, attached: Attachments | None =
 
 
 class TrainingSession:
-    """The stages of a training run and the processes under them, for as long as it lives."""
+    """The stages of a training run and their worker processes."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class TrainingSession:
         self._note(f"the trainer is ready: it trains {ready.num_trained:,} of {ready.num_parameters:,} parameters")
 
     async def _run_sft(self, data: SftData, trainer: TrainerClient) -> None:
-        """Leaves a checkpoint unless RL follows, which saves version 0 itself."""
+        """Run SFT; leaves a checkpoint unless RL follows, which saves version 0 itself."""
         state = self._checkpoint.state.sft if self._checkpoint else None
         save = self._make_saver(trainer)
         stage = SftStage(self._recipe, data, trainer, life=self._life, save=save, state=state)
@@ -288,25 +288,25 @@ class TrainingSession:
         )
 
     async def _run_controller(self, controller: Controller, kept: KeptVersions) -> None:
-        """Train to the end; then remove old checkpoints, and serve live clients further."""
+        """Train to the end; then remove old checkpoints and, if live, keep serving clients."""
         self._life.act("controller", Doing("running"))
         self._life.on_stop(controller.request_stop)
         with long_lived_objects():
             await controller.run()
         self._life.why_early = controller.why_early
         kept.end()
-        self._life.flush()  # the evaluations by which checkpoints are removed
+        self._life.flush()  # the evaluations that decide which checkpoints are removed
         remove_old(self._run.checkpoints, keep=self._recipe.checkpoint.keep, protected=kept.protected())
         if self._live is not None and not self._life.is_stopping:
             await self._serve_on()
 
     def _serve_from_now(self) -> None:
-        """The engines have weights, so they can serve."""
+        """Start serving clients: the engines now have weights."""
         if self._live is not None and not self._live.url:
             self._note(f"live traffic is served at {self._live.open()}")
 
     async def _serve_on(self) -> None:
-        """All steps are trained; clients are served until a stop is requested."""
+        """After the last step, serve clients until a stop is requested."""
         assert self._pool is not None
         stopped, background = asyncio.Event(), Supervisor()
         self._life.on_stop(stopped.set)
@@ -354,7 +354,7 @@ class TrainingSession:
             self._lending.note(worker, is_busy=is_busy)
 
     def _on_trainer_cores(self, cores: tuple[int, ...]) -> None:
-        assert self._lending is not None  # only it offers cores
+        assert self._lending is not None  # only lending offers cores
         num_borrowed = len(cores) - len(self._lending.trainer_cores)
         self._life.emit(CoresMoved(seconds=self._life.seconds, cores=cores, num_borrowed=num_borrowed))
 

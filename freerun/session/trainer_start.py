@@ -1,4 +1,4 @@
-"""What the trainer is started with: the same for a run, for a resumed one and for a replay."""
+"""The trainer's start message: the same for a new run, a resumed run and a replay."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Two prompts as the model will see them, and the grader tried on reference answers: part of the plan.
+"""Shows two prompts as the model will see them, and tries the grader on reference answers: part of the plan.
 
-A template that hides the question and a grader that cannot find the answer look like a model that learns nothing.
-The reference answer is graded as if it were a completion. Where an answer is no completion (unit tests, or an
-entry of reasoning-gym), its solved form is graded instead, if the data has one.
+A template that hides the question, or a grader that cannot find the answer, looks like a model that learns
+nothing. The reference answer is graded as if it were a completion. Where an answer is not a completion (unit
+tests, or an entry of reasoning-gym), its solved form is graded instead, if the data has one.
 """
 
 import json
@@ -24,12 +24,12 @@ _NUM_ANSWER_CHARACTERS = 120
 
 @dataclass(frozen=True)
 class Trial:
-    """A prompt, the completion that should be right, and what the grader gave it."""
+    """A prompt, a completion that should be correct, and the grade it got."""
 
     prompt: Prompt
     completion: str
     grade: Grade | None
-    """None if there is nothing that a model could have written."""
+    """None if the data contains no completion that a model could have written."""
 
     @property
     def is_right(self) -> bool:
@@ -39,7 +39,7 @@ class Trial:
 async def try_references(
     source: PromptStream, tokenizer: Tokenizer, grader: Grader | None, *, default_grader: str
 ) -> list[Trial]:
-    """Grade the reference answers of the first prompts of the run; without a grader, only show them."""
+    """Grade the reference answers of the run's first prompts; without a grader, only show them."""
     trials = []
     for ordinal in range(min(NUM_TRIED if grader else NUM_SHOWN, source.epoch_size)):
         prompt = source.at(ordinal)
@@ -55,7 +55,7 @@ async def try_references(
 
 
 def describe_trials(trials: Sequence[Trial]) -> list[str]:
-    """The first prompts with their answers and rewards, and a warning if a reference answer is not right."""
+    """The first prompts with their answers and rewards, and a warning if an answer is not graded correct."""
     lines = []
     for trial in trials[:NUM_SHOWN]:
         lines.append(f"prompt {_shown(trial.prompt.key)}, as the model will see it:")
@@ -87,7 +87,7 @@ def _outcome(trial: Trial) -> str:
 
 
 def _solved(prompt: Prompt, source: PromptStream, grader: str) -> str:
-    """What a model should have written; empty if the data does not say."""
+    """What a model should have written; empty if the data does not contain it."""
     prompts = source.prompts()
     of_task = next((p for p in prompts.training if p.answer == prompt.answer and p.text in prompt.text), None)
     if of_task is not None and of_task.shot:
@@ -103,7 +103,7 @@ def _as_completion(text: str, token_ids: np.ndarray) -> Completion:
 
 
 def _cut(text: str) -> str:
-    """The end of a long prompt: the question comes last."""
+    """The end of a long prompt, which contains the question."""
     return text if len(text) <= _MAX_CHARACTERS else f"... {text[-_MAX_CHARACTERS:]}"
 
 
@@ -113,5 +113,5 @@ def _cut_line(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text of the data without characters that a terminal would obey."""
+    """The text without characters that a terminal would interpret."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
