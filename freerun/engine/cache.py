@@ -49,26 +49,27 @@ class KVCache:
         return self._all_N2SKLD[:, :, slot, :, begin:end].clone(memory_format=torch.contiguous_format)
 
     def copy_in(self, slot: int, cached_N2KLD: Tensor, *, begin: int) -> None:
-        """Write what was copied out to the positions of a slot from `begin` on."""
+        """Write what `copy_out` returned to the positions of a slot from `begin` on."""
         self._all_N2SKLD[:, :, slot, :, begin : begin + cached_N2KLD.shape[3]] = cached_N2KLD
 
 
 def _untouched_zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros: a masked position still enters the product, and garbage may be NaN."""
+    """Zeroed memory: a masked position still enters the product, and garbage may be NaN."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
-    # Pages that the kernel zeroes on first touch, and small ones: a partly used slot would occupy whole huge
-    # pages. torch.zeros writes all pages, numpy.zeros asks for huge ones.
+    # Small pages, which the kernel zeroes on first touch: with huge pages a partly used slot would occupy whole
+    # ones. torch.zeros writes all pages, numpy.zeros asks for huge ones.
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 class CachedAttention:
-    """Attention of one step: first a row for each decoding slot, then the prefill chunks, all packed.
+    """Attention of one step, packed: first one row per decoding slot, then the prefill chunks.
 
-    `prompts` gives for each row a slot with the same prompt, and its length there (`decode_kernel.py`). Rows
-    behind these are padding, which attends to nothing. A row may decode the token behind a chunk of its own slot.
+    `prompts` gives for each row a slot with the same prompt, and the prompt's length there
+    (`decode_kernel.py`). Rows after these are padding, which attends to nothing. A row may decode the token
+    that follows a chunk of its own
     """
 
     def __init__(

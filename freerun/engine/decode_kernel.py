@@ -4,8 +4,8 @@ Each sequence is read once, up to its length: no mask, no padding, and a row's r
 of the batch. With three or four queries per key head, torch's batched products are mostly overhead; this takes
 half of their time or less.
 
-Siblings have the same prompt in their slots. It is read from one slot for all of them, head by head, so all but
-the first find it in the processor's cache. Each row's own tokens follow.
+Samples with the same prompt hold it in their slots. It is read from one slot for all of them, head by head, so all
+but the first find it in the processor's cache. Then each row's own tokens are read.
 
     slot 3   prompt ████████  own ███          a row's result is that of the two parts one after the other,
     slot 5         ────┘      own █████        no matter which slot the prompt is read from
@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 MIN_SHARE = 2**19
-"""Numbers that a thread must read per layer to be worth waking; an estimate."""
+"""Numbers that a thread must read per layer before waking it pays off; an estimate."""
 
 _HELPERS = ThreadPoolExecutor(thread_name_prefix="attention")
 
@@ -50,7 +50,7 @@ _SIGNATURE = numba.void(
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _LOG2_E, _LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 _LOWEST = np.float32(-87)
-"""exp of less is not a normal number."""
+"""exp of a smaller argument is not a normal number."""
 _E2, _E3, _E4, _E5, _E6 = (np.float32(1 / math.factorial(n)) for n in range(2, 7))
 _EXPONENT_BIAS, _MANTISSA_BITS = np.int32(127), np.int32(23)
 
@@ -62,8 +62,8 @@ def can_compile_for(cache_2SKLD: Tensor) -> bool:
 class CompiledDecodeAttention:
     """The rows of this step and their lengths; called once per layer.
 
-    `prompts` gives for each row a slot whose first positions equal its own, and how many. Rows with the same slot
-    and number read them there together.
+    `prompts` gives for each row a slot whose first positions equal its own, and how many. Rows with the same
+    slot and number read these positions together.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class CompiledDecodeAttention:
 
 
 _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
-"""Everything that numba may assume except that all numbers are finite."""
+"""The assumptions that numba may make; that all numbers are finite is not one of them."""
 
 
 def _compiled(function: Callable[..., None]) -> Any:
     try:
         return numba.njit(_SIGNATURE, fastmath=_FASTMATH, nogil=True, cache=True)(function)
-    except RuntimeError:  # no directory to cache it in
+    except RuntimeError:  # there is no directory to cache the compiled code in
         return numba.njit(_SIGNATURE, fastmath=_FASTMATH, nogil=True)(function)
 
 
@@ -138,7 +138,7 @@ def _score(queries_GD: np.ndarray, keys_LD: np.ndarray, scores_GL: np.ndarray, b
 
 @numba.njit(fastmath=_FASTMATH)
 def _softmax(scores_L: np.ndarray, exponents_L: np.ndarray) -> None:
-    """In place; `exponents_L` is scratch. Undefined if a score is not finite."""
+    """Softmax in place; `exponents_L` is scratch space. The result is undefined if a score is not finite."""
     powers_L = exponents_L.view(np.float32)  # 2 to the exponents, whose bits are written there
     largest, total = scores_L[0], _ZERO
     for p in range(len(scores_L)):
@@ -162,7 +162,7 @@ def _softmax(scores_L: np.ndarray, exponents_L: np.ndarray) -> None:
 def _mix(weights_GL: np.ndarray, begin: int, values_LD: np.ndarray, mixed_GD: np.ndarray) -> None:
     """Add the values, weighted by the columns from `begin` on.
 
-    Four values at a time: a sum is written once for four.
+    Four values are added at a time, so that a sum is written once for four.
     """
     length, head_size = values_LD.shape
     in_fours = length - length % 4
@@ -190,7 +190,7 @@ def _attend(
 ) -> None:
     """Write the new keys and values into the cache, then attend to all cached positions of each row.
 
-    A place is a row, its slot and position, the slot to read its prompt from, and the length of that prompt.
+    A place gives a row, its slot and position, the slot to read its prompt from, and the length of that prompt.
     """
     num_kv_heads, head_size = k_RKD.shape[1:]
     num_shared = q_RHD.shape[1] // num_kv_heads

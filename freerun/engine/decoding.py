@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CALL_POSITIONS = 200
-"""Cost of the calls for one more product, in cached positions read; an estimate."""
+"""Cost of the calls for one more product, expressed in cached positions read; an estimate."""
 
 
 class DecodeAttention:
@@ -36,7 +36,7 @@ class DecodeAttention:
         _, all_slots, num_kv_heads, slot_tokens, self._head_size = cache_2SKLD.shape
         slots_R, positions_R = np.array(slots), np.array(positions)
         heads_RK = slots_R[:, None] * num_kv_heads + np.arange(num_kv_heads)
-        # Where the new keys go in the cache seen as a list of vectors; the values lie behind all the keys.
+        # Where the new keys go if the cache is seen as a list of vectors; the values come after all keys.
         places_E = (heads_RK * slot_tokens + positions_R[:, None]).ravel()
         places_2E = np.concatenate((places_E, places_E + all_slots * num_kv_heads * slot_tokens))
         self._places_2E = torch.from_numpy(places_2E).to(device)
@@ -52,7 +52,7 @@ class DecodeAttention:
             self._mask_S1L = self._mask(slots_R, positions_R, num_kv_heads).to(device, cache_2SKLD.dtype)
 
     def _mask(self, slots_R: np.ndarray, positions_R: np.ndarray, num_kv_heads: int) -> Tensor:
-        # A slot that does not decode sees position 0, a longer one the whole slice: no row is fully masked (NaN).
+        # A slot that does not decode sees position 0, a longer one the whole slice: a fully masked row gives NaN.
         seen_S = np.zeros(self._num_slots, dtype=np.int64)
         seen_S[slots_R] = positions_R
         visible_SL = np.arange(self._num_shared) <= seen_S.repeat(num_kv_heads)[:, None]
@@ -61,7 +61,7 @@ class DecodeAttention:
     def __call__(self, cache_2SKLD: Tensor, q_RHD: Tensor, k_RKD: Tensor, v_RKD: Tensor) -> Tensor:
         new_2RKD = torch.stack((k_RKD, v_RKD))
         cache_2SKLD.view(-1, self._head_size).index_copy_(0, self._places_2E, new_2RKD.view(-1, self._head_size))
-        # Query heads that share a key head take the place of query positions: no key is repeated.
+        # Query heads that share a key head take the place of query positions, so no key is repeated.
         q_RKGD = q_RHD.reshape(len(q_RHD), k_RKD.shape[1], -1, self._head_size)
         attended_RKGD = self._attend_shared(q_RKGD, cache_2SKLD)
         for row, slot, length in self._alone:
@@ -84,12 +84,12 @@ class DecodeAttention:
 
 
 def _choose_alone(lengths_R: np.ndarray, num_slots: int) -> np.ndarray:
-    """The rows that get a separate product, to read the fewest positions overall."""
+    """The rows that get a separate product, chosen to read the fewest positions overall."""
     if num_slots * (lengths_R.max() - lengths_R.min()) < CALL_POSITIONS and num_slots == len(lengths_R):
         return np.empty(0, dtype=np.int64)  # fast path for the usual case: too little to gain
     longest_first = np.argsort(-lengths_R, kind="stable")
     sorted_R = lengths_R[longest_first]
-    # Of the first n rows alone, for n = 0 to R; the slice is then as wide as the longest of the others.
+    # Costs with the longest n rows alone, n = 0 to R; the slice is then as wide as the longest of the others.
     costs_alone = np.concatenate(([0], np.cumsum(sorted_R + CALL_POSITIONS)))
     costs_slice = num_slots * np.append(sorted_R, 0)
     return longest_first[: np.argmin(costs_alone + costs_slice)]

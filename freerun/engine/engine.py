@@ -1,17 +1,17 @@
 """Interruptible continuous batching: requests in, completions out, new weights between two steps.
 
     step:     schedule ──► run (one forward pass, one version) ──► sample ──► postprocess
-    prepare:  pack the large matrices of the next version; steps continue with the present one
+    prepare:  pack the large matrices of the next version; steps continue with the current one
     swap:     use them, mark the cache for recomputation, continue
 
 Invariants: a forward pass uses one version, and each token is labelled with the version that computed its logits.
 After a load the cache is recomputed under the new weights (`recompute`, AReaL) or kept (`keep`, PipelineRL).
 Requests never return to the client. With `drain` no sequence is interrupted: a load waits until the running ones
-have finished, and none starts in between. Parked caches (`parking.py`) survive a load only with `keep`.
+have finished, and no new one starts until then. Parked caches (`parking.py`) survive a load only with `keep`.
 
 Device and dtype are those of the model's parameters at construction; logits are sampled in float32.
 
-Only `prepare` may run on another thread than the rest, and only once at a time. The engine knows nothing of
+Only `prepare` may run on another thread than the rest, and only once at a time. The engine knows nothing about
 processes; `freerun.workers.rollout_worker` runs it in one.
 """
 
@@ -48,16 +48,16 @@ class TextDecoder(Protocol):
     def decode(self, token_ids: np.ndarray) -> str: ...
 
     def decode_end(self, token_ids: list[int], *, first: int, num_characters: int) -> str:
-        """The end of the text of `token_ids[first:]`: what the last token adds, and `num_characters` before it."""
+        """The end of the text of `token_ids[first:]`: the last token's text and `num_characters` before it."""
         ...
 
 
 Draw = Callable[[list[Sequence], Tensor, Tensor], tuple[list[int], list[float]]]
-"""Sequences, their logits and random numbers in; the next token of each, and its logprob, out."""
+"""Takes sequences, logits and random numbers; returns the next token of each sequence, and its logprob."""
 
 
 def draw_tokens(ready: list[Sequence], logits_RV: Tensor, uniforms_R: Tensor) -> tuple[list[int], list[float]]:
-    """As each sequence's request asks for."""
+    """Draw with the sampling settings of each sequence's request."""
     return sample(logits_RV, [sequence.group.request.sampling for sequence in ready], uniforms_R)
 
 
@@ -108,9 +108,9 @@ class Engine:
             prefill_chunk_tokens=config.prefill_chunk_tokens,
         )
         self._spare_packed: dict[str, PackedWeight] = {}
-        """Of the version before the present one: memory for the next."""
+        """Packed weights of the previous version: memory for the next one."""
         self._min_rows = 1
-        """Of every product; fewer are padded."""
+        """Minimal number of rows of every product; products with fewer rows are padded."""
         self._groups: dict[int, SequenceGroup] = {}
         self._num_sequences = 0
         counted = ("tokens", "prefill", "attended", "steps", "interrupts", "loads", "recomputed")
@@ -124,7 +124,7 @@ class Engine:
         return bool(self._groups)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; refuse one that can never be served."""
+        """Queue a request; raises if it can never be served."""
         num_prompt = len(request.prompt_token_ids)
         if num_prompt == 0:
             raise RequestError(f"prompt {request.ordinal} has no tokens; an empty prompt cannot be continued")
@@ -144,7 +144,7 @@ class Engine:
         self._scheduler.add(group)
 
     def abort(self, request_id: int) -> None:
-        """Abort a request. Unknown ones are ignored: it may just have finished."""
+        """Abort a request. An unknown one is ignored: it may just have finished."""
         group = self._groups.pop(request_id, None)
         if group is None:
             return
@@ -155,7 +155,7 @@ class Engine:
             self._parked.drop_request(group.request.session, request_id)
 
     def hold(self, request_id: int) -> None:
-        """Sample no further token of this request before the next load; it keeps its slots and its cache."""
+        """Sample no more tokens of this request before the next load; it keeps its slots and its cache."""
         if request_id in self._groups:
             self._scheduler.held.update(self._groups[request_id].sequences)
 
@@ -169,14 +169,14 @@ class Engine:
         return not self._scheduler.has_begun
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> int:
-        """Generate with `weights` from the next step on; returns how many sequences this interrupts."""
+        """Generate with `weights` from the next step on; returns the number of interrupted sequences."""
         begin = time.perf_counter()
         prepared = self.prepare(version, weights)
         self._load_seconds += time.perf_counter() - begin
         return self.swap(prepared)
 
     def prepare(self, version: int, weights: Mapping[str, Tensor]) -> NewWeights:
-        """Pack the large matrices, on CPUs, into memory that no step reads; on any thread, beside the steps."""
+        """On CPUs, pack the large matrices into memory that no step reads; may run on any thread, during steps."""
         parameters = trained_parameters(self.model)
         if parameters.keys() != weights.keys():
             difference = sorted(parameters.keys() ^ weights.keys())
@@ -185,7 +185,7 @@ class Engine:
         return NewWeights(version, weights, self.model.pack(weights, spare))
 
     def swap(self, new: NewWeights) -> int:
-        """Generate with what was prepared from the next step on; returns how many sequences this interrupts.
+        """Generate with the prepared weights from the next step on; returns the number of interrupted sequences.
 
         Tensors of the engine's device and dtype are used in place. Others are converted into its parameters.
         """
@@ -214,11 +214,11 @@ class Engine:
         return num_interrupts
 
     def add_load_seconds(self, seconds: float) -> None:
-        """Account for time that decoding was paused around `swap`: the copy of a pinned version."""
+        """Add the time that decoding was paused before or after `swap` to copy a pinned version."""
         self._load_seconds += seconds
 
     def twin(self) -> Engine:
-        """A second engine at this version, with a separate cache and without requests.
+        """A second engine at this version, with its own empty cache and no requests.
 
         It reads this engine's weights; call `keep_weights` on it before they change.
         """
@@ -229,12 +229,12 @@ class Engine:
         return twin
 
     def keep_weights(self) -> None:
-        """Continue with a copy of the weights; only what is never trained stays shared."""
+        """Continue with a copy of the weights; those that are never trained stay shared."""
         self.model = self.model.frozen_copy(changing=trained_parameters(self.model).keys())
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, tuple[Completion, ...]]]:
-        """One forward pass; returns the requests it finished."""
+        """Run one forward pass; returns the requests it finished."""
         if self.version is None:
             raise WeightsError("the engine has no weights yet; call load before step")
         begin = time.perf_counter()
@@ -250,7 +250,7 @@ class Engine:
         return finished
 
     def _run(self, step: PlannedStep, version: int) -> tuple[list[Sequence], Tensor]:
-        """Compute the step's tokens; returns the fully cached sequences with their last hidden state."""
+        """Compute the step's tokens; returns the fully cached sequences with their last hidden states."""
         ready, chunks = step.decodes, [chunk for _, chunk in step.prefills]
         self._counts["attended"] += sum(len(sequence.tokens) for sequence in ready)
         if step.prefills:
@@ -355,9 +355,9 @@ class Engine:
 
 
 def _with_last_tokens(step: PlannedStep) -> tuple[list[Sequence], list[PrefillChunk]]:
-    """The sequences that sample, by slot, and the chunks without the last token of these, which is decoded.
+    """The sequences that sample, by slot, and the chunks without their last tokens, which are decoded instead.
 
-    So the bits of a sampled token's logits do not tell whether its sequence computed the prompt or copied it.
+    This way the bits of a token's logits do not depend on whether its sequence computed or copied the prompt.
     """
     whole = [sequence for sequence, chunk in step.prefills if chunk.end == len(sequence.tokens)]
     ready = sorted((*step.decodes, *whole), key=lambda sequence: sequence.slot)

@@ -1,14 +1,14 @@
-"""Parked caches: what the turns of a session have computed, kept for its next one.
+"""Parked caches: keys and values that a session's turns have computed, kept for its next turn.
 
     turn 1   slot ██████████   finished ──copied out──► parked ██████████   (session, token ids, keys and values)
     turn 2   slot ██████████▒▒▒▒   ◄──copied in── as far as the token ids agree; only the rest is computed
 
-Between its turns a session has no slot. A slot is contiguous, so parking and adopting are strided copies, without
-pages. A turn parks only what it has computed: what it adopted is parked already. A session that branches has
-several parked caches; a turn adopts the one that agrees longest with its prompt. No cache ever serves another
-session.
+A session has no slot between its turns. A slot is contiguous, so parking and adopting are strided copies,
+without pages. A turn parks only what it has computed: what it adopted is already parked. A session that
+branches has several parked caches; a turn adopts the one that shares the longest prefix with its prompt. A
+cache never serves another session.
 
-Knows nothing of versions: at a load the engine drops everything, or keeps it (`engine.kv_on_load`).
+It knows nothing about versions: at a load the engine drops everything, or keeps it (`engine.kv_on_load`).
 
 Shapes: N layers, 2 keys and values, K key/value heads, L positions, D head size.
 """
@@ -29,22 +29,22 @@ class ParkedCache:
     request_id: int
     """The request that computed them."""
     number: int
-    """No other one of the engine has it."""
+    """Unique among the engine's parked caches."""
     token_ids: np.ndarray
     pieces: tuple[Tensor, ...]
-    """N2KLD, one after another: what each turn has computed."""
+    """Tensors of shape N2KLD, one per turn, in order: what each turn has computed."""
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """What a turn begins with: the first tokens of a parked cache."""
+    """What a turn starts with: the first tokens of a parked cache."""
 
     number: int
     num_tokens: int
 
 
 class ParkedCaches:
-    """Holds at most `max_tokens`; when they are full, the session that parked longest ago makes room first."""
+    """Holds at most `max_tokens`; when full, the session that parked least recently makes room first."""
 
     def __init__(self, cache: KVCache, *, max_tokens: int) -> None:
         self.max_tokens = max_tokens
@@ -53,14 +53,14 @@ class ParkedCaches:
         self._cache = cache
         self._numbers = itertools.count()
         self._of_session: dict[int, list[ParkedCache]] = {}
-        """Sessions and the caches of each, both in the order of their last parking."""
+        """The caches of each session; sessions and caches are in the order of their last parking."""
 
     def park(
         self, session: int, request_id: int, tokens: list[int], *, slot: int, adopted: Adopted | None = None
     ) -> None:
-        """Copy the cache of these tokens out of the slot; it replaces the ones that it continues.
+        """Copy the cache of these tokens out of the slot; it replaces the parked caches that it continues.
 
-        The first of them may be `adopted`: if that is all of a cache that is still parked, it is not copied again.
+        The first tokens may be `adopted`: a whole cache that is still parked is not copied again.
         """
         if not 0 < len(tokens) <= self.max_tokens:
             return
@@ -81,7 +81,7 @@ class ParkedCaches:
     def adopt(self, session: int, tokens: list[int], *, slot: int) -> Adopted | None:
         """Copy the longest prefix of `tokens` that the session has parked into the slot.
 
-        At most all but the last token: computing that one gives the next one's logits.
+        The last token is never copied: computing it gives the next token's logits.
         """
         if session not in self._of_session:
             return None
@@ -102,7 +102,7 @@ class ParkedCaches:
             begin += piece.shape[3]
 
     def end_session(self, session: int) -> None:
-        """Drop what an ended session has parked, if anything."""
+        """Drop what an ended session has parked."""
         self._take(session)
 
     def drop_request(self, session: int, request_id: int) -> None:
@@ -132,7 +132,7 @@ class ParkedCaches:
 
 
 def _num_common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many leading token ids are equal."""
+    """Length of the common prefix of two lists of token ids."""
     num_tokens = min(len(one), len(other))
     differs = one[:num_tokens] != other[:num_tokens]
     return int(differs.argmax()) if differs.any() else num_tokens

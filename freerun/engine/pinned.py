@@ -3,10 +3,10 @@
     live     version  7 ─ 7 ─ 8 ─── 8 ─── 9 ─── 9 ─── 9 ─ 10      loads as they come
     pinned               └─ 8 ─── 8 ─── 8 ─── 8 ─── 8 ┘           pinned at 8 until it is released
 
-`pin` creates a second engine with a separate cache and separate parked caches. While both have work their steps
-alternate, so an evaluation takes at most every other step and never a rollout's slot. Both read the same weights
-until the next swap, which leaves the old packed matrices to the pinned engine and gives it a copy of what is not
-packed. An evaluation that outlasts its version costs this memory until `unpin`.
+`pin` creates a second engine with its own cache and parked caches. While both have work their steps alternate,
+so an evaluation takes at most every other step and never a rollout's slot. Both read the same weights until the
+next swap, which leaves the old packed matrices to the pinned engine and gives it a copy of everything that is
+not packed. An evaluation that outlasts its version needs this memory until `unpin`.
 """
 
 import time
@@ -21,14 +21,14 @@ from freerun.types import Completion, EngineStats, Request
 
 
 class PinnableEngine:
-    """Routes requests to the live engine, or to the pinned one if they name its version."""
+    """Routes requests to the live engine, or to the pinned engine if they name its version."""
 
     def __init__(self, live: Engine) -> None:
         self._live = live
         self._pinned: Engine | None = None
         self._is_pinned_next = False
         self._past_work = EngineStats()
-        """Counters of earlier pinned engines."""
+        """Summed work counters of earlier pinned engines."""
 
     @property
     def has_work(self) -> bool:
@@ -43,7 +43,7 @@ class PinnableEngine:
             self._pinned.abort(request_id)
 
     def end_session(self, session: int) -> None:
-        """Drop what the session has parked, in either engine."""
+        """Drop what the session has parked in either engine."""
         self._live.end_session(session)
         if self._pinned is not None:
             self._pinned.end_session(session)
@@ -53,15 +53,15 @@ class PinnableEngine:
         return self._live.drain()
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> int:
-        """Prepare and swap at once; returns how many sequences of the live engine this interrupts."""
+        """Prepare and swap at once; returns the number of interrupted sequences of the live engine."""
         return self.swap(self.prepare(version, weights))
 
     def prepare(self, version: int, weights: Mapping[str, Tensor]) -> NewWeights:
-        """For the live engine; on any thread, beside the steps of both."""
+        """Prepare new weights for the live engine; may run on any thread, during steps of both engines."""
         return self._live.prepare(version, weights)
 
     def swap(self, new: NewWeights) -> int:
-        """Give the live engine new weights; returns how many of its sequences this interrupts."""
+        """Give the live engine new weights; returns the number of its interrupted sequences."""
         if self._pinned is not None and self._pinned.model is self._live.model:
             begin = time.perf_counter()
             self._pinned.keep_weights()
@@ -94,7 +94,7 @@ class PinnableEngine:
         return self._live.step()
 
     def stats(self) -> EngineStats:
-        """The live engine's numbers; work counters include both engines."""
+        """The live engine's statistics; work counters include both engines."""
         stats = _with_work_of(self._live.stats(), self._past_work)
         if self._pinned is None:
             return stats
@@ -111,7 +111,7 @@ class PinnableEngine:
 
 
 def _with_work_of(stats: EngineStats, other: EngineStats) -> EngineStats:
-    """`stats` with what `other` computed added to it."""
+    """`stats` with the work counters of `other` added."""
     return msgspec.structs.replace(
         stats,
         num_tokens=stats.num_tokens + other.num_tokens,

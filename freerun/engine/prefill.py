@@ -1,12 +1,13 @@
 """Attention of consecutive new tokens of one cached sequence: a prompt, a recomputed cache, or a part of one.
 
-    positions   0        32       64       96    float32 on a CPU: queries are attended in tiles of fixed places;
+    positions   0        32       64       96    float32 on a CPU: queries attend in tiles at fixed positions;
     chunk             ├───────────────┤          a tile that the chunk does not fill is filled with zeros
     tiles       ├────────┼────────┼────────┤
 
-How a kernel adds up depends on the numbers of queries and keys. Where a chunk begins and ends depends on what else
-the step computes, and on which sibling computes the prompt. A tile always has the same numbers, so a row has the
-same bits in every chunk. Elsewhere decoding does not promise this either, and a chunk is one call.
+The order in which a kernel adds up depends on the numbers of queries and keys. Where a chunk begins and ends
+depends on what else the step computes, and on which sample of the group computes the prompt. A tile always has
+the same numbers, so a row has the same bits in every chunk. On other devices decoding does not promise this
+either, so there a chunk is one call.
 
 Shapes: T new tokens, H query heads, K key/value heads, L positions of a slot, D head size; 2 stands for keys and
 values.
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 TILE = 32
-"""Queries; torch's kernel for CPUs takes as many at once."""
+"""Queries per tile; torch's CPU kernel also takes this many at a time."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PrefillChunk:
 
 
 class PrefillAttention:
-    """The chunk as one call; called once per layer."""
+    """Attention of the chunk in one call; called once per layer."""
 
     def __init__(self, cache_2SKLD: Tensor, chunk: PrefillChunk) -> None:
         self._chunk = chunk
@@ -48,7 +49,7 @@ class PrefillAttention:
 
 
 class TiledPrefillAttention:
-    """The chunk tile by tile; called once per layer."""
+    """Attention of the chunk tile by tile; called once per layer."""
 
     def __init__(self, cache_2SKLD: Tensor, chunk: PrefillChunk) -> None:
         self._chunk = chunk
@@ -63,7 +64,7 @@ class TiledPrefillAttention:
 
     def __call__(self, cache_2SKLD: Tensor, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         slot_2KLD = _write(cache_2SKLD, self._chunk, k_TKD, v_TKD)
-        # What a longer sequence left behind has no weight, but NaN times zero is NaN.
+        # Clear what a longer sequence left behind: it has no weight, but NaN times zero is NaN.
         slot_2KLD[:, :, self._chunk.end : self._tiles[-1][1]] = 0
         padded_THD = F.pad(q_THD, (0, 0, 0, 0, self._before, self._behind))
         parts = [
@@ -75,7 +76,7 @@ class TiledPrefillAttention:
 
 
 def _write(cache_2SKLD: Tensor, chunk: PrefillChunk, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-    """Write the new keys and values; returns all of the slot."""
+    """Write the new keys and values; returns a view of the whole slot."""
     slot_2KLD = cache_2SKLD[:, chunk.slot]
     slot_2KLD[0, :, chunk.start : chunk.end] = k_TKD.transpose(0, 1)
     slot_2KLD[1, :, chunk.start : chunk.end] = v_TKD.transpose(0, 1)
@@ -84,16 +85,16 @@ def _write(cache_2SKLD: Tensor, chunk: PrefillChunk, k_TKD: Tensor, v_TKD: Tenso
 
 @lru_cache(maxsize=8)
 def _tile_mask(begin: int, num_keys: int) -> Tensor:
-    """What the queries of a tile see, as numbers, which the kernel would make of truth values in every layer.
+    """The mask of a tile as floats; the kernel would convert a boolean mask in every layer.
 
-    The turns of many sessions are tiles at the same places.
+    It is kept because the turns of many sessions have tiles at the same positions.
     """
     positions_T, positions_L = torch.arange(begin, begin + TILE), torch.arange(num_keys)
     return torch.zeros(TILE, num_keys).masked_fill_(positions_L > positions_T[:, None], -torch.inf)
 
 
 def _attend(q_THD: Tensor, cached_2KLD: Tensor, mask_TL: Tensor | None) -> Tensor:
-    """Without a mask the queries are the first ones, and causal."""
+    """Without a mask, attention is causal and the queries are at the first positions."""
     keys_1KLD, values_1KLD = cached_2KLD[:, None]
     attended_1HTD = F.scaled_dot_product_attention(
         q_THD.transpose(0, 1)[None],

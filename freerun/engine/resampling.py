@@ -1,12 +1,13 @@
-"""Samples recorded completions again: under the versions that sampled them, with their random numbers.
+"""Samples recorded completions again, under the versions that sampled them and with their random numbers.
 
-    version     4  4  4 |  5  5  5       the engine is given one version after the other, and a sequence waits for
-    recorded   a  b  c  |  d  e  f       the next one where the recorded one was interrupted
-    drawn      a  b  c  |  d  x  f       where another token is drawn the recorded one follows, so that each is
-                                         drawn behind the tokens it was drawn behind before
+    version     4  4  4 |  5  5  5       the engine gets one version after the other; a sequence waits for
+    recorded   a  b  c  |  d  e  f       the next version where the recorded one was interrupted
+    drawn      a  b  c  |  d  x  f       if another token is drawn, the recorded one is used as context,
+                                         so that each token is drawn in its recorded context
 
-Which other sequences were decoded beside a recorded one is not known. It can change last bits, and thereby a token
-only if its random number lies within such bits of the edge between two tokens: how near it lies is told.
+It is not known which other sequences were decoded in the same batch. That can change the last bits of the
+logits, and so change a token only if its random number lies that close to the boundary between two tokens. The
+distance is reported.
 
 Shapes: R rows, V vocabulary.
 """
@@ -29,18 +30,18 @@ from freerun.types import Floats, Ints, Request, Sampling
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordedCall:
-    """What was sampled in one go: a completion, or one reply in a session."""
+    """The tokens of one call: a completion, or one reply in a session."""
 
     ordinal: int
     sample: int
     part: int
     call: int
     prompt_token_ids: Ints
-    """All that precedes it."""
+    """All tokens before it."""
     token_ids: Ints
     logprobs: Floats
     versions: Ints
-    """One per token; they never fall."""
+    """The version of each token; never decreasing."""
 
     @property
     def first_version(self) -> int:
@@ -55,13 +56,13 @@ class RecordedCall:
         return self.first_version != self.last_version
 
     def num_until(self, version: int) -> int:
-        """Its tokens of this version and those before."""
+        """Number of its tokens sampled under this version or earlier ones."""
         return int((self.versions <= version).sum())
 
 
 @dataclass(frozen=True)
 class OtherToken:
-    """A token that was drawn in place of the recorded one, and how close the call was."""
+    """A token that was drawn in place of the recorded one, and how close the decision was."""
 
     position: int
     version: int
@@ -70,33 +71,33 @@ class OtherToken:
     recorded_probability: float
     drawn_probability: float
     uniform: float
-    """The random number of this position."""
+    """The random number at this position."""
     distance: float
     """From the random number to the nearest one that draws the recorded token."""
 
 
 @dataclass
 class Resampled:
-    """What came of one call."""
+    """The result for one call."""
 
     call: RecordedCall
     num_drawn: int = 0
     num_others: int = 0
-    """Drawn tokens that are not the recorded ones."""
+    """Number of drawn tokens that differ from the recorded ones."""
     first_other: OtherToken | None = None
     num_equal_logprobs: int = 0
-    """Of the tokens that are the recorded ones: logprobs with the recorded bits."""
+    """Number of identical tokens whose logprob has the recorded bits."""
     largest_difference: float = 0.0
-    """Between logprobs of the same token."""
+    """Largest difference between logprobs of the same token."""
 
     @property
     def is_same(self) -> bool:
-        """Whether every token was drawn again, and is the recorded one."""
+        """Whether every token was drawn again and equals the recorded one."""
         return self.num_drawn == len(self.call.token_ids) and not self.num_others
 
 
 class Resampling:
-    """Recorded calls on an engine; `load` takes the versions in rising order."""
+    """Resamples recorded calls with an engine; `load` takes the versions in increasing order."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Resampling:
         calls: Sequence[RecordedCall],
     ) -> None:
         self.results = [Resampled(call) for call in calls]
-        # A call ends where it was recorded to end.
+        # Only the recorded end ends a call, not a stop string or token.
         self._sampling = msgspec.structs.replace(sampling, stop_strings=(), stop_token_ids=())
         self._beginning: defaultdict[int, list[int]] = defaultdict(list)
         """Calls by the version of their first token."""
@@ -125,7 +126,7 @@ class Resampling:
                 num_slots=num_slots,
                 cache_tokens=num_slots * max_sequence_tokens,
                 parked_tokens=0,
-                # Most rows were computed among many, and then have the bits of four.
+                # Most rows were computed with many others, and then have the bits of a product of four rows.
                 steady_rows=True,
             ),
             text=text,
@@ -135,7 +136,7 @@ class Resampling:
         )
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Sample all that this version sampled."""
+        """Sample all tokens of this version."""
         self._engine.load(version, weights)
         for request_id in self._beginning.pop(version, ()):
             self._engine.submit(self._request(request_id))
@@ -147,7 +148,7 @@ class Resampling:
         self._begun = {each for each in self._begun if self.results[each].call.last_version > version}
 
     def _hold_at(self, targets: dict[int, int]) -> dict[int, int]:
-        """Hold the requests that have as many tokens as they should; returns the others."""
+        """Hold the requests that have reached their number of tokens; returns the others."""
         for request_id, target in targets.items():
             if self.results[request_id].num_drawn == target:
                 self._engine.hold(request_id)
@@ -176,7 +177,7 @@ class Resampling:
     def _compare(
         self, sequence: EngineSequence, logits_V: Tensor, uniform: float, drawn: int, logprob: float
     ) -> int:
-        """Note what was drawn; returns the recorded token."""
+        """Record what was drawn; returns the recorded token."""
         result = self.results[sequence.group.request.request_id]
         call, position = result.call, result.num_drawn
         recorded = int(call.token_ids[position])
@@ -200,7 +201,7 @@ class Resampling:
 
 
 def _closeness(sums_V: Tensor, uniform: float, recorded: int, drawn: int) -> dict[str, float]:
-    """The probability of both tokens, and how far the random number is from the recorded one's part."""
+    """The probabilities of both tokens, and the random number's distance from the recorded token's interval."""
 
     def part(token: int) -> tuple[float, float]:
         return float(sums_V[token - 1]) if token else 0.0, float(sums_V[token])
@@ -215,7 +216,7 @@ def _closeness(sums_V: Tensor, uniform: float, recorded: int, drawn: int) -> dic
 
 
 def _slots_needed(calls: Sequence[RecordedCall], *, num_at_once: int) -> int:
-    """Slots for all that wait for a version at the same time, and for some that do not."""
+    """Slots for all calls that wait for a version at the same time, and for some that do not."""
     changes = Counter(call.first_version for call in calls)
     changes.subtract(call.last_version for call in calls)
     num_waiting = max(accumulate(changes[version] for version in sorted(changes)), default=0)

@@ -3,10 +3,10 @@
     waiting (by arrival) ──slot and room free──► running (index = slot) ──last token──► finished
                          ◄──cache full: the youngest is preempted──
 
-A step computes one token for every sequence that lacks exactly one, and up to `prefill_chunk_tokens` of those
-that lack more, so a long prompt never stalls decoding. Sequences with equal prompts, of one request or of several,
-copy it from one that has it under the current version; while one of them computes it, the others wait. A turn of a
-session starts from what the session has parked.
+A step computes one token for every sequence that lacks exactly one, and up to `prefill_chunk_tokens` of those that
+lack more, so a long prompt never stalls decoding. A prompt that several sequences share, of one request or of
+several, is computed once per version: one sequence computes it, the others wait and copy it. A turn of a session
+starts from what the session has parked.
 """
 
 import time
@@ -30,7 +30,7 @@ class PlannedStep:
 
     @property
     def recomputed_share(self) -> float:
-        """Share of its tokens that were computed before, under other weights or before a preemption."""
+        """Share of the step's tokens that were computed before, under other weights or before a preemption."""
         if not self.prefills:
             return 0.0
         lengths = [(sequence.is_recomputed, chunk.end - chunk.start) for sequence, chunk in self.prefills]
@@ -39,10 +39,11 @@ class PlannedStep:
 
 
 class Scheduler:
-    """Holds the waiting and the running sequences; a running one's index is its slot.
+    """Holds the waiting and the running sequences; a running sequence's index is its slot.
 
-    Most steps decode every running sequence and change nothing else. Some facts are therefore maintained rather
-    than recomputed from all sequences: the tokens held, which sequences lack more than one, who has which prompt.
+    Most steps decode every running sequence and change nothing else. So some facts are maintained rather than
+    recomputed from all sequences: the tokens held, which sequences lack more than one, and which prompts are
+    cached.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Scheduler:
         """Reserved positions: one for every token of a running sequence, computed or not."""
         self.num_preemptions = 0
         self.is_draining = False
-        """No new sequence starts; preempted ones continue."""
+        """Whether new sequences must wait; preempted ones continue."""
         self.held: set[Sequence] = set()
         """Running sequences that sample no token until the next load."""
         self._lacking: list[Sequence] = []
@@ -86,13 +87,13 @@ class Scheduler:
         self.waiting.extend(group.sequences)
 
     def schedule(self, version: int) -> PlannedStep:
-        """Make room, admit, and choose the tokens of the next step."""
+        """Make room, admit sequences, and choose the tokens of the next step."""
         self._preempt()
         self._admit()
         if not self._lacking and not self.held:
             return PlannedStep(decodes=self.running.copy())
         prefills = self._prefills(version)
-        # By slot: decoding all sequences is then a plain slice of the cache.
+        # Ordered by slot: decoding all sequences is then a plain slice of the cache.
         decodes = [sequence for sequence in self.running if sequence.num_missing == 1]
         return PlannedStep([sequence for sequence in decodes if sequence not in self.held], prefills)
 
@@ -100,7 +101,7 @@ class Scheduler:
         """Chunks of the sequences that lack more than one token, oldest first, within the budget."""
         prefills = []
         budget = self.prefill_chunk_tokens
-        # Prompts that a sequence is computing; the others that have them wait to copy them.
+        # Prompts that a sequence is computing; other sequences with the same prompt wait to copy it.
         prefix_pending: set[bytes] = set()
         for sequence in self._lacking:
             if sequence in self.held:
@@ -124,7 +125,7 @@ class Scheduler:
     def finish_prefills(self, prefills: list[tuple[Sequence, PrefillChunk]], version: int) -> None:
         """Record the prefills that a step computed, and share finished prompts.
 
-        At the end of the step rather than in the next one: a sequence may finish with its first token and be gone.
+        Called at the end of the step, because a sequence may finish with its first token and leave its slot.
         """
         if not self._lacking:
             return
@@ -141,19 +142,19 @@ class Scheduler:
                 self._copy_prefix(donor, sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Remove a sequence whose completion is whole; its session, if it has one, keeps the cache."""
+        """Remove a sequence whose completion is finished; if it belongs to a session, its cache is parked."""
         sequence.ended = time.monotonic()
         request = sequence.group.request
         if request.session is not None:
             computed = sequence.tokens[: sequence.num_computed]
             adopted = sequence.prefix.adopted if sequence.prefix is not None else None
             if adopted is not None and adopted.num_tokens >= sequence.group.prompt_length:
-                adopted = None  # a sibling with this prefix has only the prompt of it
+                adopted = None  # a sample that copied this prefix has only the prompt of it
             self.parked.park(request.session, request.request_id, computed, slot=sequence.slot, adopted=adopted)
         self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence; the last slot moves into the gap, so live slots stay first."""
+        """Remove a sequence; the last one moves into its slot, so live slots stay first."""
         if not sequence.is_running:
             self.waiting.remove(sequence)
             return
@@ -168,11 +169,11 @@ class Scheduler:
         if not self._by_prompt[sequence.group.prompt_key]:
             del self._by_prompt[sequence.group.prompt_key]
         sequence.is_running = False
-        sequence.num_computed = 0  # its slot is reused: it can no longer be copied from
+        sequence.num_computed = 0  # its slot will be reused: nothing can be copied from it
         self.cache_tokens_used -= len(sequence.tokens)
 
     def forget_cache(self) -> int:
-        """Mark all running sequences for recomputation; returns the number of tokens."""
+        """Mark all running sequences for recomputation; returns the number of their cached tokens."""
         num_forgotten = sum(sequence.num_computed for sequence in self.running)
         for sequence in self.running:
             sequence.is_recomputed |= sequence.num_computed > 0
@@ -191,11 +192,11 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.num_slots:
-            # Everything that waits before a preempted sequence arrived earlier, so it has been running too.
+            # Everything that waits ahead of a preempted sequence arrived earlier, so it has been running too.
             if self.is_draining and not self._has_preempted:
                 break
             needed = len(self.waiting[0].tokens)
-            # Room for one more token each, or the newcomer would be preempted in the next step.
+            # Leave room for one more token each, or the new sequence would be preempted in the next step.
             if self.running and self.cache_tokens_used + needed + len(self.running) + 1 > self.cache_tokens:
                 break
             sequence = self.waiting.popleft()
@@ -215,7 +216,7 @@ class Scheduler:
                 return
 
     def _begin_prefix(self, sequence: Sequence, version: int) -> None:
-        """Begin with what the session has parked, or with nothing."""
+        """Start with what the session has parked, or with an empty prefix."""
         session = sequence.group.request.session
         adopted = None if session is None else self.parked.adopt(session, sequence.tokens, slot=sequence.slot)
         if adopted is None:
@@ -225,21 +226,21 @@ class Scheduler:
             sequence.prefix = Prefix(version, session, adopted)
 
     def _copy_prefix(self, donor: Sequence, sequence: Sequence) -> None:
-        # All but the last token: that one is the sequence's first decode step.
+        # All but the last prompt token, which is the sequence's first decode step.
         num_tokens = sequence.group.prompt_length - 1
         self.cache.copy(source=donor.slot, target=sequence.slot, num_tokens=num_tokens)
         sequence.num_computed, sequence.prefix = num_tokens, donor.prefix
 
 
 def lent_prompts(sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
-    """For each decoding sequence, the slot to read its prompt from, and the number of positions.
+    """For each decoding sequence, the slot to read its prompt from, and the number of positions to read there.
 
-    All copies of one computation get the same slot. Only the last token of a prompt is a decode step, so the rest
-    is in the cache.
+    All copies of one computation get the same slot. The last prompt token is a decode step, so it is not
+    included; the rest is in the cache.
     """
     lenders: dict[Prefix | Sequence, int] = {}
     return [
-        # A prompt of one token has nothing before it, and no prefix.
+        # A prompt of one token has nothing before its last token, and no prefix.
         (lenders.setdefault(each.prefix or each, each.slot), each.group.prompt_length - 1)
         for each in sequences
     ]
@@ -248,7 +249,7 @@ def lent_prompts(sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
 def _can_lend(donor: Sequence, sequence: Sequence, version: int) -> bool:
     """Whether `donor` has the prompt of `sequence`, which equals its own, and may lend it.
 
-    A kept cache may hold a prompt that was computed under an older version, and so may a parked one.
+    A cache kept across a load may hold a prompt computed under an older version, and so may a parked one.
     """
     prefix = donor.prefix
     is_computed = 0 < donor.group.prompt_length - 1 <= donor.num_computed

@@ -1,8 +1,8 @@
-"""One running completion, and the group of completions that a request asks for.
+"""One running completion, and the group of completions that one request asks for.
 
-A sequence is its tokens and how many of them are in the cache. The engine derives its work from that: one token
-missing is a decode step, more is a prefill, none missing means that the next token can be sampled. A weight load,
-a preemption and a new prompt differ only in how many are missing.
+A sequence consists of its tokens and how many of them are in the cache. This determines the engine's work: one
+missing token is a decode step, more are a prefill, and with none missing the next token can be sampled. A weight
+load, a preemption and a new prompt differ only in how many tokens are missing.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Prefix:
     """One computation of a prompt's keys and values; sequences that share it have the same bits."""
 
     version: int
-    """The version it was started under."""
+    """The version at its start."""
     session: int | None = None
-    """The session whose parked cache it continues; only requests of that session share it. None: any request."""
+    """The session whose parked cache it continues; only that session's requests share it. None: any request."""
     adopted: Adopted | None = None
-    """What it continues of that cache."""
+    """The part of that cache that it continues."""
 
 
 class Sequence:
@@ -33,23 +33,23 @@ class Sequence:
         self.stream = stream
         """Hash state that makes its random numbers unique among all samples."""
         self.order = order
-        """Arrival order over all sequences: the youngest is preempted first."""
+        """Arrival order among all sequences: the youngest is preempted first."""
         self.tokens: list[int] = group.request.prompt_token_ids.tolist()
         self.logprobs: list[float] = []
         self.versions: list[int] = []
         self.is_running = False
-        """Whether it has a slot; else it waits for one, or is finished."""
+        """Whether it has a slot; otherwise it waits for one, or is finished."""
         self.slot = 0
-        """Its place in the cache, while it is running."""
+        """Its slot in the cache while it is running."""
         self.began = self.ended = 0.0
-        """When it took its slot for the last time, and when it left it, on this process's monotonic clock."""
+        """When it last took and left a slot, on this process's monotonic clock."""
         self.num_computed = 0
         """Leading tokens whose keys and values are in the cache."""
         self.prefix: Prefix | None = None
         """The computation that the cached prompt comes from; valid up to `num_computed`."""
         self.finish_reason: FinishReason | None = None
         self.is_recomputed = False
-        """Whether a load or a preemption threw its cache away: what it lacks was computed before."""
+        """Whether a load or preemption discarded its cache: its missing tokens were computed before."""
 
     @property
     def num_missing(self) -> int:
@@ -81,13 +81,13 @@ class Sequence:
 
 
 class SequenceGroup:
-    """The samples of one request: they have one prompt and are returned together."""
+    """The samples of one request: they share one prompt and are returned together."""
 
     def __init__(self, request: Request, first_order: int, streams: np.ndarray) -> None:
         self.request = request
         self.prompt_length = len(request.prompt_token_ids)
         self.prompt_key = request.prompt_token_ids.astype(np.int32).tobytes()
-        """Equal for equal prompts, of this request or another."""
+        """A key that is equal for equal prompts, of this request or another one."""
         self.sequences = [Sequence(self, first_order + sample, stream) for sample, stream in enumerate(streams)]
 
     @property

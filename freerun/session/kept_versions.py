@@ -1,8 +1,8 @@
-"""Which checkpoints are kept besides the newest: of the best evaluated version, and of those being evaluated.
+"""Which checkpoints are kept besides the newest: the best evaluated one, and those being evaluated.
 
-An evaluation may end long after the checkpoint of its version was written. Until then that checkpoint must not be
-removed: it may be the best. What has been evaluated is in the store, on disk before any checkpoint is removed, so
-a resumed run knows its best version again.
+An evaluation may end long after the checkpoint of its version was written. Until then the checkpoint must be
+kept because it may be the best. Evaluations are in the store, on disk, before any checkpoint is removed, so a
+resumed run knows its best version.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from freerun.events.run_files import saved_versions
 
 
 class KeptVersions:
-    """Tracks the evaluations of a run and says which versions must be kept for them."""
+    """Tracks the evaluations of a run and determines the versions that must be kept for them."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class KeptVersions:
         version: int = 0,
         is_on: bool = True,
     ) -> None:
-        """`version` is the one that the run starts with: it is evaluated first."""
+        """`version` is the run's first version, which is evaluated first."""
         self._config = config
         self._is_on = is_on
         self._checkpoints = checkpoints
@@ -36,7 +36,7 @@ class KeptVersions:
         self.expect(version)
 
     def expect(self, version: int) -> None:
-        """A version has or gets a checkpoint; if it will be evaluated, its result is awaited."""
+        """Note that a version has or will have a checkpoint; if evaluated, keep it until the result is known."""
         if self._config.is_due(version):
             self._pending.add(version)
 
@@ -44,7 +44,7 @@ class KeptVersions:
         match event:
             case EvalFinished():
                 self._evals[event.version] = event
-                # They begin in the order of versions: an older one that has no result by now gets none.
+                # Evaluations start in the order of versions: an older one without a result by now will get none.
                 self._pending = {version for version in self._pending if version > event.version}
             case EvalSkipped():
                 self._pending.discard(event.version)
