@@ -2,10 +2,10 @@
 
     emit(event) ─► store ─► terminal ─► queue ─► thread of each listener that was added
 
-A listener is a callable that gets every event, in order; it is closed at the end if it has `close`. The store and
-the terminal belong to every run and are called directly: both return at once, and a store that cannot write ends
-the run. The others are user code. Each runs in its own thread behind a queue, so a slow one delays nothing. One
-that raises, or falls `MAX_BEHIND` events behind, is reported once and gets no more events.
+A listener is a callable that gets every event, in order; it is closed at the end if it has `close`. The store
+and the terminal belong to every run and are called directly: both return at once, and a store that cannot write
+ends the run. The others are user code. Each runs in its own thread behind a queue, so a slow one delays
+nothing. A listener that raises, or falls `MAX_BEHIND` events behind, is reported once and gets no more events.
 
 A new tracker is a factory `(recipe, run_directory) -> listener`: name it in `run.listeners` as "module:function",
 or add it to `LISTENERS`.
@@ -39,7 +39,7 @@ MAX_BEHIND = 10_000
 FINISH_SECONDS = 60.0
 """How long the end of a run waits for a listener to handle its remaining events."""
 HINT_SECONDS = 1.0
-"""How long it waits before it says so."""
+"""How long it waits before it says that it is waiting."""
 
 
 class Listeners:
@@ -61,15 +61,15 @@ class Listeners:
         self._report_failures()
 
     def add(self, name: str, listener: Listener) -> None:
-        """Add a listener that the run must neither wait for nor fail with."""
+        """Add a listener whose delays and failures must not affect the run."""
         self._added.append(QueuedListener(name, listener))
 
     def watch(self, find_faults: Callable[[], Iterable[str]]) -> None:
-        """Ask with each event whether there is something to say; it must answer at once."""
+        """Call `find_faults` with each event and report what it finds; it must return immediately."""
         self._watched.append(find_faults)
 
     def say(self, text: str) -> None:
-        """A message that people should read once."""
+        """Emit a message that users should read once."""
         self(Notice(seconds=self._seconds, text=printable(text)))
 
     def check(self) -> None:
@@ -81,7 +81,7 @@ class Listeners:
         self._call("flush")
 
     def rewind(self, version: int, *, seconds: float = 0.0) -> None:
-        """Forget what happened after a checkpoint: it will happen again."""
+        """Forget what happened after a checkpoint, because it will happen again."""
         self._call("rewind", version, seconds=seconds)
 
     def finish(self) -> None:
@@ -123,7 +123,7 @@ class QueuedListener:
             self._queue.put(event)
 
     def close(self, say: Callable[[str], None]) -> None:
-        """Return when it has had every event and is closed, or after `FINISH_SECONDS`; `say` what takes long."""
+        """Return when it has handled all events and is closed, or after `FINISH_SECONDS`; `say` reports a wait."""
         self._queue.put(None)
         self._thread.join(HINT_SECONDS)
         if self._thread.is_alive():
@@ -148,7 +148,7 @@ class QueuedListener:
 
 @contextmanager
 def open_listeners(recipe: Recipe, directory: Path, given: Sequence[Listener] = ()) -> Iterator[Listeners]:
-    """The listeners of a run: its own, those that the recipe names, and those that a program gives."""
+    """The listeners of a run: built in, named in the recipe, and given by a program."""
     own: list[Listener] = []
     with ExitStack() as stack:
         stack.callback(_close_all, own)
@@ -165,7 +165,7 @@ def open_listeners(recipe: Recipe, directory: Path, given: Sequence[Listener] = 
 
 
 def _close_all(listeners: Sequence[Listener]) -> None:
-    """Close all in order, also if one of them raises: the summary tells the size of a store that is closed."""
+    """Close all in order, even if one raises: the summary reports the size of the closed store."""
     with ExitStack() as stack:
         for listener in reversed(listeners):
             if (close := getattr(listener, "close", None)) is not None:
@@ -173,7 +173,7 @@ def _close_all(listeners: Sequence[Listener]) -> None:
 
 
 def check_listeners(recipe: Recipe) -> None:
-    """Refuse names in `run.listeners` that mean no factory."""
+    """Raise if a name in `run.listeners` is not a factory."""
     for name in recipe.run.listeners:
         _factory(name)
 
@@ -201,7 +201,7 @@ def _make(name: str, recipe: Recipe, directory: Path) -> Listener:
 
 
 def _checked(listener: Any, what: str) -> Listener:
-    """Refuse what would not be called with each event."""
+    """Raise if the listener cannot be called with an event."""
     if not callable(listener):
         raise ConfigError(f"{what} is a {type(listener).__name__}; it must be a function of an event")
     if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
