@@ -1,8 +1,8 @@
-"""Norm and activation for training on CPUs: their backward pass needs nothing but their input.
+"""Norm and activation for training on CPUs: their backward pass keeps only their input.
 
 Plain autograd keeps every intermediate result of these operations: three tensors for a norm, two for the
-activation. Here the backward pass computes them again, by the operations that autograd would use in the order in
-which it would use them, so that gradients have the same bits. GPUs have a fused norm that keeps no more.
+activation. Here the backward pass recomputes them, with the operations that autograd would use and in the same
+order, so gradients have the same bits. GPUs have a fused norm that keeps no more.
 
 Shapes: T packed tokens, C width, I width of the feed-forward.
 """
@@ -57,7 +57,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _wide(x: Tensor) -> Tensor:
-    """In float32, if it is shorter."""
+    """The tensor in float32, if its dtype is shorter."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

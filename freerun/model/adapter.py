@@ -93,7 +93,7 @@ def load_adapter(model: Decoder, directory: Path, shares: Shares, *, base_checks
 
 @torch.no_grad()
 def merge_adapter(model: Decoder, directory: Path, shares: Shares) -> None:
-    """Add the adapter's product to the weights of its base, a model without adapter."""
+    """Add the adapter's product to the weights of its base, a model without an adapter."""
     config = read_adapter_config(directory)
     check_adapter(directory, model.config)
     scale = config["lora_alpha"] / config["r"]

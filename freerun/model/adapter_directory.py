@@ -1,7 +1,7 @@
-"""Model directories that may be adapters, read without torch: the base of one, and whether it can be merged.
+"""Model directories that may be adapters, read without torch: finds the base, and checks whether it can be merged.
 
-Merging adds `scale * B A` to the weights of the base. That is right only if no setting changes what the matrices
-mean. Settings that do not are listed; any other that is on is refused by name.
+Merging adds `scale * B A` to the weights of the base. That is correct only if no setting changes what the matrices
+mean. Settings that do not are listed; any other setting that is on is refused by name.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,7 +20,7 @@ from freerun.model.weight_files import DTYPES, check_weights, file_headers
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 PEFT_PREFIX = "base_model.model."
-"""How PEFT names the model that it wraps."""
+"""PEFT's prefix for the model that it wraps."""
 UNCHANGED_BASE = ("true", "false", "gaussian", "eva", "orthogonal", "mica")
 """Values of init_lora_weights that leave the base as it is; PiSSA, OLoRA, CorDA and others subtract from it."""
 IRRELEVANT = frozenset({
@@ -29,7 +29,7 @@ IRRELEVANT = frozenset({
     "peft_type", "peft_version", "qalora_group_size", "r", "revision", "runtime_config", "target_modules",
     "task_type",
 })  # fmt: skip
-"""Settings that do not change what is merged: tensor names tell which modules they belong to."""
+"""Settings that do not affect merging: tensor names show which modules they belong to."""
 
 
 def is_adapter(directory: Path) -> bool:
@@ -47,7 +47,7 @@ def base_of(directory: Path) -> Path:
     base = Path(local_directory(name, revision=revision if isinstance(revision, str) else ""))
     try:
         is_model = (base / "config.json").is_file() and not is_adapter(base)
-    except OSError:  # a name that no file can have
+    except OSError:  # no file can have such a name
         is_model = False
     if not is_model:
         fetch = f"{how_to_fetch(name)}," if is_hub_name(name) else "put it back,"

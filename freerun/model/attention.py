@@ -50,7 +50,7 @@ class PackedCausalAttention:
         return self.attend_with_masks(q_THD, k_TKD, v_TKD)
 
     def attend_with_masks(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        """On any device."""
+        """Attention with masks, on any device."""
         q_HTD, k_KTD, v_KTD = (x.transpose(0, 1) for x in (q_THD, k_TKD, v_TKD))
         parts = [part for family in self._attended(q_HTD, k_KTD, v_KTD) for part in family]
         return torch.cat(parts, dim=1).transpose(0, 1)
@@ -69,14 +69,14 @@ class PackedCausalAttention:
             begin = end
 
     def _mask(self, trunk: int, branch: int, device: torch.device) -> Tensor:
-        """Made by the first layer, kept for the others."""
+        """Made in the first layer and cached for the others."""
         if (trunk, branch) not in self._masks:
             self._masks[trunk, branch] = _branch_mask(trunk, branch, device)
         return self._masks[trunk, branch]
 
 
 def _looks(families: Sequence[Family]) -> list[Look]:
-    """Who looks at whom: in each family every trunk and branch at itself, then all branches at the trunk."""
+    """Which queries see which keys: in each family each trunk and branch itself, then all branches the trunk."""
     looks: list[Look] = []
     begin = 0
     for family in families:
@@ -90,13 +90,13 @@ def _looks(families: Sequence[Family]) -> list[Look]:
 
 
 def _branch_mask(trunk: int, branch: int, device: torch.device) -> Tensor:
-    """Which of the trunk's and the branch's own positions each branch position sees."""
+    """Which positions of the trunk and of the branch itself each branch position sees."""
     positions_S = torch.arange(trunk + branch, device=device)
     return positions_S <= positions_S[trunk:, None]
 
 
 def _attend(q_HTD: Tensor, k_KSD: Tensor, v_KSD: Tensor, mask_TS: Tensor | None) -> Tensor:
-    """One sequence's attention: causal where no mask is given."""
+    """Attention of one sequence: causal if no mask is given."""
     is_grouped = q_HTD.shape[0] != k_KSD.shape[0]
     attended_1HTD = F.scaled_dot_product_attention(
         q_HTD[None], k_KSD[None], v_KSD[None], attn_mask=mask_TS, is_causal=mask_TS is None, enable_gqa=is_grouped

@@ -51,7 +51,7 @@ def load_model(directory: Path) -> Decoder:
         model = load_model(base_of(directory))
         merge_adapter(model, directory, Whole())
         return model
-    # Opened first: weights that do not fit are refused before a layer is built.
+    # Opened first: weights that do not fit are refused before a layer is created.
     with open_weights(directory, read_config(directory)) as weights:
         model = empty_model(directory)
         state = {name: weights.rows(name, slice(0, p.shape[0])) for name, p in model.named_parameters()}
@@ -61,9 +61,9 @@ def load_model(directory: Path) -> Decoder:
 
 @torch.no_grad()
 def load_shares(model: Decoder, directory: Path, shares: Shares, *, device: torch.device) -> None:
-    """Shard an empty model and read this process's rows of it from the directory, on to the device.
+    """Shard an empty model and read this process's rows of it from the directory onto the device.
 
-    Parameters that are not empty, an adapter's, are the same in every process and keep their values.
+    Parameters that are not empty (those of an adapter) are the same in every process and keep their values.
     """
     adapter = {name: p.detach() for name, p in model.named_parameters() if not p.is_meta}
     shares.shard(model)
@@ -78,7 +78,7 @@ def load_shares(model: Decoder, directory: Path, shares: Shares, *, device: torc
 
 
 class TensorReader:
-    """The weights of a model directory by our names, in float32; only the rows that are asked for are read."""
+    """Reads the weights of a model directory by our names, in float32; only the requested rows are read."""
 
     def __init__(self, directory: Path, parts: Mapping[str, list[TensorPart]], slices: Mapping[str, Any]) -> None:
         self._directory = directory
@@ -87,7 +87,7 @@ class TensorReader:
         """By Hugging Face name."""
 
     def rows(self, name: str, rows: slice) -> Tensor:
-        """These rows of our parameter, from the tensors that it stacks; refuses NaN and infinity."""
+        """These rows of our parameter, from the tensors that it stacks; raises on NaN and infinity."""
         pieces: list[Tensor] = []
         begin = 0
         for theirs, shape in self._parts[name]:
@@ -102,7 +102,7 @@ class TensorReader:
 
 @contextmanager
 def open_weights(directory: Path, config: DecoderConfig) -> Iterator[TensorReader]:
-    """A reader of the directory's weights, whose headers fit the config; tensors that it returned stay valid."""
+    """A reader of the directory's weights, whose headers fit the config; tensors it has returned remain valid."""
     headers = check_weights(directory, config)
     with ExitStack() as stack:
         files = {
@@ -145,7 +145,7 @@ def save_weights(
 
 
 def save_model(model: Decoder, directory: Path, *, source: Path) -> None:
-    """A complete model directory: the model's weights, everything else from `source`."""
+    """Write a complete model directory: the model's weights, everything else from `source`."""
     directory.mkdir(parents=True, exist_ok=True)
     state = {name: parameter.detach() for name, parameter in model.named_parameters()}
     save_weights(state, model.config, directory)

@@ -1,4 +1,4 @@
-"""The files beside a model's weights: config, tokenizer, chat template. No torch is needed for them.
+"""The files beside a model's weights: config, tokenizer, chat template. Does not need torch.
 
 They are copied into every run and checkpoint, which other users may read (`config/model_directory.py`).
 """
@@ -37,7 +37,7 @@ def copy_companions(source: Path, directory: Path) -> None:
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:
-    """Copy what belongs beside an adapter: all but config.json, which would make it look like a whole model.
+    """Copy the files that belong beside an adapter: all but config.json, which would make it seem a whole model.
 
     The end tokens of config.json go into generation_config.json.
     """
@@ -60,7 +60,7 @@ def check_companions(source: Path) -> None:
 
 
 def _copy(source: Path, name: str, directory: Path) -> None:
-    """Copy a file if it exists; other users get at most the permissions they have on the original."""
+    """Copy a file if it exists; other users get at most their permissions on the original."""
     original, copy = _companion(source, name), directory / name
     if original is None:
         return
@@ -85,5 +85,5 @@ def _companion(source: Path, name: str) -> Path | None:
 
 
 def _listed(end: Any) -> list[int]:
-    """One token id or several, as a list; anything else is ignored."""
+    """One token id, or several, as a list; anything else is ignored."""
     return [token for token in (end if isinstance(end, list) else [end]) if type(token) is int]

@@ -1,17 +1,17 @@
 """Packed causal attention on a CPU, forward and backward, without masks, concatenations or padding.
 
-Every trunk and branch attends to itself, which is plain causal attention; beside it all branches of a family look
-at the whole trunk, which is one call without a mask, however many they are:
+Every trunk and branch attends to itself, which is plain causal attention. In addition, all branches of a family
+attend to the whole trunk, in a single call without a mask.
 
                t0 t1 t2   a0 a1   b0 b1 b2
     t0 t1 t2    causal
     a0 a1         |       causal
     b0 b1 b2     all              causal
 
-A branch's two parts are put together by their log-sum-exps, exactly. The backward of each part is given the output
-and log-sum-exp of the whole, from which it recomputes its probabilities, so the parts' gradients simply add up.
+A branch's two parts are combined exactly, by their log-sum-exps. The backward of each part gets the output and
+log-sum-exp of the whole, from which it recomputes its probabilities, so the parts' gradients simply add up.
 
-torch's kernels are called by name because `F.scaled_dot_product_attention` does not give out the log-sum-exp.
+torch's kernels are called by name because `F.scaled_dot_product_attention` does not return the log-sum-exp.
 
 Shapes: T packed tokens, H query heads, K key/value heads, D head size.
 """
@@ -27,7 +27,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class Look(NamedTuple):
-    """Consecutive queries that look at consecutive keys."""
+    """Consecutive queries that attend to consecutive keys."""
 
     queries: slice
     keys: slice
@@ -35,7 +35,7 @@ class Look(NamedTuple):
 
 
 def attend_on_cpu(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, looks: Sequence[Look]) -> Tensor:
-    """The attended values. Causal looks cover T; each other one adds keys to queries that have looked before."""
+    """The attended values. Causal looks cover T; each other look adds keys to queries that already have some."""
     attended_THD: Tensor = _Attention.apply(q_THD, k_TKD, v_TKD, looks)  # type: ignore[no-untyped-call]
     return attended_THD
 
@@ -45,7 +45,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, looks: Sequence[Look]) -> Tensor:
         q, k, v = _heads_first(q_THD), _heads_first(k_TKD), _heads_first(v_TKD)
         out_THD = torch.empty_like(q_THD, memory_format=torch.contiguous_format)
-        # The kernels sum in float32 where queries are shorter.
+        # The kernels sum in float32 if queries have a shorter dtype.
         lse_TH = q_THD.new_empty(q_THD.shape[:2], dtype=torch.promote_types(q_THD.dtype, torch.float32))
         for queries, keys, is_causal in looks:
             part, lse = _forward(q[:, :, queries], k[:, :, keys], v[:, :, keys], 0.0, is_causal)
@@ -84,12 +84,12 @@ class _Attention(torch.autograd.Function):
 
 
 def _heads_first(x_THD: Tensor) -> Tensor:
-    """As the kernels want it, with a batch of one: a view."""
+    """A view in the kernels' layout, with a batch of one."""
     return x_THD.transpose(0, 1)[None]
 
 
 def _merge(out_THD: Tensor, lse_TH: Tensor, part_THD: Tensor, part_lse_TH: Tensor) -> None:
-    """Take more keys into what queries have seen, in place."""
+    """Merge attention over more keys into the result so far, in place."""
     whole_TH = torch.logaddexp(lse_TH, part_lse_TH)
     share_TH1 = torch.exp(part_lse_TH - whole_TH)[..., None]
     out_THD.lerp_(part_THD, share_TH1.to(out_THD.dtype))

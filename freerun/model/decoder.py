@@ -35,7 +35,7 @@ class Attention(Protocol):
 
 
 class Linear(nn.Linear):
-    """A linear layer; for generation its weight may also be packed. On the meta device it draws nothing."""
+    """A linear layer whose weight may also be packed for generation. It draws nothing on the meta device."""
 
     packed: PackedWeight | None = None
 
@@ -100,7 +100,7 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.is_recomputed = False
-        """Whether the backward pass computes the whole block again from its input, and keeps nothing else."""
+        """Whether the backward pass recomputes the whole block from its input, and keeps nothing else."""
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_size = config.head_size
         num_qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_size
@@ -116,7 +116,7 @@ class Block(nn.Module):
     def forward(self, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, attend: Attention) -> Tensor:
         if not (self.is_recomputed and torch.is_grad_enabled()):
             return self._compute(x_TC, cos_T1D, sin_T1D, attend, with_unkept_inputs)
-        # Everything is computed again, so nothing of it is kept by other means. Here and not around the block:
+        # Everything is recomputed, so nothing inside is kept by other means. Done here, not around the block:
         # hooks of the block, such as those that gather its weights, must not run within its own backward pass.
         out_TC: Tensor = checkpoint(
             self._compute,
@@ -133,7 +133,7 @@ class Block(nn.Module):
     def _compute(
         self, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, attend: Attention, feed: Callable[..., Tensor]
     ) -> Tensor:
-        """`feed` calls a layer with what is computed for it (`unkept.py`)."""
+        """`feed` calls a layer with the inputs computed for it (`unkept.py`)."""
         qkv = feed(self.qkv, lambda x: (self.attention_norm(x),), x_TC).view(x_TC.shape[0], -1, self.head_size)
         qk, v_TKD = qkv.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
 
@@ -182,7 +182,7 @@ class Decoder(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """What hidden states are multiplied by to give logits."""
+        """The matrix that turns hidden states into logits."""
         weight: Tensor = self.embedding.weight if self.config.is_head_tied else self.head.weight
         return weight
 
@@ -195,7 +195,7 @@ class Decoder(nn.Module):
         return F.linear(hidden_TC, self.embedding.weight)
 
     def recompute_blocks(self, is_on: bool) -> None:
-        """Whether the backward pass computes each block again from its input (`train.recompute_activations`)."""
+        """Set whether the backward pass recomputes each block from its input (`train.recompute_activations`)."""
         for block in self.blocks:
             assert isinstance(block, Block)
             block.is_recomputed = is_on
@@ -203,9 +203,9 @@ class Decoder(nn.Module):
     def pack(
         self, weights: Mapping[str, Tensor], spare: Mapping[str, PackedWeight] = MappingProxyType({})
     ) -> dict[str, PackedWeight]:
-        """Packed copies of `weights`, and of this model's own that have none yet; `spare` ones give their memory.
+        """Pack `weights`, and those of this model that are not packed yet; `spare` ones give their memory.
 
-        Nothing of the model changes, so another thread may compute with it: `use_packed` makes it use them.
+        The model is not changed, so another thread may compute with it; `use_packed` makes it use the result.
         """
         return {
             name: PackedWeight(weights.get(name, own).to(own.dtype), spare=spare.get(name))
@@ -214,7 +214,7 @@ class Decoder(nn.Module):
         }
 
     def use_packed(self, packed: Mapping[str, PackedWeight]) -> dict[str, PackedWeight]:
-        """Multiply by these instead of the weights of these names; returns those that they replace."""
+        """Use these packed weights; returns the ones they replace."""
         replaced = {name: old for name, old in self.packed_weights().items() if name in packed}
         for name, layer in self.named_modules():
             if isinstance(layer, Linear):
@@ -227,7 +227,7 @@ class Decoder(nn.Module):
         return {name: packed for name, _, packed in self._multiplied() if packed is not None}
 
     def _multiplied(self) -> Iterator[tuple[str, Tensor, PackedWeight | None]]:
-        """Weights that hidden states are multiplied by: name, plain, packed."""
+        """The weights that hidden states are multiplied by: name, plain and packed form."""
         for name, layer in self.named_modules():
             if isinstance(layer, Linear):
                 yield f"{name}.weight", layer.weight, layer.packed
@@ -235,7 +235,7 @@ class Decoder(nn.Module):
             yield "embedding.weight", self.embedding.weight, self._packed_embedding
 
     def frozen_copy(self, changing: Collection[str]) -> Decoder:
-        """A copy for generation that keeps the weights named in `changing` as they are now and shares the others.
+        """A copy for generation that keeps the current weights named in `changing` and shares the others.
 
         Packed weights are shared too, since they never change. Of a packed weight in `changing` only the packed
         form is kept: the layer's parameter is empty.

@@ -1,4 +1,4 @@
-"""The shape of a decoder, from a Hugging Face config.json: checked without torch.
+"""The shape of a decoder, read from a Hugging Face config.json and checked without torch.
 
 What the decoder cannot compute is refused early, by name. `weight_files.py` compares the shape with the tensors on
 disk, so a size needs no upper bound unless no tensor has it.
@@ -58,7 +58,7 @@ class DecoderConfig:
 
     @property
     def cached_per_token(self) -> int:
-        """How many numbers the KV cache holds per token."""
+        """Numbers in the KV cache per token."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_size
 
 

@@ -1,4 +1,4 @@
-"""The model families that the decoder computes: one table, and the names of their tensors.
+"""The model families that the decoder supports: one table, and the names of their tensors.
 
 A family is one `model_type` of a Hugging Face config.json. All are Llama-like (RMSNorm, RoPE, grouped-query
 attention, SwiGLU) and name their tensors alike; the table says where they differ. A new one is a row here, and a
@@ -22,7 +22,7 @@ class ModelFamily:
     has_qkv_bias: bool = False
     has_qk_norm: bool = False
     refuses: tuple[str, ...] = ("attention_bias", "mlp_bias", "use_sliding_window")
-    """Settings of config.json that change the computation when they are on."""
+    """Settings of config.json that would change the computation."""
 
 
 FAMILIES = {
@@ -30,16 +30,16 @@ FAMILIES = {
     "qwen2": ModelFamily(has_qkv_bias=True),
     "qwen3": ModelFamily(has_qk_norm=True),
 }
-"""By model_type."""
+"""Families by model_type."""
 
 TensorPart = tuple[str, tuple[int, ...]]
 """A Hugging Face tensor: its name and its shape."""
 
 
 def stacked_parts(config: DecoderConfig) -> Iterator[tuple[str, list[TensorPart]]]:
-    """Our parameters by name, each with the Hugging Face tensors whose rows it stacks.
+    """Our parameters by name, each with the Hugging Face tensors stacked in it.
 
-    q, k, v are one matrix of ours, and so are gate, up.
+    q, k and v are stacked in one matrix, and so are gate and up.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     q_rows, kv_rows = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
@@ -69,10 +69,10 @@ def stacked_parts(config: DecoderConfig) -> Iterator[tuple[str, list[TensorPart]
 
 @dataclass(frozen=True)
 class Projection:
-    """One Hugging Face projection and its rows in the layer of ours that stacks it."""
+    """One Hugging Face projection and its rows in our layer that stacks it."""
 
     name: str
-    """Of the module, such as model.layers.0.self_attn.q_proj."""
+    """Module name, such as model.layers.0.self_attn.q_proj."""
     begin: int
     num_rows: int
     num_columns: int
@@ -87,7 +87,7 @@ class Projection:
 
 
 def projections_of(config: DecoderConfig) -> Iterator[tuple[str, list[Projection]]]:
-    """Our linear layers by name, each with the projections that it stacks."""
+    """Our linear layers by name, each with the projections stacked in it."""
     for ours, parts in stacked_parts(config):
         projections: list[Projection] = []
         begin = 0

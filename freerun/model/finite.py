@@ -1,4 +1,4 @@
-"""Whether numbers are finite: weights as they are read, and a model before it becomes a checkpoint.
+"""Checks that numbers are finite: weights when they are read, and a model before it becomes a checkpoint.
 
 Gradients that are not finite are skipped, so one bad minibatch is harmless. Weights that are not finite stay, and
 so do weights whose logits overflow: every later gradient is skipped and every engine refuses to sample. No later
@@ -22,16 +22,16 @@ DIVERGED_REMEDY = "training has diverged, lower train.lr, or sft.lr during SFT"
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether it holds neither NaN nor infinity, in one pass without a copy."""
+    """Whether the tensor holds neither NaN nor infinity, in one pass without a copy."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
-    # A NaN makes both of them NaN.
+    # A NaN makes both results NaN.
     least, most = torch.aminmax(tensor.detach())
     return bool(torch.isfinite(least) and torch.isfinite(most))
 
 
 def finite(tensor: Tensor, name: str, directory: Path) -> Tensor:
-    """The tensor in float32; refuses NaN and infinity, which would make every logprob NaN."""
+    """The tensor in float32; raises on NaN and infinity, which would make every logprob NaN."""
     weight = tensor.to(torch.float32)
     if not is_finite(weight):
         raise ModelError(
@@ -42,7 +42,7 @@ def finite(tensor: Tensor, name: str, directory: Path) -> Tensor:
 
 
 def find_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Name the first tensor with a number that is not finite; empty if there is none."""
+    """The name of the first tensor with a non-finite number; empty if there is none."""
     for name, tensor in tensors:
         if not is_finite(tensor):
             return f"{name} is not finite: {DIVERGED_REMEDY}"

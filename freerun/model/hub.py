@@ -11,12 +11,12 @@ from freerun.config.recipe import Recipe
 
 NAME = re.compile(r"[a-z0-9][\w.-]*/[a-z0-9][\w.-]*", re.ASCII | re.IGNORECASE)
 OWN_FOLDERS = ("models", "runs")
-"""Where our commands put models: `models/smollm2` is a directory even before it exists, not a name on the hub."""
+"""Folders where our commands put models: `models/smollm2` is a directory even before it exists, not a hub name."""
 CONFIG_FILES = ("config.json", "adapter_config.json")
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether it can only be a name on the hub."""
+    """Whether the path can only be a name on the hub."""
     folder = path.partition("/")[0]
     return NAME.fullmatch(path) is not None and folder not in OWN_FOLDERS and not Path(folder).exists()
 

@@ -44,7 +44,7 @@ class LoraLinear(Linear):
         return y
 
     def matrices(self, lora_A: Tensor, lora_B: Tensor) -> Iterator[tuple[Projection, Tensor, Tensor]]:
-        """Stacked matrices (this layer's or equal ones) by projection."""
+        """The parts of stacked matrices (this layer's or equal ones) that belong to each projection."""
         Bs = lora_B.split([p.num_rows for p in self.projections])
         return zip(self.projections, lora_A.split(self.rank), Bs, strict=True)
 
@@ -74,14 +74,14 @@ def add_adapter(model: Decoder, config: LoraConfig, *, seed: int) -> None:
         linear = model.get_submodule(name)
         assert isinstance(linear, nn.Linear)
         layer = LoraLinear(linear, chosen, rank=config.rank, scale=config.scale)
-        bound = 1 / math.sqrt(linear.in_features)  # as in PEFT: Kaiming's uniform with a = sqrt(5)
+        bound = 1 / math.sqrt(linear.in_features)  # PEFT's initialisation: Kaiming uniform with a = sqrt(5)
         with torch.no_grad():
             layer.lora_A.uniform_(-bound, bound, generator=generator)
         model.set_submodule(name, layer)
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What is trained and published: the adapter if the model has one, else everything."""
+    """The trained and published parameters: the adapter's if there is one, else all."""
     parameters = dict(model.named_parameters())
     adapter = {name: p for name, p in parameters.items() if name.endswith((".lora_A", ".lora_B"))}
     return adapter or parameters
@@ -95,7 +95,7 @@ def frozen_checksum(model: nn.Module, shares: Shares) -> str:
 
 
 def weights_checksum(parameters: Iterable[tuple[str, nn.Parameter]], shares: Shares) -> str:
-    """A hash of the full tensors, of which one at a time is gathered."""
+    """A hash of the full tensors; one at a time is gathered."""
     digest = xxhash.xxh3_64()
     for name, parameter in parameters:
         full = shares.whole(parameter.detach()).to("cpu").contiguous()

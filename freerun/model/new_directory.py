@@ -1,6 +1,6 @@
-"""Writing a model directory: it appears whole or not at all, and its growth can be watched.
+"""Writes a model directory atomically: it appears complete or not at all, and its growth can be watched.
 
-It is written under a temporary name beside its place, then renamed.
+It is written under a temporary name next to its final one, then renamed.
 """
 
 import os
@@ -26,7 +26,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def require_vacant(directory: Path) -> None:
-    """Refuse a path that is in use, before anything is computed for it."""
+    """Refuse a path that is in use, before the work for it starts."""
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     what = "exists and is not empty" if directory.is_dir() else "is a file"
@@ -35,7 +35,7 @@ def require_vacant(directory: Path) -> None:
 
 @contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
-    """Yields the temporary directory to fill; it takes the name `directory` if the block succeeds."""
+    """Yield a temporary directory to fill; it gets the name `directory` if the block succeeds."""
     require_vacant(directory)
     target = directory.resolve()
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -43,7 +43,7 @@ def new_directory(directory: Path) -> Iterator[Path]:
         temporary.mkdir(parents=True)
         yield temporary
         temporary.rename(target)
-    except (OSError, SafetensorError) as error:  # the second is how safetensors reports a full disk
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk by the second
         reason = getattr(error, "strerror", None) or error
         raise ModelError(
             f'cannot make a model in "{directory}" ({reason}); free disk space or choose another directory'
@@ -74,7 +74,7 @@ def reported_growth(directory: Path, report: Callable[[], None]) -> Iterator[Non
 
 
 def disk_bytes(directory: Path) -> int:
-    """Blocks, not lengths: safetensors sets a file's full length before it writes."""
+    """The allocated size, not the length: safetensors sets a file's full length before it writes."""
     total = 0
     for path in directory.rglob("*"):
         try:

@@ -1,4 +1,4 @@
-"""Weights in oneDNN's memory order, for generation on CPUs: products of few rows with large matrices.
+"""Weights packed in oneDNN's memory order, for products of few rows with large matrices on CPUs.
 
     weight   [N, K]             row by row, as trained and published
     packed   [N/64, K, 64]      64 rows side by side, as vector registers read them
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 MIN_PACKED_ELEMENTS = 2**18
-"""Of a matrix worth packing: below, oneDNN's overhead (15 microseconds a call) costs more than packing saves."""
+"""Minimal size of a matrix worth packing: below, oneDNN's overhead (15 microseconds a call) exceeds the gain."""
 ROWS_SIDE_BY_SIDE = 64
 COLLIDING_BYTES = 1024
-"""Rows that are a multiple of this apart are packed through a temporary copy, in less than half the time."""
+"""Rows at a multiple of this distance are packed through a temporary copy, in less than half the time."""
 TYPICAL_ROWS = 32
-"""Rows of the other factor; oneDNN may choose the order by it."""
+"""Expected number of rows of the other factor, by which oneDNN may choose the order."""
 
 
 def is_worth_packing(weight: Tensor) -> bool:
@@ -36,7 +36,7 @@ class PackedWeight:
     """A packed copy of a weight; it never changes while it is in use."""
 
     def __init__(self, weight: Tensor, *, spare: PackedWeight | None = None) -> None:
-        """`spare`, of the same shape, gives its memory, which is faster, and must not be used any more."""
+        """`spare`, of the same shape, gives up its memory, which is faster, and must not be used any more."""
         self._opaque: Tensor
         if spare is not None and _has_known_order(weight.shape):
             self._opaque = spare._opaque
@@ -44,7 +44,7 @@ class PackedWeight:
         else:
             self._opaque = _pack(weight)
         self.is_shared = False
-        """Whether several models multiply by it, so that its memory cannot be given away by one."""
+        """Whether several models use it, so that no model may give its memory away."""
 
     def linear(self, x_TC: Tensor, bias: Tensor | None) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x_TC, self._opaque, bias, "none", [], "")
@@ -58,8 +58,8 @@ def _pack(weight: Tensor) -> Tensor:
 
 @functools.cache
 def _has_known_order(shape: torch.Size) -> bool:
-    """Whether such a matrix is packed in the order we know; depends on processor, shape and version."""
-    # The bits of consecutive integers: all entries differ, so no other order can look like ours.
+    """Whether such a matrix is packed in the order we know; depends on processor, shape and library version."""
+    # The bits of consecutive integers: all entries differ, so no other order looks like ours.
     probe = torch.arange(shape.numel(), dtype=torch.int32).view(torch.float32).view(shape)
     packed = _pack(probe)
     if shape[0] % ROWS_SIDE_BY_SIDE or torch.ops.mkldnn._nbytes(packed) != probe.nbytes:
@@ -76,8 +76,8 @@ def _copy_in_blocks(weight: Tensor, blocks: np.ndarray) -> None:
     if weight.shape[1] * weight.itemsize % COLLIDING_BYTES:
         np.copyto(blocks, _in_blocks(weight))
         return
-    # Rows at this distance map to few lines of the L1 cache and evict each other before they are used. So they are
-    # first copied to rows one cache line further apart.
+    # Rows at this distance map to few lines of the L1 cache and evict each other before use. So they are first
+    # copied to rows one cache line further apart.
     apart = np.empty((ROWS_SIDE_BY_SIDE, weight.shape[1] + 16), dtype=np.float32)[:, :-16]
     for rows, block in zip(_in_blocks(weight), blocks, strict=True):
         np.copyto(apart, rows.T)

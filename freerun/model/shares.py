@@ -1,6 +1,6 @@
-"""Which rows of each parameter this process holds: all of them, or its share beside other processes.
+"""Which rows of each parameter this process holds: all, or its share among several processes.
 
-Models are read through it (`checkpoint.load_shares`), so a process reads only what it keeps.
+Models are read through this interface (`checkpoint.load_shares`), so a process reads only what it keeps.
 """
 
 from typing import Protocol
@@ -18,11 +18,11 @@ class Shares(Protocol):
         ...
 
     def own(self, parameter: Tensor) -> tuple[Tensor, slice]:
-        """The rows that this process holds, in place, and where they are in the full tensor."""
+        """The rows that this process holds, in place, and their position in the full tensor."""
         ...
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """The full tensor of which this process holds a share; one that is not sharded is returned as it is."""
+        """The full tensor of which this process holds a share; an unsharded tensor is returned as it is."""
         ...
 
 

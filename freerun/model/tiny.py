@@ -1,4 +1,4 @@
-"""A small random Llama with one token per character: a model that a procedural task can be trained on in minutes.
+"""A small random Llama with one token per character, which can learn a procedural task in minutes.
 
 The vocabulary is `<pad>`, then the characters of the alphabet. A `$` in the alphabet ends a sequence and is still
 text; an alphabet without one gets an `<eos>` token. A character outside the alphabet is an error, never an unknown

@@ -37,7 +37,7 @@ class TrainedModel:
         shares: Shares | None = None,
         device: torch.device | str = "cpu",
     ) -> TrainedModel:
-        """The base model; with LoRA, with a new adapter or a saved one."""
+        """Load the base model; with LoRA, add a new adapter or load a saved one."""
         shares = shares or Whole()
         decoder = empty_model(base)
         if lora.is_on:

@@ -1,4 +1,4 @@
-"""Inputs that a layer does not keep for its backward pass, because they are cheap to compute again.
+"""Lets layers discard inputs of their backward pass that are cheap to recompute.
 
 A linear layer keeps its input, which it needs for the gradient of its weight, and attention keeps its queries and
 keys. These inputs are the outputs of norms, of the activation and of the rotation:
@@ -6,9 +6,9 @@ keys. These inputs are the outputs of norms, of the activation and of the rotati
     x ── norm ──► input ── linear ──► y          forward: the linear layer saves "norm of x" in place of its input
     x ── norm ──► input ─┘                       backward: the input is computed again when the gradient needs it
 
-`x` is kept anyway, for the backward pass of the norm. What is computed again has the same bits, and it costs a few
-passes over memory beside the matrix product that uses it. In a layer of SmolLM2 it is 6,528 of 12,297 numbers a
-token.
+`x` is kept anyway, for the backward pass of the norm. The recomputed input has the same bits, and costs a few
+passes over memory next to the matrix product that uses it. In a layer of SmolLM2 this saves 6,528 of 12,297
+numbers per token.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ from torch.autograd.graph import saved_tensors_hooks
 def with_unkept_inputs(
     function: Callable[..., Tensor], compute: Callable[..., Sequence[Tensor]], *sources: Tensor
 ) -> Tensor:
-    """`function(*compute(*sources))`, of which the backward pass keeps the sources and not what is computed.
+    """`function(*compute(*sources))`, whose backward pass keeps `sources` instead of the computed inputs.
 
-    `compute` takes no part in the gradient of anything but its sources and parameters, and is repeatable.
+    `compute` must be repeatable, and contribute only to the gradients of its sources and parameters.
     """
-    if not torch.is_grad_enabled() or sources[0].is_meta:  # a meta tensor has no memory to know it by
+    if not torch.is_grad_enabled() or sources[0].is_meta:  # a meta tensor has no memory by which to recognise it
         return function(*compute(*sources))
     again = _Again(compute, sources)
     inputs = again.cast(compute(*sources))
@@ -54,7 +54,7 @@ def _unpack(packed: Any) -> Tensor:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether these are the same memory; both are alive."""
+    """Whether both are the same memory; both must be alive."""
     return (
         one.data_ptr() == other.data_ptr()
         and one.shape == other.shape
@@ -64,7 +64,7 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 
 
 class _Again:
-    """How to compute inputs once more, under the autocast of the forward pass."""
+    """Recomputes inputs, under the autocast state of the forward pass."""
 
     def __init__(self, compute: Callable[..., Sequence[Tensor]], sources: Sequence[Tensor]) -> None:
         self._compute = compute
@@ -73,10 +73,10 @@ class _Again:
         self._dtype = torch.get_autocast_dtype(self._device) if torch.is_autocast_enabled(self._device) else None
         self._computed: Sequence[Tensor] | None = None
         self.num_saved = 0
-        """How often the inputs are still needed; they are freed after the last time."""
+        """How often the inputs are still needed; they are freed after the last use."""
 
     def cast(self, computed: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What autocast would cast; done here, or the layer would save a copy that is not known."""
+        """Cast as autocast would; otherwise the layer would save a copy that is not recognised."""
         return computed if self._dtype is None else [x.to(self._dtype) for x in computed]
 
     @torch.no_grad()

@@ -1,10 +1,10 @@
-"""The weight files of a model directory, checked by their headers: cheap, without torch, before anything starts.
+"""Checks the weight files of a model directory by their headers: fast, without torch, before anything starts.
 
     model.safetensors, or the files that model.safetensors.index.json names
       ─► name, dtype and shape of every tensor ─► compared, one by one, with what config.json asks for
 
-Loading (`checkpoint.py`) begins with the same check, so `--dry-run` refuses what a start would. NaN and infinity
-are found later, when the numbers are read.
+Loading (`checkpoint.py`) begins with the same check, so `--dry-run` refuses what a run would refuse. NaN and
+infinity are only found when the numbers are read.
 """
 
 import re
@@ -23,16 +23,16 @@ from freerun.model.families import stacked_parts
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SHARD = re.compile(r"[\w.+-]+\.safetensors", re.ASCII)
-"""A file beside the index, never a path to another directory."""
+"""A shard next to the index, never a path to another directory."""
 DTYPES = ("F64", "F32", "F16", "BF16")
-"""What can be read as float32 without a scale, by the names of safetensors."""
+"""safetensors' names of the dtypes that can be read as float32 without a scale."""
 QUANTISED = re.compile(
     r"(weight_scale|weight_scale_inv|weight_scale_2|input_scale|SCB|weight_format|qweight|qzeros|scales|g_idx|absmax"
     r"|nested_absmax|quant_map|nested_quant_map|quant_state\.\w+|weight_packed|weight_shape|weight_zero_point)$"
 )
-"""Tensors that quantisation methods store beside a weight, or instead of it."""
+"""Names of tensors that quantisation methods store beside a weight, or instead of it."""
 DERIVED = re.compile(r"^model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$")
-"""Tensors of older checkpoints that can be derived from config.json."""
+"""Names of tensors in older checkpoints that can be derived from config.json."""
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -48,7 +48,7 @@ def check_weights(directory: Path, config: DecoderConfig) -> dict[str, TensorHea
     headers = read_headers(directory)
     _refuse_quantised(headers)
     expected: set[str] = set()
-    # One at a time: a config.json that asks for a million layers fails at the first missing one.
+    # Compared one at a time: a config.json with a million layers fails at the first missing one.
     for _, parts in stacked_parts(config):
         for name, shape in parts:
             expected.add(name)
@@ -88,7 +88,7 @@ def read_headers(directory: Path) -> dict[str, TensorHeader]:
 
 def file_headers(path: Path) -> dict[str, TensorHeader]:
     """The headers of one safetensors file, whose length must match them."""
-    if not path.is_file():  # also a pipe, which would never end
+    if not path.is_file():  # not a pipe, for example, which would never end
         raise ModelError(f"{path}: no such file; fetch the model again")
     try:
         with path.open("rb") as file:

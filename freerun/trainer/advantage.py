@@ -43,7 +43,7 @@ def over_group(rewards: PerGroup, lengths: Sequence[Ints64], objective: Objectiv
 
 
 def centred_on_batch(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
-    # Each sample counts once: a baseline that its length moved would not be fair to it.
+    # Each sample counts once: if its length weighed it, the baseline would be biased by lengths.
     return _split(centre(np.concatenate(rewards)), rewards)
 
 
@@ -63,12 +63,12 @@ def centred_over_batch(rewards: PerGroup, lengths: Sequence[Ints64], objective: 
 
 
 def left_to_critic(rewards: PerGroup, lengths: Sequence[Ints64], objective: ObjectiveConfig) -> PerGroup:
-    """Zeros: the critic gives each token its advantage at the start of the step (`preparation.py`)."""
+    """Zeros: the critic sets each token's advantage at the start of the step (`preparation.py`)."""
     return [np.zeros_like(of_group) for of_group in rewards]
 
 
 def _counts(lengths: Sequence[Ints64], objective: ObjectiveConfig) -> list[Ints64]:
-    """How often each sample counts in a mean."""
+    """How often each sample counts in means and deviations."""
     per_token = objective.advantage_normalisation == "token"
     return [of_group if per_token else np.ones_like(of_group) for of_group in lengths]
 
@@ -78,7 +78,7 @@ def _split(values: Floats64, like: PerGroup) -> PerGroup:
 
 
 def normalise(values: Floats64, counts: Ints64 | None = None) -> Floats64:
-    """Centre and scale; exactly 0 where there is nothing to compare."""
+    """Centre and scale; exactly 0 if all values are equal."""
     return scale(centre(values, counts), counts)
 
 
@@ -92,7 +92,7 @@ def centre(values: Floats64, counts: Ints64 | None = None) -> Floats64:
 
 
 def scale(centred: Floats64, counts: Ints64 | None = None) -> Floats64:
-    """Divide by the deviation; EPSILON keeps zeros zero."""
+    """Divide by the deviation; EPSILON keeps zeros at zero."""
     variance = np.average(np.square(centred - np.average(centred, weights=counts)), weights=counts)
     scaled: Floats64 = centred / (np.sqrt(variance) + EPSILON)
     return scaled

@@ -11,7 +11,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 
 def keep_freed_memory() -> None:
-    """From now on this process returns no memory to the kernel; no effect where malloc is not glibc's."""
+    """Keep freed memory in this process from now on; no effect where malloc is not glibc's."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

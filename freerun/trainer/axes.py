@@ -40,7 +40,7 @@ PARAMETERS = {
 
 
 def load_axes(objective: ObjectiveConfig) -> None:
-    """Import the functions of all axes, or raise: the first step must not be the one to find out."""
+    """Import the functions of all axes, or raise: an error must not wait for the first step."""
     for axis in AXES:
         axis_function(objective, axis)
 
@@ -57,7 +57,7 @@ def moves_without_advantage(objective: ObjectiveConfig) -> bool:
 
 
 def axis_function(objective: ObjectiveConfig, axis: str) -> Callable[..., Any]:
-    """The function of an axis, ready to be called; a user's with its results checked."""
+    """The function of an axis, ready to be called; the results of a user's function are checked."""
     return _load(axis, objective.function(axis), objective.is_users(axis))
 
 
@@ -68,12 +68,12 @@ def compute_advantages(groups: Sequence[Group], objective: ObjectiveConfig) -> F
 
 
 def sampled_lengths(groups: Sequence[Group]) -> list[Ints64]:
-    """For each group the sampled tokens of each of its samples."""
+    """For each group, the number of sampled tokens of each sample."""
     return [np.array([sample.num_sampled for sample in group.samples]) for group in groups]
 
 
 def undivided_advantage(objective: ObjectiveConfig) -> Callable[..., Any]:
-    """The function of `advantage` without its division by a deviation."""
+    """The function of `advantage`, without the division by a deviation."""
     return _load("advantage", objective.undivided_advantage, objective.is_users("advantage"))
 
 
@@ -149,9 +149,9 @@ _CHECKS: dict[str, Callable[[Any, Sequence[Any], str], Any]] = {
 
 
 def _check_tensor(result: Any, like: Tensor, returned: str, *, inputs: Sequence[Tensor] = ()) -> None:
-    """Refuse another shape or dtype, and numbers that are not finite although their inputs are.
+    """Refuse another shape or dtype, and non-finite numbers where all inputs are finite.
 
-    Inputs that are not finite belong to an update that is skipped.
+    Non-finite inputs belong to an update that is skipped anyway.
     """
     expected = f"a tensor of shape {list(like.shape)} and {like.dtype}"
     if not isinstance(result, Tensor):

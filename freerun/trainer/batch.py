@@ -8,9 +8,9 @@
 
 The hidden state of a token predicts the next one, so logits are computed at the predictors only, and the last
 token of a sequence is never read: its hidden state is not needed. Adjacent samples of one prompt share it: its
-last hidden state predicts the first token of each. Tokens that were given to the policy between its calls are read
-like all others, but nothing predicts them. Which tokens are trained on follows from lengths and spans alone: a
-policy can sample the pad or end-of-sequence id.
+last hidden state predicts the first token of each. Tokens given to the policy between its calls are read like
+all others, but nothing predicts them. Which tokens are trained on follows from lengths and spans alone, not
+from ids: a policy can sample the pad or end-of-sequence id.
 
 Shapes: T packed tokens read by the decoder, L loss tokens (the sampled tokens of all completions, in the same
 order), K calls.
@@ -53,22 +53,22 @@ class PackedSequences:
         return self.targets_L.numel()
 
     def only(self, is_trained_L: Tensor) -> PackedSequences:
-        """The same tokens read, fewer of them predicted."""
+        """Read the same tokens but predict only these."""
         return replace(self, predictors_L=self.predictors_L[is_trained_L], targets_L=self.targets_L[is_trained_L])
 
 
 class Rated(NamedTuple):
-    """A trajectory, and what its sample gives to each of its sampled tokens (`rating.py`)."""
+    """A trajectory with the advantages and the weight of its sampled tokens (`rating.py`)."""
 
     trajectory: Trajectory
     advantages: Floats64
-    """One per sampled token; zeros if a critic rates them."""
+    """One per sampled token; zeros if a critic sets them."""
     token_weight: float
-    """Of each of its sampled tokens in the step's loss (`aggregation.py`)."""
+    """Weight of each sampled token in the step's loss (`aggregation.py`)."""
     places: Ints | None = None
-    """With a critic: where its sampled tokens are in the step's timeline (`timeline.py`)."""
+    """With a critic: positions of its sampled tokens in the step's timeline (`timeline.py`)."""
     place: int = 0
-    """Its place in the batch."""
+    """Index of the trajectory in the batch."""
 
     @property
     def num_read_tokens(self) -> int:
@@ -85,26 +85,26 @@ class MicroBatch:
 
     packed: PackedSequences
     call_lengths_K: Tensor
-    """Tokens of each call, trajectory after trajectory: how L divides."""
+    """Number of tokens of each call, trajectory after trajectory; sums to L."""
     behaviour_logprobs_L: Tensor
     versions_L: Tensor
     advantages_L: Tensor
     token_weights_L: Tensor
     places_L: Tensor | None = None
-    """With a critic: where the tokens are in the step's timeline (`timeline.py`)."""
+    """With a critic: positions of the tokens in the step's timeline (`timeline.py`)."""
     proximal_logprobs_L: Tensor | None = None
-    """Also None where the forward of the training pass is itself the proximal one."""
+    """None also if the training pass's own forward is the proximal one."""
     reference_logprobs_L: Tensor | None = None
     values_L: Tensor | None = None
-    """The critic's, at the start of the step."""
+    """The critic's values at the start of the step."""
     returns_L: Tensor | None = None
-    """What the critic is trained towards."""
+    """The critic's targets."""
     is_kept_L: Tensor | None = None
-    """Whether M2PO trains on the token."""
+    """Whether M2PO trains on each token."""
     indices: tuple[int, ...] = ()
-    """Of its trajectories in the step's batch; those of a rank without any are empty."""
+    """Indices of its trajectories in the step's batch; empty on a rank that has none."""
     trajectory_lengths: tuple[int, ...] = ()
-    """Sampled tokens of each of them: how L divides."""
+    """Number of sampled tokens of each trajectory; sums to L."""
 
 
 def family_of(prompt_ids: Ints, completions: Sequence[Ints]) -> Family:
@@ -115,7 +115,7 @@ def family_of(prompt_ids: Ints, completions: Sequence[Ints]) -> Family:
 
 
 def pack_sequences(sequences: Sequence[tuple[Ints, Ints]]) -> PackedSequences:
-    """Lay (prompt_ids, completion_ids) pairs end to end; equal prompts that are neighbours are laid once."""
+    """Lay (prompt_ids, completion_ids) pairs end to end; adjacent equal prompts are laid out once."""
     families: list[Family] = []
     token_ids: list[Ints] = []
     predictors: list[Ints] = []
@@ -168,13 +168,13 @@ def pack_trajectories(rated: Sequence[Rated]) -> MicroBatch:
 
 
 def _run_lengths(values: Ints) -> Ints:
-    """How often each value repeats before the next one."""
+    """Length of each run of equal consecutive values."""
     ends = np.flatnonzero(np.append(np.diff(values) != 0, True)) + 1
     return np.diff(ends, prepend=0)
 
 
 def idle_sequences(token_id: int) -> PackedSequences:
-    """Nothing to predict: what a rank reads in a round in which only other ranks have a micro-batch.
+    """A single token with nothing to predict: what a rank reads in a round in which it has no micro-batch.
 
     All ranks take part in every forward and backward. Without loss tokens every gradient is exactly 0, unless the
     activations of the one token read are not finite. The caller passes the first token of a sequence that another

@@ -1,6 +1,6 @@
 """Refuses trajectories that cannot be trained on, before anything has changed.
 
-What is wrong here is a bug of an engine or of a workflow, not bad data: it must not become a wrong gradient.
+These errors are bugs of an engine or a workflow, not bad data: they must not turn into wrong gradients.
 """
 
 import numpy as np
@@ -30,13 +30,13 @@ def check_trajectory(trajectory: Trajectory, *, version: int) -> None:
 
 
 def _name_of(trajectory: Trajectory) -> str:
-    """`trajectory 17/3`, of a session in several sequences `trajectory 17/3 part 1`."""
+    """`trajectory 17/3`, or for a session in several sequences `trajectory 17/3 part 1`."""
     part = f" part {trajectory.part}" if trajectory.part else ""
     return f"trajectory {trajectory.prompt.ordinal}/{trajectory.sample}{part}"
 
 
 def _check_given(completion: Completion, name: str) -> None:
-    """Given tokens stand between sampled ones, without logprobs, and calls follow each other."""
+    """Check that given tokens lie between sampled ones and have no logprobs, and that calls are in order."""
     is_sampled = completion.is_sampled
     if not (is_sampled[0] and is_sampled[-1]):
         raise ValueError(

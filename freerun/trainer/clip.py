@@ -6,8 +6,8 @@
     sapo     4 / tau sigmoid(tau (r - 1)) A             tau by the sign of A
     none     r A
 
-At r = 1 the gradient of each is A times that of log pi_current: they differ only in how they leave the anchor.
-`axes.py` has the signature of these functions. Each returns the gains and which tokens a hard limit holds back.
+At r = 1 the gradient of each is A times that of log pi_current: they differ only in what happens away from r = 1.
+`axes.py` has the signature of these functions. Each returns the gains and which tokens a hard limit clips.
 
 Shapes: L loss tokens.
 """

@@ -40,17 +40,17 @@ def uncorrected(log_weights_L: Tensor, objective: ObjectiveConfig) -> Tensor:
 
 
 def drifts(log_weights_L: Tensor, advantages_L: Tensor) -> Tensor:
-    """How far each token has moved since it was sampled, above 0 if that is the way its advantage pushes it."""
+    """Log weights signed by the advantage: positive if a token has moved the way its advantage pushes it."""
     return log_weights_L * torch.sign(advantages_L)
 
 
 def keep_small_drifts(drifts_L: Tensor, *, threshold: float = M2_THRESHOLD) -> Tensor:
     """Which tokens of a whole step M2PO trains on.
 
-    Only tokens that moved the way they are pushed are limited (A > 0 and w > 1, or A < 0 and w < 1). Of these the
-    ones of smallest (log w)^2 are kept, as many as have a mean below `threshold`; all other tokens are kept.
-    Limited tokens of equal moment share their fate, so the answer does not depend on their order; when even the
-    smallest moment is too large, none of them is kept.
+    Only tokens that moved the way they are pushed are limited (A > 0 and w > 1, or A < 0 and w < 1). Of these,
+    those with the smallest (log w)^2 are kept, as many as have a mean below `threshold`; all other tokens are
+    kept. Limited tokens with equal moments are kept or dropped together, so the answer does not depend on their
+    order. If even the smallest moment is too large, none of them is kept.
     """
     moments_L = torch.square(drifts_L.double())
     is_limited_L = drifts_L > 0

@@ -1,8 +1,7 @@
-"""Which call of a session is given credit for what: one advantage per call.
+"""Credit assignment within a session: one advantage per call.
 
 By default every call has the advantage of its sample (`advantage.py`). With rewards per turn (`Reward.turns`) or
-`turn_discount` below 1, a call is compared by what followed from it. With r_t what call t earned and d the
-discount:
+`turn_discount` below 1, calls are compared by their returns. With r_t the reward of call t and d the discount:
 
     return      G_t = r_t + d G_t+1               without rewards per turn the last call earned everything
     advantage   A_t = G_t - b_t                   b_t: the same call's return in the other samples
@@ -11,7 +10,7 @@ A sample that ended before call t counts 0 in b_t. So b_t depends on nothing tha
 is unbiased even if the policy decides when to stop. To compare each reward r_t with the others' and to sum these
 differences is biased: a sample that continues subtracts one more baseline (docs/objectives.md).
 
-An advantage that divides by a deviation divides by one number, that of all calls of the batch. One for each call
+An advantage that is divided by a deviation is divided by that of all calls of the batch. A deviation per call
 number would depend on how many samples get that far.
 """
 
@@ -26,7 +25,7 @@ from freerun.types import Group, WholeSample
 
 
 def advantages_by_call(groups: Sequence[Group], objective: ObjectiveConfig) -> list[Floats64]:
-    """For each sample, group after group, one advantage per call; zeros if they are left to a critic."""
+    """For each sample, group after group, one advantage per call; zeros if a critic sets them."""
     samples = [sample for group in groups for sample in group.samples]
     if objective.has_critic or not has_turn_credit(samples, objective):
         advantages = compute_advantages(groups, objective)
@@ -44,7 +43,7 @@ def has_turn_credit(samples: Sequence[WholeSample], objective: ObjectiveConfig) 
 
 
 def returns_of_calls(sample: WholeSample, discount: float) -> Floats64:
-    """For each call, what it and everything after it earned."""
+    """The discounted return of each call."""
     num_calls, turns = sample.num_calls, sample.reward.turns
     earned = turns or (*[0.0] * (num_calls - 1), sample.reward.value)
     returns = np.zeros(max(num_calls, len(earned)))
@@ -72,7 +71,7 @@ def _compared(groups: Sequence[Group], objective: ObjectiveConfig) -> list[Float
 def _scaled(
     advantages: Sequence[Floats64], samples: Sequence[WholeSample], objective: ObjectiveConfig
 ) -> list[Floats64]:
-    """Divided by the deviation over the batch, in which each call counts once or once for each of its tokens."""
+    """Divided by the deviation over the batch, which counts each call once, or once per token."""
     flat = np.concatenate(advantages)
     counts = np.concatenate([_tokens_by_call(sample) for sample in samples])
     scaled = scale(flat, counts if objective.advantage_normalisation == "token" else None)

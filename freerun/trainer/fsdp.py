@@ -29,18 +29,18 @@ from freerun.model.decoder import Decoder
 HOST_VARIABLE = "FREERUN_HOST"
 LOOPBACK = "127.0.0.1"
 COLLECTIVES = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""By the model's device; what is gathered for decisions and metrics is always on the CPU."""
+"""Communication backends by the model's device; decisions and metrics are always gathered on the CPU."""
 # Longer than the controller's timeouts, which end ranks that wait for each other forever.
 TIMEOUT = timedelta(minutes=30)
 
 
 def own_host() -> str:
-    """The address by which other ranks reach this machine."""
+    """The address at which other ranks reach this machine."""
     return os.environ.get(HOST_VARIABLE, LOOPBACK)
 
 
 class Meeting:
-    """Where the ranks find each other: a store that rank 0 provides.
+    """The rendezvous of the ranks: a store that rank 0 provides.
 
     On one machine it is a file in memory that rank 0 holds open: no other user can open it, there is no name to
     clean up, and it disappears with the last rank. Ranks on several machines meet at a port, which has no
@@ -48,7 +48,7 @@ class Meeting:
     """
 
     def __init__(self, *, rank: int, num_ranks: int, address: str = "") -> None:
-        """Rank 0 makes the store; the others are given the `address` where it is."""
+        """Rank 0 creates the store; the other ranks are given its `address`."""
         self._rank = rank
         self._num_ranks = num_ranks
         if HOST_VARIABLE in os.environ:
@@ -59,7 +59,7 @@ class Meeting:
             self._store.set_timeout(TIMEOUT)
 
     def join(self, device: torch.device) -> "FsdpRanks":
-        """Returns when all ranks have joined; the models to shard are on `device`."""
+        """Return when all ranks have joined; the models to shard are on `device`."""
         if device.type == "cuda":
             torch.cuda.set_device(device)  # NCCL and FSDP use the current device, by default the first
         interface = _interface_of(own_host())

@@ -1,4 +1,4 @@
-"""What a batch of groups looks like before anything is trained on it: is there something to learn from?
+"""Metrics of a batch before training: is there anything to learn from?
 
 equal_group_share          groups whose rewards are all equal, turn by turn; only where the objective compares the
                            samples of a group with each other

@@ -7,9 +7,9 @@ for a bounded number of tokens at a time:
     backward    chunk 2: probabilities ─► gradient ─► gradients of hidden states and weight
                 chunk 1: logits again ─► probabilities ─► gradient ─► gradients of hidden states and weight
 
-The last chunk is the first one of the backward pass, so its probabilities are kept and only the others are
-computed again; what fits into one chunk is not computed twice. Within a chunk the probabilities overwrite the
-logits, and the gradient overwrites the probabilities.
+The last chunk of the forward pass is the first one of the backward pass, so its probabilities are kept and only
+those of the others are computed again; what fits into one chunk is not computed twice. Within a chunk the
+probabilities overwrite the logits, and the gradient overwrites the probabilities.
 
 Shapes: L loss tokens, N those of a chunk, C model width, V vocabulary.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 MAX_LOGITS = 2**25
-"""In a chunk: 128 MB in float32."""
+"""Logits per chunk: 128 MB in float32."""
 
 
 def target_logprobs(
@@ -77,7 +77,7 @@ class _Head(torch.autograd.Function):
         ctx: Any, grad_L: Tensor, grad_entropies_L: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         hidden_LC, weight_VC, targets_L, entropies_L = ctx.saved_tensors
-        # Taken: they are overwritten. Another backward pass of the same graph computes them again.
+        # The probabilities will be overwritten. Another backward pass of the same graph computes them again.
         probabilities_NV, ctx.probabilities_NV = ctx.probabilities_NV, None
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         cast_VC = _cast(weight_VC, ctx.dtype)
@@ -105,7 +105,7 @@ class _Head(torch.autograd.Function):
 
 
 def _chunks(num_tokens: int, num_rows: int) -> list[slice]:
-    """At most `num_rows` each. The last is the largest: it is computed only once."""
+    """Chunks of at most `num_rows`. The last one is the largest because it is computed only once."""
     ends = range(num_tokens, 0, -num_rows) or [0]
     return [slice(max(0, end - num_rows), end) for end in reversed(ends)]
 
@@ -130,13 +130,13 @@ def _consume(logits_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _logits_gradient(probabilities_NV: Tensor, targets_N: Tensor, grad_N: Tensor) -> Tensor:
-    """Of the logprobs; overwrites the probabilities."""
+    """Gradient of the logprobs with respect to the logits; overwrites the probabilities."""
     grad_N1 = grad_N[:, None]
     return probabilities_NV.mul_(-grad_N1).scatter_add_(1, targets_N[:, None], grad_N1)
 
 
 def _entropy_gradient(probabilities_NV: Tensor, entropies_N: Tensor, grad_N: Tensor) -> Tensor:
-    """Of the entropies H with respect to the logits: -p (log p + H)."""
+    """Gradient of the entropies H with respect to the logits: -p (log p + H)."""
     terms_NV = torch.xlogy(probabilities_NV, probabilities_NV)
     return terms_NV.addcmul_(probabilities_NV, entropies_N[:, None]).mul_(-grad_N[:, None])
 

@@ -1,4 +1,4 @@
-"""What the trainer computes of a policy: one packed forward, logits only where a loss needs them.
+"""The policy's outputs in the trainer: one packed forward pass, with logits only where a loss needs them.
 
 With bfloat16, forward and backward run under torch's autocast; weights, residual stream and everything after the
 logits stay float32.
@@ -26,14 +26,14 @@ from freerun.trainer.head import target_logprobs
 
 @dataclass(frozen=True)
 class PolicyOutputs:
-    """For each completion token, in the order of `PackedSequences.targets_L`."""
+    """Outputs per completion token, in the order of `PackedSequences.targets_L`."""
 
     logprobs_L: Tensor
-    """Log-probability of the token given all before it."""
+    """Log-probability of the token given all tokens before it."""
     entropies_L: Tensor | None = None
     """Exact entropy of the distribution it was drawn from, if asked for."""
     values_L: Tensor | None = None
-    """The critic's value of the state before it, if there is a critic."""
+    """The critic's value of the state before the token, if there is a critic."""
 
 
 def policy_outputs(
@@ -45,7 +45,7 @@ def policy_outputs(
     with_entropies: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> PolicyOutputs:
-    """One forward over packed sequences, where they and the model are."""
+    """One forward pass over packed sequences; they must be on the model's device."""
     is_cast = dtype != torch.float32
     with torch.autocast(packed.token_ids_T.device.type, dtype) if is_cast else nullcontext():
         hidden_TC = model(packed.token_ids_T, packed.positions_T, PackedCausalAttention(packed.families))

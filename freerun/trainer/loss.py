@@ -41,11 +41,11 @@ class Loss:
     num_masked: int
     """Tokens left out by the correction."""
     reference_kl: float = 0.0
-    """Sum over tokens, not weighted."""
+    """Sum over tokens, unweighted."""
     value_loss: float = 0.0
     """Weighted sum over tokens, without its coefficient."""
     is_clipped_L: Tensor | None = None
-    """Which tokens trained on a hard clip holds back; None if the objective has none."""
+    """Which trained tokens are held back by a hard clip; None if the objective has none."""
 
 
 def compute_loss(
@@ -55,7 +55,7 @@ def compute_loss(
     proximal_logprobs_L: Tensor | None,
     objective: ObjectiveConfig,
 ) -> Loss:
-    """The loss of what the policy says now about a micro-batch."""
+    """The loss of a micro-batch, from the policy's current outputs."""
     policy_L, is_clipped_L, num_masked = _policy_terms(outputs, micro_batch, proximal_logprobs_L, objective)
     terms_L = policy_L
     reference_kl = value_loss = 0.0
@@ -81,7 +81,7 @@ def compute_loss(
 def _policy_terms(
     outputs: PolicyOutputs, micro_batch: MicroBatch, proximal_L: Tensor | None, objective: ObjectiveConfig
 ) -> tuple[Tensor, Tensor | None, int]:
-    """Each token's negative gain with its behaviour weight; which are clipped, how many left out."""
+    """Each token's negative weighted gain, which tokens are clipped, and how many are masked out."""
     behaviour_L, call_lengths_K = micro_batch.behaviour_logprobs_L, micro_batch.call_lengths_K
     if objective.uses_proximal:
         assert proximal_L is not None

@@ -61,7 +61,7 @@ def staleness_of(samples: Sequence[WholeSample], version: int) -> list[int]:
 
 
 def count_staleness(samples: Sequence[WholeSample], version: int) -> dict[int, int]:
-    """Samples by staleness, freshest first."""
+    """Number of samples by staleness, freshest first."""
     return dict(sorted(Counter(staleness_of(samples, version)).items()))
 
 
@@ -98,7 +98,7 @@ def _session_means(samples: Sequence[WholeSample]) -> dict[str, float]:
 
 
 def _reward_part_means(rewards: Sequence[Reward]) -> dict[str, float]:
-    # A function of the user's may return other parts for other completions.
+    # A user's function may return different parts for different completions.
     names = sorted({name for reward in rewards for name in reward.parts})
     return {
         f"reward/{name}": float(np.mean([reward.parts[name] for reward in rewards if name in reward.parts]))
@@ -107,7 +107,7 @@ def _reward_part_means(rewards: Sequence[Reward]) -> dict[str, float]:
 
 
 def behaviour_metrics(log_weights: NDArray[np.float64], is_fresh: NDArray[np.bool_]) -> dict[str, float]:
-    """How far the behaviour is from the proximal policy; `is_fresh` marks tokens of the trainer's version."""
+    """How far behaviour and proximal policy differ; `is_fresh` marks tokens of the trainer's version."""
     # Weights that overflow belong to an update that is skipped; the meter leaves them out.
     with np.errstate(over="ignore", invalid="ignore"):
         weights = np.exp(log_weights)
@@ -123,7 +123,7 @@ def behaviour_metrics(log_weights: NDArray[np.float64], is_fresh: NDArray[np.boo
 
 
 def explained_variance(values: NDArray[np.float64], returns: NDArray[np.float64]) -> dict[str, float]:
-    """How much of the returns the critic predicts: 1 is all, 0 no more than their mean, below 0 even less."""
+    """The share of the returns' variance that the critic predicts: 1 is all, 0 or less no better than the mean."""
     if returns.max() == returns.min():
         return {}
     return {"explained_variance": float(1 - (returns - values).var() / returns.var())}
@@ -147,7 +147,7 @@ class StepMeter:
         self._is_fresh: list[NDArray[np.float64]] = []
         self._updates: list[Update] = []
         self.log_weights: NDArray[np.float64] = np.empty(0)
-        """Of the tokens of all ranks, in the order of passes; known after `metrics`."""
+        """Log-weights of the tokens of all ranks, in the order of passes; set by `metrics`."""
 
     def add_pass(self, micro_batch: MicroBatch, outputs: PolicyOutputs, loss: Loss) -> None:
         self._losses.append(replace(loss, total=loss.total.detach(), is_clipped_L=None))
@@ -197,7 +197,7 @@ class StepMeter:
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _objective_metrics(self, num_tokens: int) -> dict[str, float]:
-        """The parts of the loss; most of them only some objectives have."""
+        """The parts of the loss; most exist only for some objectives."""
         num_clipped, num_masked, reference_kl, value_loss = add_numbers(
             self._ranks,
             [

@@ -43,13 +43,13 @@ class PlainAdamW(torch.optim.AdamW):
 
 @dataclass(frozen=True)
 class Update:
-    """The outcome of one minibatch's gradients."""
+    """The result of one minibatch's update."""
 
     lr: float
     grad_norm: float
-    """Before clipping."""
+    """Norm before clipping."""
     is_applied: bool
-    """False when the norm was not finite."""
+    """False if the norm was not finite."""
 
 
 def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> float:
@@ -69,7 +69,7 @@ def learning_rate(config: TrainConfig, *, version: int, num_updates: int) -> flo
 class Optimizer:
     """Owns the moments of a model's and its critic's parameters; consumes their gradients.
 
-    Of a sharded model it owns this rank's share. The critic is whole on every rank and gets the same update there.
+    With a sharded model it owns this rank's share. The critic is whole on every rank and is updated equally there.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Optimizer:
         for parameter in self._head:
             assert parameter.grad is not None
             self._ranks.add(parameter.grad)
-        # Separately: a large error of the critic must not shorten the policy's step.
+        # Clipped separately: a large error of the critic must not shorten the policy's step.
         norm, head_norm = self._clip(self._policy), self._clip(self._head)
         is_applied = math.isfinite(norm) and math.isfinite(head_norm)
         if is_applied:

@@ -1,9 +1,9 @@
-"""Which trajectories train together: a step's in minibatches, a minibatch's in packed micro-batches.
+"""Decides which trajectories train together: splits a step into minibatches and these into packed micro-batches.
 
     step ── deal_minibatches ──► minibatch ── pack_for_ranks ──► micro-batch
     one new version              one update                      one forward-backward of one rank
 
-Pure and deterministic arithmetic on lengths; lists of indices out. It changes only speed and memory: the trainer
+Pure, deterministic arithmetic on lengths; returns lists of indices. It affects only speed and memory: the trainer
 normalises over the step, so no division of a minibatch into micro-batches or ranks changes a gradient.
 """
 
@@ -33,10 +33,10 @@ def pack_micro_batches(lengths: Sequence[int], *, capacity: int, k_min: int = 1)
 
 
 def pack_for_ranks(lengths: Sequence[int], *, capacity: int, num_ranks: int) -> list[list[list[int]]]:
-    """Each rank's micro-batches: the same number for each, some empty at the end if there are too few.
+    """Each rank's micro-batches: the same number for every rank, with empty ones at the end if there are too few.
 
-    Ranks wait for each other after every micro-batch, so those of one round are of similar size, and the larger
-    goes to the rank with fewer tokens so far.
+    Ranks wait for each other after every micro-batch, so the micro-batches of one round have similar sizes, and
+    the larger one goes to the rank with fewer tokens so far.
     """
     micro_batches = pack_micro_batches(lengths, capacity=capacity, k_min=num_ranks)
     if num_ranks == 1:
@@ -60,10 +60,10 @@ def pack_for_ranks(lengths: Sequence[int], *, capacity: int, num_ranks: int) -> 
 
 
 def cut_families(trunk: int, branches: Sequence[int], *, capacity: int) -> list[list[int]]:
-    """Divide the completions of one prompt into runs that fit a micro-batch together with it.
+    """Divide the completions of one prompt into runs that fit into a micro-batch together with the prompt.
 
-    Each run repeats the prompt, so runs are as long as the capacity allows; a branch that exceeds it gets a run to
-    itself.
+    Each run repeats the prompt, so runs are as long as the capacity allows; a branch that exceeds the capacity
+    gets a run to itself.
     """
     runs: list[list[int]] = []
     num_tokens = 0
@@ -77,12 +77,12 @@ def cut_families(trunk: int, branches: Sequence[int], *, capacity: int) -> list[
 
 
 def deal_minibatches(lengths: Sequence[int], num_minibatches: int) -> list[list[int]]:
-    """Deal trajectories like cards, one round after another; fewer of them make fewer minibatches.
+    """Deal trajectories like cards, round by round; with too few trajectories there are fewer minibatches.
 
-    Neighbours in the batch belong to one group, so dealing gives every minibatch a share of every prompt and every
-    age: a sample of the whole batch. With contiguous parts each update would cover only one or two prompts. In
-    each round the longest trajectory goes to the minibatch with the fewest tokens, which balances tokens while
-    counts differ by at most one.
+    Neighbours in the batch belong to one group, so dealing gives every minibatch a share of every prompt and
+    every age: a sample of the whole batch. With contiguous parts each update would cover only one or two
+    prompts. In each round the longest trajectory goes to the minibatch with the fewest tokens, which balances
+    tokens while counts differ by at most one.
     """
     num_minibatches = min(num_minibatches, len(lengths))
     minibatches: list[list[int]] = [[] for _ in range(num_minibatches)]

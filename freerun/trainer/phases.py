@@ -1,6 +1,6 @@
-"""How long the trainer spent on what, since the step before.
+"""The trainer's time by phase, since the previous step.
 
-publishing, saving       after the step before: copies of the weights; threads do the rest
+publishing, saving       between two steps: copies of the weights; threads do the rest
 rating                   checking the batch, advantages and weights of its samples, packing
 proximal, reference      forwards without gradient at the start of the step
 training                 forward, loss, backward
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 
 class PhaseClock:
-    """Adds up seconds by phase, in the order in which phases begin; phases do not nest."""
+    """Adds up seconds by phase, in the order in which phases first begin; phases do not nest."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -27,7 +27,7 @@ class PhaseClock:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
 
     def take(self) -> tuple[tuple[str, float], ...]:
-        """What was added up, which starts again from nothing."""
+        """Return the sums and start again from zero."""
         taken = tuple(self._seconds.items())
         self._seconds = {}
         return taken

@@ -30,7 +30,7 @@ from freerun.trainer.timeline import Timeline
 
 Minibatch = list[MicroBatch]
 OnProgress = Callable[[str, int, int], None]
-"""Called with the activity, the minibatch and the micro-batch that is next."""
+"""Called with the activity, and the minibatch and micro-batch that come next."""
 
 
 @torch.no_grad()
@@ -45,7 +45,7 @@ def prepare(
     phases: PhaseClock,
     ranks: Ranks,
 ) -> list[Minibatch]:
-    """The same minibatches with everything that the objective needs from the start of the step."""
+    """The minibatches with everything that the objective needs from the start of the step filled in."""
     prepared: list[Minibatch] = []
     for m, minibatch in enumerate(minibatches):
         if objective.decides_over_the_step or (objective.uses_proximal and m > 0):
@@ -68,7 +68,7 @@ def prepare(
 def rate_tokens(
     micro_batches: Sequence[MicroBatch], timeline: Timeline, objective: ObjectiveConfig, ranks: Ranks
 ) -> list[MicroBatch]:
-    """Advantages and returns of all tokens of a step, by the critic's values."""
+    """Set advantages and returns of all tokens of a step, from the critic's values."""
     advantages, returns = advantages_and_returns(
         torch.cat([_known(batch.values_L).double().cpu() for batch in micro_batches]),
         torch.cat([_known(batch.places_L).cpu() for batch in micro_batches]),
@@ -93,7 +93,7 @@ def rate_tokens(
 
 
 def mask_tokens(micro_batches: Sequence[MicroBatch], ranks: Ranks) -> list[MicroBatch]:
-    """M2PO's decision over all tokens of a step."""
+    """Apply M2PO's decision over all tokens of a step."""
     if not micro_batches:
         return []
     drifts_by_batch = [
@@ -112,7 +112,7 @@ def _with_proximal(batch: MicroBatch, outputs: PolicyOutputs) -> MicroBatch:
 def _over_the_step(
     minibatches: Sequence[Minibatch], decide: Callable[[list[MicroBatch]], list[MicroBatch]]
 ) -> list[Minibatch]:
-    """Decide over the micro-batches of all minibatches together; their order stays."""
+    """Apply `decide` to the micro-batches of all minibatches together; their order is kept."""
     decided = iter(decide([batch for minibatch in minibatches for batch in minibatch]))
     return [[next(decided) for _ in minibatch] for minibatch in minibatches]
 

@@ -24,18 +24,18 @@ class Ranks(Shares, Protocol):
 
     @property
     def rank(self) -> int:
-        """From 0; rank 0 speaks for all."""
+        """Index from 0; rank 0 answers for all ranks."""
         ...
 
     @property
     def num_ranks(self) -> int: ...
 
     def share(self, full: Tensor, like: Tensor) -> Tensor:
-        """A copy of this rank's share of a full tensor, sharded as `like` is; only its rows are read."""
+        """A copy of this rank's share of a full tensor, sharded like `like`; only its rows are read."""
         ...
 
     def gather(self, values_1d: Tensor) -> list[Tensor]:
-        """Every rank's numbers, which may differ in count, by rank."""
+        """The values of every rank, by rank; their number may differ."""
         ...
 
     def add(self, values: Tensor) -> None:
@@ -48,7 +48,7 @@ class Ranks(Shares, Protocol):
 
 
 class SingleRank(Whole):
-    """A trainer that is one process."""
+    """A trainer that runs in one process."""
 
     rank = 0
     num_ranks = 1
@@ -67,32 +67,32 @@ class SingleRank(Whole):
 
 
 def decide_together(ranks: Ranks, values_1d: Tensor, decide: Callable[[Tensor], Tensor]) -> Tensor:
-    """Decide on the numbers of all ranks, one answer for each; returns the answers for this rank's numbers."""
+    """Decide on the values of all ranks together; returns the decisions for this rank's values."""
     parts = ranks.gather(values_1d)
     decided: tuple[Tensor, ...] = decide(torch.cat(parts)).split([len(part) for part in parts])
     return decided[ranks.rank]
 
 
 def gather_floats(ranks: Ranks, arrays: Iterable[Floats64]) -> Floats64:
-    """The numbers of all ranks, end to end."""
+    """The values of all ranks, concatenated."""
     own = torch.from_numpy(np.concatenate([np.empty(0), *arrays]))
     gathered: Floats64 = torch.cat(ranks.gather(own)).numpy()
     return gathered
 
 
 def add_numbers(ranks: Ranks, numbers: Sequence[float]) -> list[float]:
-    """Each number's sum over the ranks."""
+    """The sum of each number over the ranks."""
     sums = torch.tensor(numbers, dtype=torch.float64)
     ranks.add(sums)
     return [float(number) for number in sums]
 
 
 def whole_tensors(ranks: Ranks, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Full tensors, one at a time: no rank holds two. Every rank must iterate over all of them."""
+    """Full tensors, one at a time, so that no rank holds two. Every rank must iterate over all of them."""
     for name, tensor in tensors.items():
         yield name, ranks.whole(tensor)
 
 
 def snapshot(ranks: Ranks, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of the full tensors in the memory of rank 0, nothing on the others."""
+    """Copies of the full tensors in the memory of rank 0; empty on other ranks."""
     return {name: full.to("cpu", copy=True) for name, full in whole_tensors(ranks, tensors) if ranks.rank == 0}

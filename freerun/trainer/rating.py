@@ -1,8 +1,8 @@
-"""What each trajectory of a step gets from its sample: advantages, the weight of its tokens, their place in time.
+"""What each trajectory of a step gets from its sample: advantages, token weights, positions in the timeline.
 
 The unit is the sample, not the sequence: a session that became several sequences has one reward, one weight per
-token and one order of calls, and each of its parts takes its share of them. So how a session was divided into
-sequences changes no gradient.
+token and one order of calls, and each of its parts takes its share of them. So the way a session was divided
+into sequences does not affect gradients.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def rate(
     lengths = [sample.num_sampled for sample in samples]
     weights = axis_function(objective, "aggregation")(lengths, max_completion_tokens, objective)
     advantages = advantages_by_call(groups, objective)
-    # By identity: the parts of a sample need not be neighbours in the batch.
+    # Grouped by identity: the parts of a sample need not be neighbours in the batch.
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     places_in_batch = {id(trajectory): place for place, trajectory in enumerate(trajectories)}
     rated = [

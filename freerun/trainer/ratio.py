@@ -1,4 +1,4 @@
-"""Token or sequence level: what a log ratio of two policies is taken over.
+"""Ratios per token or per sequence.
 
     token       log p(token) - log q(token)
     sequence    the mean of these over the call, for each of its tokens (GSPO): the exponential is the ratio of the
@@ -17,11 +17,11 @@ from freerun.config.objective import Level
 
 
 def at_level(log_ratios_L: Tensor, call_lengths_K: Tensor, level: Level) -> Tensor:
-    """The tokens' log ratios, or for each token the mean over its call; differentiable."""
+    """The log ratio of each token, or the mean over its call; differentiable."""
     if level == "token":
         return log_ratios_L
     num_calls = len(call_lengths_K)
-    # Without the known size this would wait for the GPU.
+    # Without a known size this would wait for the GPU.
     calls_L = torch.arange(num_calls, device=call_lengths_K.device).repeat_interleave(
         call_lengths_K, output_size=len(log_ratios_L)
     )

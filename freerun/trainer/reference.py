@@ -1,6 +1,6 @@
 """The reference policy: version 0, saved before training changes it.
 
-New and resumed runs both read it from the directory, so they measure against the same bits.
+New and resumed runs both read it from the directory, so they use the same bits.
 """
 
 import shutil
@@ -32,7 +32,7 @@ def keep_reference(
 
 
 def load_reference(directory: Path, ranks: Ranks, *, device: torch.device) -> Decoder:
-    """The frozen policy, sharded like the one that is trained."""
+    """The frozen policy, sharded like the trained one."""
     model = empty_model(directory).requires_grad_(False)
     load_shares(model, directory, ranks, device=device)
     return model

@@ -71,14 +71,14 @@ class SupervisedTrainer:
         return add_numbers(self._ranks, [total])[0] / num_trained
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Live tensors, of which a rank has its shards; write them out before the next step."""
+        """Live tensors, as shares on a rank; write them out before the next step."""
         return self._optimizer.state()
 
     def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
         self._optimizer.load_state(tensors)
 
     def _micro_batches(self, demonstrations: Sequence[Demonstration]) -> list[PackedSequences]:
-        """Those of this rank; every rank has the same number."""
+        """The micro-batches of this rank; every rank has the same number."""
         by_rank = pack_for_ranks(
             [num_read_tokens(d) for d in demonstrations],
             capacity=self._config.micro_batch_tokens,
@@ -97,12 +97,12 @@ class SupervisedTrainer:
 
 
 def num_read_tokens(demonstration: Demonstration) -> int:
-    """Tokens before the last trained one; no loss needs the hidden states of the rest."""
+    """Number of tokens before the last trained one; the loss needs no hidden states after it."""
     return int(np.flatnonzero(demonstration.is_trained)[-1])
 
 
 def pack_demonstrations(demonstrations: Sequence[Demonstration]) -> PackedSequences:
-    """Lay them end to end, each with the predictors of its trained tokens."""
+    """Lay demonstrations end to end, each with the predictors of its trained tokens."""
     lengths = [num_read_tokens(d) for d in demonstrations]
     begins = np.cumsum([0, *lengths[:-1]])
     families = [Family(length) for length in lengths]

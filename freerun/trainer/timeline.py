@@ -1,10 +1,10 @@
-"""The sampled tokens of a step in the order of time, for advantages that follow it (`critic.py`).
+"""The timeline: a step's sampled tokens in temporal order, for advantages computed along it (`critic.py`).
 
     sample 0, call 0 | sample 0, call 1 | sample 1, call 0 | ...
 
-Which sequences the calls of a sample became does not matter here: a critic sees the same line of tokens for a
-session in one sequence, in one sequence per call, or in branches. Tokens that were given to the policy are not in
-it: they belong to the step from one call to the next.
+How the calls of a sample were divided into sequences does not matter here: a critic sees the same line of
+tokens for a session in one sequence, in one sequence per call, or in branches. Tokens that were given to the
+policy are not part of it: they belong to the transition from one call to the next.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from freerun.types import Ints, WholeSample
 
 @dataclass(frozen=True)
 class Timeline:
-    """For each sampled token of a step, in the order of time."""
+    """Values per sampled token of a step, in temporal order."""
 
     rewards: Floats64
-    """What a call earned, on its last token; 0 on all others."""
+    """The reward of a call, on its last token; 0 on all others."""
     discounts: Floats64
-    """What the next token's value is multiplied by: 1 within a call, 0 at the end of a sample."""
+    """The factor of the next token's value: 1 within a call, 0 at the end of a sample."""
 
 
 def lay_out(samples: Sequence[WholeSample], *, turn_discount: float) -> tuple[Timeline, list[Ints]]:
-    """The timeline, and for each trajectory, sample after sample, the places of its sampled tokens."""
+    """The timeline, and for each trajectory, sample after sample, the positions of its sampled tokens."""
     calls_by_part = [part.completion.calls for sample in samples for part in sample.parts]
     calls = np.concatenate(calls_by_part)
     owners = np.repeat(np.arange(len(samples)), [sample.num_sampled for sample in samples])
@@ -47,7 +47,7 @@ def lay_out(samples: Sequence[WholeSample], *, turn_discount: float) -> tuple[Ti
 def _at_ends(
     samples: Sequence[WholeSample], owners: Ints, calls: Ints, turn_discount: float
 ) -> tuple[Floats64, Floats64]:
-    """Reward and discount at the end of each call; a call that sampled nothing belongs to the one before it."""
+    """Reward and discount at the end of each call; those of a call without tokens go to the call before."""
     returns_by_sample = [returns_of_calls(sample, turn_discount) for sample in samples]
     returns = np.array([returns_by_sample[owner][call] for owner, call in zip(owners, calls, strict=True)])
     goes_on = np.append(np.diff(owners) == 0, False)

@@ -1,8 +1,8 @@
-"""What a step made of each trajectory of its batch, collected from the passes of all ranks.
+"""Facts about each trajectory of a step, collected from the passes of all ranks.
 
-A trajectory is in one micro-batch of one rank, and trained on once. One that was not computed, because its
-advantage is 0, has no log-weights and no clipped tokens; without a correction there are log-weights only in the
-first minibatch.
+A trajectory is in one micro-batch of one rank, and trained on once. A trajectory that was not computed because
+its advantage is 0 has no log-weights and no clipped tokens. Without a correction only the first minibatch has
+log-weights.
 
 Shapes: L loss tokens (sampled tokens of a micro-batch).
 """
@@ -18,17 +18,17 @@ from freerun.trainer.ranks import Ranks, gather_floats
 from freerun.types import TrainedTrajectory
 
 NUM_FACTS = 4
-"""Of a trajectory: place in the batch, sampled tokens, mean advantage, has it log-weights."""
+"""Facts per trajectory: index in the batch, sampled tokens, mean advantage, whether it has log-weights."""
 
 
 class TrajectoryMeter:
-    """Collects what passes say about the trajectories of this rank."""
+    """Collects the results of passes for the trajectories of this rank."""
 
     def __init__(self, rated: Sequence[Rated]) -> None:
         self._advantages = {r.place: float(r.advantages.mean()) if len(r.advantages) else 0.0 for r in rated}
         self._rows: list[NDArray[np.float64]] = []
         self._is_clipped: list[NDArray[np.float64]] = []
-        """1 for each token that was held back, in the order of passes."""
+        """1 for each clipped token, else 0, in the order of passes."""
 
     def add_pass(self, micro_batch: MicroBatch, is_clipped_L: Tensor | None, *, has_weights: bool) -> None:
         lengths = np.array(micro_batch.trajectory_lengths, np.int64)
@@ -44,7 +44,7 @@ class TrajectoryMeter:
     def trajectories(
         self, ranks: Ranks, log_weights: NDArray[np.float64], num_trajectories: int
     ) -> tuple[TrainedTrajectory, ...]:
-        """One for each trajectory of the batch; `log_weights` are those of all ranks, in the order of passes."""
+        """One result per trajectory of the batch; `log_weights` are those of all ranks, in the order of passes."""
         rows = gather_floats(ranks, self._rows).reshape(-1, NUM_FACTS)
         is_clipped = gather_floats(ranks, self._is_clipped)
         nothing, nowhere = np.empty(0, np.float16), np.empty(0, np.int32)

@@ -11,9 +11,9 @@ multiplied by the number of minibatches: the average over the minibatches is the
 may be in different minibatches.
 
 A trajectory of advantage 0 has a gradient of exactly 0, unless there is a KL term, an entropy bonus, a critic or
-a user's clip (`axes.py`), and does not affect the gradients of others. Without these it is not computed; it counts
-as consumed and in the weights of the others. If the batch has nothing else there is no update, so no weight decay
-and no momentum either: the step still makes a new version, with unchanged weights.
+a user's clip (`axes.py`), and does not affect the gradients of others. Without these it is not computed; it
+counts as consumed and in the weights of the others. If the batch contains nothing else there is no update, so
+no weight decay and no momentum either: the step still makes a new version, with unchanged weights.
 
 With several ranks (`ranks.py`) each has the whole batch, forms the same minibatches and computes its share of
 their micro-batches, in the same number of passes. It computes on the device of the model's parameters; batches are
@@ -79,7 +79,7 @@ class PolicyTrainer:
         self.model = model
         self.version = version
         self.phases = PhaseClock()
-        """What is not part of a step, publishing and saving, is added by the caller."""
+        """The caller adds the phases outside a step: publishing and saving."""
         self.reference: Decoder | None = None
         """The frozen policy of version 0; the caller sets it if the objective has a KL term."""
         self._config = config
@@ -132,7 +132,7 @@ class PolicyTrainer:
         )
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Flat, with the critic; live tensors, sharded ones as shares: write them before the next step."""
+        """Optimizer and critic as flat live tensors, sharded ones as shares: write them before the next step."""
         critic = {} if self._critic is None else critic_state(self._critic)
         return {**self._optimizer.state(), **critic}
 
@@ -148,7 +148,7 @@ class PolicyTrainer:
         ]
 
     def _form_micro_batches(self, rated: Sequence[Rated]) -> Minibatch:
-        """Pack one minibatch by families: trajectories that begin alike stay together and share that computation.
+        """Pack one minibatch by families: trajectories with a common beginning share its computation.
 
         Returns this rank's micro-batches.
         """
@@ -171,7 +171,7 @@ class PolicyTrainer:
     def _update_weights(
         self, minibatches: list[Minibatch], timeline: Timeline | None, meter: StepMeter, trained: TrajectoryMeter
     ) -> None:
-        """One optimizer update per minibatch, all clipped around the weights at the start."""
+        """Make one optimizer update per minibatch, all clipped around the weights at the start of the step."""
 
         def report(activity: str, m: int, n: int) -> None:
             sizes = [len(minibatch) for minibatch in minibatches]
@@ -228,7 +228,7 @@ class PolicyTrainer:
 
 
 def _by_prompt(rated: Iterable[Rated]) -> list[list[Rated]]:
-    """Trajectories of one ordinal whose prompts are equal; the parts of a session begin at different places."""
+    """Group trajectories of one ordinal by equal prompts; the parts of a session start at different prompts."""
     families: dict[tuple[int, bytes], list[Rated]] = {}
     for r in rated:
         prompt = r.trajectory.prompt

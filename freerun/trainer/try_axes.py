@@ -1,4 +1,4 @@
-"""A process that imports the user's functions of an objective before a run starts, and says what is wrong.
+"""A process that imports the user's functions of an objective before a run starts, and reports errors.
 
 Its stdin is the `ObjectiveConfig` as JSON. Its stdout is the error, empty if there is none; what the user's
 modules print goes to stderr.

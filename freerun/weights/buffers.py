@@ -8,10 +8,10 @@ NUM_BUFFERS = 2
 
 
 def create_buffers(name: str) -> tuple[int, ...]:
-    """Descriptors of two empty buffers, to be inherited by trainer and engines; `name` shows up in /proc."""
+    """File descriptors of two empty buffers, to be inherited by trainer and engines; `name` shows up in /proc."""
     return tuple(os.memfd_create(f"{name}-{index}") for index in range(NUM_BUFFERS))
 
 
 def shared_route(descriptors: tuple[int, ...], *, dtype: str = "float32") -> WeightRoute:
-    """The route of workers that inherit these buffers."""
+    """The route for workers that inherit these buffers."""
     return WeightRoute(channel="shared", descriptors=descriptors, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The seam through which weights travel: the trainer publishes a version, generators fetch and confirm it.
+"""The interface through which weights travel: the trainer publishes a version, generators fetch and confirm it.
 
     trainer ── publish(version, state) ──► memory ~~~ transport ~~~► memory ── fetch(publication) ──► generator
                      └── Publication(version, checksum) ──► controller ──► generator
@@ -33,23 +33,23 @@ CHANNELS = {
 
 
 class WeightChannel(Protocol):
-    """One process's end of the channel."""
+    """One process's end of the transport."""
 
     def publish(self, version: int, state: State) -> Callable[[], Publication]:
-        """Copy the weights, which holds the trainer; call the result, on any thread, to make them available."""
+        """Copy the weights, which blocks the trainer; call the result, on any thread, to make them available."""
 
     def has_arrived(self, published: Publication, *, timeout_seconds: float = 0.0) -> bool:
-        """Whether `fetch` would return at once; asks for the version if it is elsewhere and waits that long."""
+        """Whether `fetch` would return at once; requests a remote version and waits up to the timeout."""
 
     def fetch(self, published: Publication) -> Mapping[str, Tensor]:
-        """The weights in place, after confirming their checksum; raises `WeightsError` if they are damaged."""
+        """The weights, in place, after confirming their checksum; raises `WeightsError` if they are damaged."""
 
     def path(self, version: int) -> str:
-        """The file in which other processes of this machine and user can map the version."""
+        """The file that other processes of this machine and user can map to read the version."""
 
 
 def open_channel(route: WeightRoute, layout: WeightLayout, *, frozen: str = "") -> WeightChannel:
-    """This process's end; `frozen` is the checksum of weights that are not published and must be equal on both."""
+    """Open this process's end; `frozen` is the checksum of unpublished weights, equal on both ends."""
     module, _, name = CHANNELS[route.channel].partition(":")
     channel: WeightChannel = getattr(importlib.import_module(module), name).open(route, layout, frozen=frozen)
     return channel

@@ -1,8 +1,8 @@
 """The position of each parameter in one flat buffer; both sides derive it from the model.
 
-Whole models travel in the engines' dtype: the trainer, which keeps float32, rounds once at each publication, to
-the bits that every engine would round to. Of a model with an adapter only the adapter travels; both sides read the
-frozen base from its directory. An adapter is small and stays float32, so a server can merge it without a loss.
+Whole models travel in the engines' dtype: the trainer, which keeps float32, rounds once per publication, to the
+same bits that every engine would round to. With an adapter only the adapter travels; both sides read the frozen
+base from its directory. An adapter is small and stays float32, so a server can merge it without a loss.
 """
 
 import math
@@ -27,7 +27,7 @@ class Place:
 
 
 class WeightLayout:
-    """Trained parameters one after the other, in the model's order, each aligned."""
+    """Positions of the trained parameters, in the model's order, each aligned."""
 
     def __init__(self, model: Decoder, dtype: torch.dtype = torch.float32) -> None:
         trained = trained_parameters(model)

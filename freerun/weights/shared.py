@@ -4,8 +4,9 @@
                  └── checksum(version, bytes) ──► controller ──► engine confirms it before it switches
 
 The memory is anonymous (memfd): it has no name in /dev/shm and disappears with the last process that holds it,
-kill -9 included. Engines on the CPU use the buffer itself as their parameters; each copies only the large matrices
-of float32, which it packs for itself (`freerun.model.packed`), while it still decodes with the version before.
+kill -9 included. Engines on the CPU use the buffer itself as their parameters; each copies only the large
+float32 matrices, which it packs for itself (`freerun.model.packed`) while it still decodes with the previous
+version.
 
 Contract: publishing `version` overwrites the buffer of `version - 2`. The caller publishes only after every
 engine that was ever told to load anything has confirmed `version - 1` or is gone, so no engine reads that buffer
@@ -51,7 +52,7 @@ class SharedMemoryChannel:
             os.ftruncate(descriptor, self._layout.num_bytes)
         elif size != self._layout.num_bytes:
             raise WeightsError(f"the shared buffer has {size} bytes, the model needs {self._layout.num_bytes}")
-        # Populated now: the first touch of a page costs seven times a later one.
+        # Populated in advance: the first touch of a page costs seven times a later one.
         memory = mmap.mmap(descriptor, self._layout.num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
@@ -72,7 +73,7 @@ class SharedMemoryChannel:
             raise WeightsError(f'version {version} was written without "{min(views)}"; the buffer mixes versions')
 
     def checksum(self, version: int) -> str:
-        """A hash over this version's buffer and its number: swapped versions cannot pass for each other."""
+        """A hash over this version's buffer and its number, so swapped versions are detected."""
         buffer_B = self._buffers_B[version % NUM_BUFFERS]
         published = str(xxhash.xxh3_64(buffer_B.numpy().data, seed=version).hexdigest())
         return f"{published} on {self._frozen}" if self._frozen else published
