@@ -4,8 +4,8 @@
     one completion of 128 tokens, the user's words in the prompt      ─┴─► as many given and sampled tokens
 
 Models without an end token make all lengths equal. No tool and no environment is waited for, and the same grader
-judges both sides: what differs is the calls, and the agent worker that makes them. A call costs about the same CPU
-time whatever the model, so the tiny model, a hundred times cheaper a token than SmolLM2, shows the worst case.
+judges both sides: what differs is the calls, and the agent worker that makes them. A call costs about as much CPU
+time with any model, so the tiny model, a hundred times cheaper a token than SmolLM2, shows the worst case.
 """
 
 import json
