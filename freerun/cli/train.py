@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from freerun.cli.arguments import Parser
-from freerun.cli.view import serve_until_stopped
 from freerun.config.load import TEXT_KEYS, dump_toml, load_recipe
 from freerun.config.recipe import Recipe
 from freerun.errors import EXIT_INTERRUPTED
@@ -40,6 +39,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _view(recipe: Recipe) -> None:
     """Serve the page of the run that has ended, until Ctrl-C."""
+    from freerun.cli.view import serve_until_stopped  # it imports numpy, which --help does not need
+
     run = Path(recipe.run.directory, recipe.run.name).absolute()
     print("the run has ended; Ctrl-C ends its page too", file=sys.stderr)
     serve_until_stopped(run.parent, run, recipe.page)

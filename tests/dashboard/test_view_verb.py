@@ -14,7 +14,7 @@ from page_links import ask
 from served_pages import ServedPage, write_run
 from tiny_runs import Run, make_run
 
-from freerun.cli import train
+from freerun.cli import train, view
 from freerun.cli.main import main
 from freerun.errors import EXIT_INTERRUPTED
 from freerun.events.events import PageOpened
@@ -71,7 +71,7 @@ def test_a_run_that_was_interrupted_gives_the_terminal_back(
     codes = iter([EXIT_INTERRUPTED, 0, 1])
     monkeypatch.setattr(train, "start_run", lambda *_, **__: next(codes))
     served: list[Path] = []
-    monkeypatch.setattr(train, "serve_until_stopped", lambda runs, run, config: served.append(run))
+    monkeypatch.setattr(view, "serve_until_stopped", lambda runs, run, config: served.append(run))
     assert [main(["train", str(demo), "--view"]) for _ in range(3)] == [EXIT_INTERRUPTED, 0, 1]
     assert served == [Path("runs/demo").absolute()] * 2
 
