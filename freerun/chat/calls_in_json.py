@@ -8,13 +8,13 @@ from freerun.chat.written_calls import STRICT_JSON, Found, WrittenCall, is_plain
 
 _TAG, _END_TAG = "<tool_call>", "</tool_call>"
 _MARKERS = ("<|python_tag|>", "[TOOL_CALLS]", "<|tool_call|>", "functools")
-"""Llama 3, Mistral, Granite and Phi-4 may announce their calls."""
+"""Markers that Llama 3, Mistral, Granite and Phi-4 may write before their calls."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SEPARATORS = re.compile(r"[ \t\n\r;,]*")
 
 
 def find_tagged_calls(text: str, tools: Sequence[Tool]) -> Found:
-    """Every `<tool_call>` with a well-formed object; the last may lack its end tag."""
+    """Find every `<tool_call>` with a well-formed object; the last one may lack its end tag."""
     kept: list[str] = []
     calls: list[WrittenCall] = []
     at = 0
@@ -34,7 +34,7 @@ def find_tagged_calls(text: str, tools: Sequence[Tool]) -> Found:
 
 
 def _end_of_tag(text: str, at: int) -> int | None:
-    """Behind the end tag, or the end of the text."""
+    """The position behind the end tag, or the end of the text; None if there is something else."""
     at = _skip(_SPACE, text, at)
     if text.startswith(_END_TAG, at):
         return at + len(_END_TAG)
@@ -42,7 +42,7 @@ def _end_of_tag(text: str, at: int) -> int | None:
 
 
 def find_bare_calls(text: str, tools: Sequence[Tool]) -> Found:
-    """The whole text is one call, several, or a list of calls, maybe behind a marker; else it has none."""
+    """Read a text that is only one call, several, or a list of calls, maybe after a marker; else find none."""
     before, start = _after_marker(text)
     is_list = text.startswith("[", start)
     at = _skip(_SPACE, text, start + 1) if is_list else start
@@ -56,7 +56,7 @@ def find_bare_calls(text: str, tools: Sequence[Tool]) -> Found:
 
 
 def _after_marker(text: str) -> tuple[str, int]:
-    """The text before the marker, and the position behind it."""
+    """The text before the marker, and the position after it."""
     found = [(text.find(marker), marker) for marker in _MARKERS if marker in text]
     if not found:
         return "", _skip(_SPACE, text, 0)
@@ -65,7 +65,7 @@ def _after_marker(text: str) -> tuple[str, int]:
 
 
 def _read_call(text: str, at: int) -> tuple[WrittenCall, int] | None:
-    """The call in the object that begins at `at`, and the position behind the object."""
+    """The call in the object that starts at `at`, and the position after the object; None if there is none."""
     try:
         value, end = STRICT_JSON.raw_decode(text, at)
     except (ValueError, RecursionError):  # malformed, a number of 10,000 digits, or 10,000 brackets
@@ -80,7 +80,7 @@ def _read_call(text: str, at: int) -> tuple[WrittenCall, int] | None:
 
 
 def _member_text(text: str, at: int, wanted: str) -> str:
-    """The value of a key as it is written, in a well-formed object that has it."""
+    """The raw JSON text of a key's value, in a well-formed object that has the key."""
     written = ""
     at = _skip(_SPACE, text, at + 1)
     while not text.startswith("}", at):

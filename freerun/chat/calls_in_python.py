@@ -11,15 +11,15 @@ from freerun.chat.messages import Tool
 from freerun.chat.written_calls import Found, WrittenCall, is_plain
 
 _MARKED = re.compile(r"<\|(?:tool_call|python)_start\|>(.*?)(?:<\|(?:tool_call|python)_end\|>|\Z)", re.DOTALL)
-"""LFM2 and Llama 4 may announce their calls."""
+"""Markers that LFM2 and Llama 4 may write around their calls."""
 _MAX_CHARACTERS = 100_000
 _MAX_BRACKETS = 100
-"""Open at once: Python's parser recurses."""
+"""Limit on nested brackets: Python's parser recurses."""
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 
 
 def find_python_calls(text: str, tools: Sequence[Tool]) -> Found:
-    """The calls of a marked list, or those of a text that is nothing but a list."""
+    """Find the calls of a marked list, or of a text that is nothing but a list."""
     if match := _MARKED.search(text):
         content, written = text[: match.start()] + text[match.end() :], match[1]
     else:
@@ -29,12 +29,12 @@ def find_python_calls(text: str, tools: Sequence[Tool]) -> Found:
 
 
 def _read_list(text: str) -> tuple[WrittenCall, ...]:
-    """Empty if any of it is malformed."""
+    """The calls of the list; empty if any part of it is malformed."""
     if not (text.startswith("[") and text.endswith("]")) or not _is_shallow(text):
         return ()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of backslashes
+            warnings.simplefilter("ignore")  # about backslashes
             expression = ast.parse(text, mode="eval").body
         if not isinstance(expression, ast.List):
             return ()
@@ -69,7 +69,7 @@ def _keyword(keyword: ast.keyword) -> str:
 
 
 def _name(node: ast.expr) -> str:
-    """`add`, `files.read`."""
+    """The dotted name of a call, such as `add` or `files.read`."""
     match node:
         case ast.Name(id=name):
             return name
@@ -79,7 +79,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal; JSON's constants are understood too."""
+    """The value of a literal; JSON's constants are accepted too."""
     match node:
         case ast.Name(id=name) if name in _JSON_NAMES:
             return _JSON_NAMES[name]

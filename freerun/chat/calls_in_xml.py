@@ -1,4 +1,4 @@
-"""Tool calls in the tags of Qwen3-Coder. Values are bare text: the tool's schema says which of them are JSON."""
+"""Tool calls in the tags of Qwen3-Coder. Values are bare text: the tool's schema says which ones are JSON."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def find_xml_calls(text: str, tools: Sequence[Tool]) -> Found:
-    """Every `<tool_call>` whose parameters are all well-formed."""
+    """Find every `<tool_call>` whose parameters are all well-formed."""
     types = {tool.name: _types(tool) for tool in tools}
     kept: list[str] = []
     calls: list[WrittenCall] = []
@@ -31,7 +31,7 @@ def find_xml_calls(text: str, tools: Sequence[Tool]) -> Found:
 
 
 def _read_parameters(text: str, types: dict[str, Any]) -> str | None:
-    """The arguments as JSON; None if there is anything but parameters."""
+    """The arguments as JSON; None if the text contains anything but parameters."""
     values: dict[str, Any] = {}
     at = 0
     while match := _PARAMETER.match(text, at):
@@ -43,7 +43,7 @@ def _read_parameters(text: str, types: dict[str, Any]) -> str | None:
 
 
 def _types(tool: Tool) -> dict[str, Any]:
-    """Of the parameters, by name; the schema is a client's."""
+    """Types of the parameters by name; the schema comes from a client."""
     properties = tool.parameters.get("properties")
     if not isinstance(properties, dict):
         return {}
@@ -51,7 +51,7 @@ def _types(tool: Tool) -> dict[str, Any]:
 
 
 def _value(text: str, type_: Any) -> Any:
-    """JSON where the schema asks for something else than text, and it is JSON."""
+    """The value as JSON if the schema asks for anything but text and the value is JSON; else as text."""
     if type_ is None or type_ == "string":
         return text
     try:

@@ -1,9 +1,9 @@
-"""Which messages of a client are turns of the session.
+"""Recognises which messages of a client are turns of the session.
 
-Clients do not return what they got: they write the JSON of arguments again, drop empty contents and thinking,
-strip white space. A message is recognised if it means the same: equal ids, names and values of its calls, equal
-content. What is not recognised is a message like any other. So this decides how many sequences a session becomes,
-never whether they are right.
+Clients do not return messages unchanged: they re-encode the JSON of arguments, drop empty contents and
+thinking, and strip white space. A message is recognised if it means the same: equal ids, names and values of
+its calls, equal content. An unrecognised message is treated like any other. So recognition affects how many
+sequences a session becomes, never whether they are correct.
 """
 
 import json
@@ -17,18 +17,18 @@ Meaning = tuple[str, tuple[tuple[str, str, str], ...]]
 
 
 def meaning_of(message: Message) -> Meaning:
-    """What an assistant's message says, independent of how it is written."""
+    """The meaning of an assistant's message, independent of how it is written."""
     calls = tuple((call.id, call.name, canonical_arguments(call.arguments)) for call in message.tool_calls)
     return message.content.strip(), calls
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Equal for equal values."""
+    """A text that is equal for equal values."""
     return json.dumps(parsed_arguments(arguments), sort_keys=True)
 
 
 def recognise(call: ChatCall, turns: Mapping[Meaning, Sequence[Turn]]) -> Conversation:
-    """The conversation of a call; `turns` are those of the session, oldest first."""
+    """The conversation of a call, with recognised turns; `turns` are the session's, oldest first."""
     items: list[Message | Turn] = []
     last_own: int | None = None
     for position, message in enumerate(call.messages):
@@ -49,5 +49,5 @@ def _turns_that_say(message: Message, turns: Mapping[Meaning, Sequence[Turn]]) -
 
 
 def _replies_to(turn: Turn, call: ChatCall, before: Sequence[Message | Turn]) -> bool:
-    """Whether the client has changed nothing of what the turn replied to."""
+    """Whether the client has changed nothing in the messages that the turn replied to."""
     return turn.conversation.items == tuple(before) and turn.conversation.tools == call.tools

@@ -1,9 +1,9 @@
-"""How a conversation continues behind a turn that was sampled: three rules, each checked on rendered text.
+"""Continues a conversation after a sampled turn: three rules, each checked on rendered text.
 
-The client returns a turn in another form than it was sampled in, and a template may print it in a third. The ids
-of the turn are kept if it is clear what the template prints behind it, the *tail*:
+The client returns a turn in another form than it was sampled in, and a template may print it in a third. The
+ids of the turn are kept if it is clear what the template prints after it, the *tail*:
 
-    verbatim     the sampled text as content: the rendered text begins with all that was given and sampled before
+    verbatim     the sampled text as content: the rendered text begins with everything given and sampled so far
     difference   the message as it was returned: the text up to and with the turn is a beginning of the whole
                  text, and it says the same as what was sampled; the tail is the difference
     sentinel     the template prints the turn otherwise by now (Qwen3 drops earlier thinking). What it prints
@@ -31,7 +31,7 @@ from freerun.errors import TemplateRefusedError
 
 
 def own_words(conversation: Conversation, traits: TemplateTraits) -> list[Message | Said]:
-    """The policy's turns as they were sampled, except calls that this template only understands as calls."""
+    """The policy's turns as they were sampled, except calls that this template only reads in structured form."""
     return [
         item.said
         if isinstance(item, Turn) and (traits.takes_calls_verbatim or not item.message.tool_calls)
@@ -41,7 +41,7 @@ def own_words(conversation: Conversation, traits: TemplateTraits) -> list[Messag
 
 
 def returned_messages(conversation: Conversation) -> list[Message]:
-    """The policy's turns as the messages that were returned for them."""
+    """The policy's turns as the messages that clients returned for them."""
     return [_message(item) for item in conversation.items]
 
 
@@ -50,14 +50,14 @@ def _message(item: Message | Turn) -> Message:
 
 
 def opens_thinking(prompt: str) -> bool:
-    """Whether the policy continues thoughts that the template began."""
+    """Whether the prompt ends inside thinking that the template opened."""
     return prompt.rstrip().endswith("<think>")
 
 
 async def tail_by_difference(
     renderer: Renderer, conversation: Conversation, position: int, turn: Turn, *, now: float
 ) -> str | None:
-    """What follows the turn at `position`, if the template prints it as a message that says the same."""
+    """The text after the turn at `position`, if the template prints the turn as a message that says the same."""
     messages, tools = returned_messages(conversation), conversation.tools
     try:
         through = await renderer.render(messages[: position + 1], tools, now=now, add_generation_prompt=False)
@@ -77,7 +77,7 @@ async def tail_by_difference(
 
 
 def _start_of_turn(renderer: Renderer, before: str, through: str) -> int:
-    """Where the template prints the turn: behind what it prints for the prompt, but not inside a special token."""
+    """Where the template prints the turn: after its rendering of the prompt, but not inside a special token."""
     start = common_length(before, through)
     while renderer.tokenizer.is_inside_special_token(through, start):
         start -= 1
@@ -99,7 +99,7 @@ def _says(renderer: Renderer, text: str, turn: Turn, tools: Sequence[Tool], *, i
 async def tail_by_sentinel(
     renderer: Renderer, conversation: Conversation, position: int, turn: Turn, *, now: float
 ) -> str | None:
-    """What follows the turn at `position`, however the template prints the turn itself."""
+    """The text after the turn at `position`, however the template prints the turn itself."""
     sentinel = f"Zq{secrets.token_hex(8)}Zq"
     messages, tools = returned_messages(conversation), conversation.tools
     messages[position] = _with_sentinel(turn.message, sentinel)
@@ -111,13 +111,13 @@ async def tail_by_sentinel(
     closes = (await renderer.traits()).closes
     end_alone, rest = through.rpartition(sentinel)[2], whole.rpartition(sentinel)[2]
     at, close = first_of(closes, rest)
-    # Gemma 4 prints the results of calls before the close: they would be missing in the tail.
+    # Gemma 4 prints the results of calls before the close: they would be missing from the tail.
     ends_alike = end_alone[: first_of(closes, end_alone)[0]] == rest[:at]
     return _behind_close(turn, rest[at:]) if close and ends_alike else None
 
 
 def _with_sentinel(message: Message, sentinel: str) -> Message:
-    """A turn of the same kind, with the sentinel at its end."""
+    """A turn of the same kind that ends with the sentinel."""
     if not message.tool_calls:
         return Message(role="assistant", content=sentinel)
     *others, last = message.tool_calls
@@ -129,5 +129,5 @@ def _with_sentinel(message: Message, sentinel: str) -> Message:
 
 
 def _behind_close(turn: Turn, text: str) -> str:
-    """The tail: `text` begins with the template's close, which may be the end token that was sampled."""
+    """The tail: `text` begins with the template's close, which may be the sampled end token."""
     return text.removeprefix(turn.said.close)

@@ -1,9 +1,9 @@
-"""Messages, tools, calls and replies: what a client and the policy say to each other, in no dialect.
+"""Messages, tools, calls and replies: what clients and the policy exchange, independent of any API dialect.
 
     ChatCall (messages, tools) ──► ChatSession.reply ──► Reply (a message, and how it was sampled)
 
-The gateway's dialects and the chat of an episode translate to these structs. Contents are flat text: a dialect
-joins the parts of a content, and turns null and missing contents into "". Tokens and templates are unknown here.
+The gateway's dialects and an episode's chat translate to these structs. Contents are flat text: a dialect joins
+the parts of a content, and turns null and missing contents into "". This module knows no tokens or templates.
 """
 
 from typing import Any, Literal
@@ -12,11 +12,11 @@ import msgspec
 
 Role = Literal["system", "user", "assistant", "tool"]
 AUTO, NONE, REQUIRED = "auto", "none", "required"
-"""`ChatCall.tool_choice`, if it is not the name of a tool."""
+"""Values of `ChatCall.tool_choice`, besides the name of a tool."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy asks for a tool."""
+    """A request of the policy to call a tool."""
 
     id: str
     """Clients return it unchanged; the result of the call names it."""
@@ -31,13 +31,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of the assistant."""
+    """For the assistant."""
     tool_call_id: str = ""
-    """Of a tool's result: the call it answers."""
+    """For a tool's result: id of the call it answers."""
     name: str = ""
-    """Of a tool's result: the tool."""
+    """For a tool's result: name of the tool."""
     thinking: str = ""
-    """Of the assistant: what it wrote between `<think>` and `</think>`."""
+    """For the assistant: what it wrote between `<think>` and `</think>`."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,26 +61,26 @@ AS_IN_RECIPE = CallSampling()
 
 
 class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asks of the policy: the next message of this conversation."""
+    """A request to the policy: the next message of this conversation."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: str = AUTO
     """`auto`, `none`, `required`, or the name of a tool that must be called."""
     max_tokens: int | None = None
-    """None: as many as the limits of the session leave."""
+    """None for as many as the limits of the session allow."""
     stop: tuple[str, ...] = ()
     """The reply's text ends before the first of these; its tokens include it."""
     num_replies: int = 1
     sampling: CallSampling = AS_IN_RECIPE
-    """Never set where replies are trained on: the recipe decides there."""
+    """Never set where replies are trained on, because the recipe decides there."""
     wants_logprobs: bool = False
     is_retry: bool = False
-    """The client repeats a call whose answer it missed: an equal call in flight is joined, an answer repeated."""
+    """The client repeats a call whose answer it missed: join an equal call in flight, or repeat its answer."""
 
     @property
     def num_characters(self) -> int:
-        """Of what was said, and of the tools."""
+        """Number of characters in messages and tools."""
         said = sum(
             len(message.content) + sum(len(made.arguments) for made in message.tool_calls)
             for message in self.messages
@@ -94,28 +94,28 @@ class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     logprob: float
     bytes: bytes
-    """A character may be spread over several tokens; their bytes together are the text."""
+    """A character may be spread over several tokens; their concatenated bytes are the text."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the policy."""
 
     id: str
-    """Unique over all sessions."""
+    """Unique across all sessions."""
     message: Message
     finish_reason: Literal["stop", "length", "tool_calls"]
     sampled_text: str
-    """All that was sampled, as text: thinking, tool calls and stop string included, the end token not."""
+    """All sampled text: with thinking, tool calls and stop string, without the end token."""
     call: int
-    """Number of this reply in its session: the `call` of its spans, the index in `Reward.turns`."""
+    """Number of this reply in its session: the `call` of its spans, and its index in `Reward.turns`."""
     num_prompt_tokens: int
     num_completion_tokens: int
     num_cached_tokens: int = 0
-    """Prompt tokens that an earlier turn of the session had: what an engine need not compute again."""
+    """Prompt tokens that an earlier turn of the session had, which an engine need not compute again."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """One per sampled token if the call asked for them."""
 
     @property
     def text(self) -> str:
-        """What the policy said, without thinking and tool calls."""
+        """The policy's text, without thinking and tool calls."""
         return self.message.content

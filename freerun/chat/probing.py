@@ -1,7 +1,7 @@
-"""What a chat template wants, found out with a few made-up messages before it is used.
+"""Finds out what a chat template expects, by rendering a few made-up messages before it is used.
 
-Each question has two renderings whose texts differ if the answer is no. A template that refuses the messages of a
-question, because it knows no tools for example, gets the answer that is right for most templates.
+Each question compares two renderings, which differ if the answer is no. If a template refuses the messages of a
+question, for example because it knows no tools, the answer that is right for most templates is used.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from freerun.data.tokenizer import Tokenizer
 from freerun.errors import TemplateRefusedError
 
 _THINKING_SIGNS = {"reasoning_content": "reasoning_content", "message.thinking": "thinking"}
-"""What a template contains that reads thinking, and from which field it reads it."""
+"""Signs in the source of templates that read thinking, with the field they read it from."""
 _WORD = "Zq7wordZq7"
-"""Found again in rendered texts."""
+"""A word that can be found again in rendered texts."""
 _ARGUMENTS = f'{{"where":  "{_WORD}"}}'
-"""With a space too many: it is seen if the template prints the text as it is."""
+"""Has an extra space, which is visible if the template prints the text unchanged."""
 _TOOL = Tool(
     name="look",
     description="Look around.",
@@ -77,11 +77,11 @@ class _Prober:
         return bool(text) and (_WORD not in from_object or "{'where'" in from_object)
 
     async def takes_calls_verbatim(self, traits: TemplateTraits) -> bool:
-        """Whether a result is printed behind the text of a call as it is behind a call."""
+        """Whether a result is printed the same after a call written as text as after a structured call."""
         before = await self._try([_ASKED], [_TOOL], traits)
         with_call = await self._try([_ASKED, _CALL], [_TOOL], traits, opens=False)
         if _WORD not in with_call:
-            return True  # it prints no calls: only as text are they seen
+            return True  # it prints no structured calls: only as text are they visible
         written = with_call[common_length(before, with_call) :]
         end, _ = first_of(traits.closes, written)
         behind_text = await self._try([_ASKED, Said(written[:end], ""), _RESULT], [_TOOL], traits)
@@ -94,7 +94,7 @@ class _Prober:
     async def _try(
         self, items: Sequence[Message | Said], tools: Sequence[Tool], traits: TemplateTraits, *, opens: bool = True
     ) -> str:
-        """The text; empty if the template refuses the messages."""
+        """The rendered text; empty if the template refuses the messages."""
         try:
             return await self.render(items, tools, traits, add_generation_prompt=opens)
         except TemplateRefusedError:

@@ -1,10 +1,11 @@
-"""Conversations as text and ids: through the model's chat template, or plain.
+"""Renders conversations as text and ids: through the model's chat template, or plainly.
 
     chat     the template prints the messages and opens the assistant's turn
-    plain    the contents one behind the other, nothing between them; the policy's turns as they were sampled
+    plain    the contents are concatenated with nothing between them; the policy's turns as they were sampled
 
-A template runs in its own process (`data/chat_template.py`), which answers in a millisecond but may take seconds
-if it is hostile. So it is asked from a thread, and the event loop never waits. Plain rendering stays on the loop.
+A template runs in its own process (`data/chat_template.py`), which answers in a millisecond but may take
+seconds if the template is hostile. So it is called from a thread, and the event loop never waits. Plain
+rendering stays on the event loop.
 """
 
 import asyncio
@@ -30,11 +31,11 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, *, history: History = "template", use_chat_template: bool) -> None:
         self.tokenizer = tokenizer
         self.history = history
-        """Whether turns that the template prints otherwise later are shown so, or kept as they were sampled."""
+        """Whether turns that the template later prints differently are shown so, or kept as they were sampled."""
         self._template = tokenizer.chat_template if use_chat_template else None
         self.tool_format = format_for("" if self._template is None else self._template.source)
         self._traits = None if use_chat_template else TemplateTraits()
-        # A template has one process, which answers one request at a time.
+        # A template has one process, which handles one request at a time.
         self._thread: Executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chat-template")
 
     @property
@@ -42,7 +43,7 @@ class Renderer:
         return self._template is None
 
     async def traits(self) -> TemplateTraits:
-        """What the template wants; found out once."""
+        """The template's traits; probed once."""
         if self._traits is None:
             assert self._template is not None
             self._traits = await probe(self._render, self._template.source, self.tokenizer)
@@ -87,11 +88,11 @@ class Renderer:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, render)
         except TemplateRefusedError as refusal:
-            # The client has no recipe to repair.
+            # The client has no recipe to fix.
             raise TemplateRefusedError(f"{refusal.reason}; change the messages", reason=refusal.reason) from None
 
     def encode_first(self, text: str) -> Ints:
-        """Ids of a text from the beginning of a conversation."""
+        """Ids of a text that starts a conversation."""
         # The template prints the bos token itself if the model needs one.
         with _said_to_the_client():
             return self.tokenizer.encode(text, add_special_tokens=self.is_plain)
@@ -104,7 +105,7 @@ class Renderer:
 
 @contextmanager
 def _said_to_the_client() -> Iterator[None]:
-    """A client chose the characters that the tokenizer does not know; it is not told where the model lies."""
+    """A client wrote the characters that the tokenizer does not know; do not tell it where the model is stored."""
     try:
         yield
     except ModelError as error:

@@ -1,10 +1,10 @@
-"""The sequences of a session: what the trainer gets.
+"""Turns a session into the sequences that the trainer gets.
 
     turns  a ── b ── c        sequences   [a's prompt] a given b given c
             └── d                         [a's prompt, a, given] d
 
-Each path from the root to a leaf is one. A turn that several paths share is trained in the first of them and is
-context in the others, so every sampled token is trained once, behind the ids it was sampled behind.
+Each path from the root to a leaf is one sequence. A turn shared by several paths is trained in the first of
+them and is context in the others, so every sampled token is trained once, after the ids it was sampled after.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ from freerun.types import Completion, Ints, Span
 
 @dataclass(frozen=True)
 class SessionSequence:
-    """Tokens to train on: the completion begins and ends with sampled ones, with given ones between turns."""
+    """Tokens to train on: the completion starts and ends with sampled tokens, with given ones between turns."""
 
     prompt_token_ids: Ints
     completion: Completion
 
 
 def sequences_of(roots: Sequence[Turn], tokenizer: Tokenizer) -> tuple[SessionSequence, ...]:
-    """One for each leaf below these turns, older branches first."""
+    """One sequence for each leaf below these turns, older branches first."""
     trained: set[Turn] = set()
     sequences = []
     for leaf in _leaves(roots):
@@ -38,7 +38,7 @@ def sequences_of(roots: Sequence[Turn], tokenizer: Tokenizer) -> tuple[SessionSe
 
 
 def sequence_to(roots: Sequence[Turn], number: int, tokenizer: Tokenizer) -> SessionSequence:
-    """The path to the turn of this call alone, with every sampled token of it trained."""
+    """Only the path to the turn of this call, with all its sampled tokens trained."""
     waiting = list(roots)
     while waiting:
         turn = waiting.pop()

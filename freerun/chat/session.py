@@ -2,8 +2,8 @@
 
     reply(call) ──► prompt ids from the tree ──► sample ──► commit ──► Reply
 
-It does not know who calls (an episode, an HTTP client) nor who samples (an engine in this process or another).
-Calls may overlap. A call is numbered when it comes; refused ones keep their number, which seeds random numbers.
+It does not know who calls (an episode, an HTTP client) or who samples (an engine in this process or another).
+Calls may overlap. A call is numbered on arrival; refused calls keep their numbers, which seed random numbers.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from freerun.types import Completion, Ints
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """Completions of these ids; sample i is call `call + i` of the session."""
+    """A request for completions of these ids; sample i is call `call + i` of the session."""
 
     token_ids: Ints
     max_tokens: int
@@ -41,15 +41,15 @@ Sample = Callable[[SampleRequest], Awaitable[tuple[Completion, ...]]]
 @dataclass(frozen=True)
 class SessionLimits:
     max_turns: int
-    """Replies of the session."""
+    """Limit on the session's replies."""
     max_session_tokens: int
-    """Of a conversation: its prompt and its completion."""
+    """Limit on a conversation: its prompt and its completion together."""
     max_completion_tokens: int
 
 
 @dataclass(eq=False)
 class _CallInFlight:
-    """Also kept when it is answered, for clients that ask again."""
+    """A call in flight; kept when it is answered, for clients that repeat it."""
 
     call: ChatCall
     task: asyncio.Task[tuple[Reply, ...]]
@@ -63,9 +63,9 @@ class _CallInFlight:
 class ChatSession:
     def __init__(self, renderer: Renderer, sample: Sample, limits: SessionLimits) -> None:
         self.num_calls = 0
-        """Numbers that were given to calls."""
+        """Number of call numbers given out."""
         self.is_truncated = False
-        """A limit was hit."""
+        """Whether a limit was hit."""
         self._renderer = renderer
         self._sample = sample
         self._limits = limits
@@ -74,9 +74,9 @@ class ChatSession:
         self._has_ended = False
 
     async def reply(self, call: ChatCall) -> tuple[Reply, ...]:
-        """The policy's `num_replies` next messages.
+        """The policy's next `num_replies` messages.
 
-        If the last caller that waits for a call is cancelled, so is the call: nothing of it is kept.
+        If the last caller that waits for a call is cancelled, the call is cancelled too and nothing of it is kept.
         """
         if self._has_ended:
             raise SessionEndedError("the session has ended; it takes no more calls")
@@ -95,7 +95,7 @@ class ChatSession:
                 flight.task.cancel()
 
     def _joined(self, call: ChatCall) -> _CallInFlight | None:
-        """The call that this one repeats, unless it failed."""
+        """The call that this one repeats, unless that call failed."""
         if not call.is_retry:
             return None
         wanted = msgspec.structs.replace(call, is_retry=False)
@@ -143,7 +143,7 @@ class ChatSession:
         return tuple(self._reply(prompt, turn, number + n) for n, turn in enumerate(turns))
 
     def _require_chance_to_fit(self, call: ChatCall) -> None:
-        """Refuse what is far too long before it is rendered and encoded: that would hold up all other sessions."""
+        """Refuse what is far too long before rendering and encoding it, which would delay all other sessions."""
         num_characters = call.num_characters
         if num_characters > self._limits.max_session_tokens * self._renderer.tokenizer.longest_token:
             self.is_truncated = True
@@ -153,7 +153,7 @@ class ChatSession:
             )
 
     def _num_tokens(self, call: ChatCall, num_prompt_tokens: int) -> tuple[int, int]:
-        """How many tokens are wanted, and how many the session has room for."""
+        """The number of tokens to sample, and the number that the session has room for."""
         room = self._limits.max_session_tokens - num_prompt_tokens
         if room < 1:
             self.is_truncated = True
@@ -188,15 +188,15 @@ class ChatSession:
         )
 
     def sequences(self) -> tuple[SessionSequence, ...]:
-        """What was sampled so far, to train on."""
+        """The sequences to train on, from everything sampled so far."""
         return self._tree.sequences()
 
     def sequence_to(self, call: int) -> SessionSequence:
-        """The reply of this number and those before it in its conversation, without other branches."""
+        """The reply with this number and those before it in its conversation, without other branches."""
         return self._tree.sequence_to(call)
 
     def end(self) -> None:
-        """Cancels calls in flight and refuses later ones; what was committed stays."""
+        """Cancel calls in flight and refuse later ones; committed turns are kept."""
         self._has_ended = True
         for flight in self._calls:
             flight.task.cancel()

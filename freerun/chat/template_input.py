@@ -1,7 +1,8 @@
 """Messages and tools in the form that chat templates read: nested dictionaries, as `transformers` passes them.
 
-Templates differ in what they read. `TemplateTraits` says what this one wants; `probing.py` finds it out. All text
-that is not the policy's own goes through `as_text`, so that a special token's name in it is text and not control.
+Templates differ in what they read. `TemplateTraits` describes this one; `probing.py` finds it out. All text
+that the policy did not write goes through `as_text`, so that the name of a special token in it is text and not
+control.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,21 +16,21 @@ from freerun.data.template_process import packed_integer
 
 AsText = Callable[[str], str]
 _NO_PARAMETERS = {"type": "object", "properties": {}}
-"""Templates look into `properties`."""
+"""Templates expect `properties` to be present."""
 
 
 @dataclass(frozen=True)
 class TemplateTraits:
-    """What a template wants, and what it prints."""
+    """What a template expects and what it prints."""
 
     arguments_as_text: bool = False
-    """Arguments of calls as JSON text; most templates want an object."""
+    """Whether it reads arguments of calls as JSON text; most templates want an object."""
     thinking_key: str = ""
-    """The field from which it reads thinking; empty if it reads none."""
+    """The field it reads thinking from; empty if it reads none."""
     takes_calls_verbatim: bool = True
-    """A call may be plain content. Other templates print the results of calls otherwise then."""
+    """Whether a call may be plain content. Other templates then print the results of calls differently."""
     shows_tools: bool = True
-    """False if it does not tell the policy of its tools."""
+    """Whether it shows tools to the policy."""
     closes: tuple[str, ...] = ()
     """Special tokens that end the assistant's turn."""
 
@@ -38,7 +39,7 @@ def template_messages(
     items: Sequence[Message | Said], traits: TemplateTraits, as_text: AsText
 ) -> list[dict[str, Any]]:
     names: dict[str, str] = {}
-    """Of the tools that were called, by the id of the call."""
+    """Names of called tools, by the id of the call."""
     fields: list[dict[str, Any]] = []
     for item in items:
         if isinstance(item, Said):
@@ -74,7 +75,7 @@ def _fields_of(message: Message, traits: TemplateTraits, as_text: AsText, called
 
 
 def template_tools(tools: Sequence[Tool], as_text: AsText) -> list[dict[str, Any]]:
-    """Schemas with their keys in the order they came in: they are text of the prompt."""
+    """Schemas keep the order of their keys, because they become text of the prompt."""
     return [
         {
             "type": "function",

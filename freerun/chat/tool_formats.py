@@ -5,7 +5,7 @@
     pythonic   [add(a=1), look(where="up")]                                           Llama 3.2 and 4, LFM2
     xml        <tool_call><function=add><parameter=a>1</parameter></function></tool_call>    Qwen3-Coder, Nemotron
 
-What the policy wrote is hostile text, so `read` never raises. A malformed call is no call: it stays in the
+The policy's output is untrusted text, so `read` never raises. A malformed call is not a call: it stays in the
 content, where the client and the policy see it.
 """
 
@@ -28,14 +28,14 @@ _END_OF_THINKING = "</think>"
 class ToolFormat:
     name: str
     find_calls: Callable[[str, Sequence[Tool]], Found]
-    """Well-formed calls, and the text without them."""
+    """Finds well-formed calls, and the text without them."""
     opening: Callable[[str], str]
-    """The beginning of a call: of the tool of this name, or of any if it is empty."""
+    """The beginning of a call of the named tool, or of any tool if the name is empty."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the policy said, taken apart."""
+    """The policy's text, split into thinking, content and calls."""
 
     content: str
     thinking: str
@@ -61,7 +61,7 @@ _SIGNS = (
     (PYTHONIC, ("func_name1(", "<|tool_call_start|>")),
     (JSON, ('"parameters"', '"arguments"', "[TOOL_CALLS]", "<|tool_call|>")),
 )
-"""The first format of which the template shows a sign is its own."""
+"""Signs of each format in a template; the first match wins."""
 
 
 def _object_of(name: str, arguments: str) -> str:
@@ -69,14 +69,14 @@ def _object_of(name: str, arguments: str) -> str:
 
 
 def format_for(template: str) -> ToolFormat:
-    """The format that a chat template asks for; hermes if it says nothing of tools."""
+    """The format that a chat template asks for; hermes if it does not mention tools."""
     return next((form for form, signs in _SIGNS if any(sign in template for sign in signs)), HERMES)
 
 
 def read(text: str, form: ToolFormat, tools: Sequence[Tool], *, is_thinking: bool = False) -> Reading:
-    """Takes apart what the policy said; without tools there are no calls in it.
+    """Split what the policy wrote; without tools it contains no calls.
 
-    is_thinking: the prompt ended in `<think>`, so the text begins with thoughts.
+    `is_thinking` says that the prompt ended in `<think>`, so the text starts with thinking.
     """
     thinking, spoken = _split_thinking(text, is_thinking=is_thinking)
     if not tools:
@@ -86,7 +86,7 @@ def read(text: str, form: ToolFormat, tools: Sequence[Tool], *, is_thinking: boo
 
 
 def _split_thinking(text: str, *, is_thinking: bool) -> tuple[str, str]:
-    """Thoughts that were cut off are thoughts too."""
+    """Split off thinking, even if it was cut off."""
     if match := _THINKING.match(text):
         return match[1].strip(), text[match.end() :].lstrip()
     if not is_thinking:

@@ -5,9 +5,9 @@
     commit    a turn below it: the tail is given, the completion sampled
     end       the path to each leaf is a sequence to train on (`sequences.py`)
 
-Text decides, because the chat template is the only definition of what the policy sees. Where the text is the same,
-the sampled ids stand for it. Where it is not, the client or the template changed something (edited, dropped,
-summarised, asked again), and the rest is encoded: a branch, which is right for any change.
+Text decides, because the chat template alone defines what the policy sees. Where the text is the same, the
+sampled ids stand for it. Where it differs, the client or the template changed something (edited, dropped,
+summarised, asked again), and the rest is encoded: a branch, which is correct for any change.
 """
 
 from collections import deque
@@ -45,21 +45,21 @@ class ChatPrompt:
     given_ids: Ints
     given_text: str
     opening: str
-    """The beginning of a tool call that is forced; the end of the given text."""
+    """The forced beginning of a tool call; the last part of the given text."""
     token_ids: Ints
     """The whole prompt."""
     is_thinking: bool
-    """The prompt ends in the middle of thoughts."""
+    """Whether the prompt ends inside thinking."""
 
     @property
     def num_shared(self) -> int:
-        """Tokens that an earlier turn had."""
+        """Number of leading tokens that an earlier turn had."""
         return len(self.token_ids) - len(self.given_ids)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a conversation continues, and with which text."""
+    """Where a conversation continues, and with what text."""
 
     turn: Turn | None
     tail: str
@@ -70,7 +70,7 @@ class SessionTree:
         self._renderer = renderer
         self._tokenizer = renderer.tokenizer
         self._now = now
-        """For templates that print the date: one date for the whole session."""
+        """The date for templates that print it: one date for the whole session."""
         self._roots: list[Turn] = []
         self._turns: dict[Meaning, list[Turn]] = {}
 
@@ -113,14 +113,14 @@ class SessionTree:
         return place
 
     async def _tail(self, conversation: Conversation, position: int, turn: Turn) -> str | None:
-        """What follows a turn whose own text the rendering does not repeat."""
+        """The text after a turn whose own text is not repeated in the rendering."""
         tail = await tail_by_difference(self._renderer, conversation, position, turn, now=self._now)
         if tail is None and self._renderer.history == "append":
             tail = await tail_by_sentinel(self._renderer, conversation, position, turn, now=self._now)
         return tail
 
     def _walk(self, text: str, closes: tuple[str, ...]) -> _Place:
-        """The deepest turn whose path is a beginning of the text; of equal ones the newest."""
+        """The deepest turn whose path is a prefix of the text; of equal ones the newest."""
         furthest, deepest = 0, None
         waiting = deque((0, root) for root in self._roots)
         while waiting:
@@ -133,7 +133,7 @@ class SessionTree:
         return _Place(deepest, text[furthest:])
 
     def _end_of(self, turn: Turn, text: str, at: int, closes: tuple[str, ...]) -> int | None:
-        """Where `text` continues behind a turn that it has at `at`; None if it has something else there."""
+        """Where `text` continues after a turn that starts at `at`; None if `text` differs there."""
         if not text.startswith(turn.given_text, at):
             return None
         at += len(turn.given_text)
@@ -141,15 +141,15 @@ class SessionTree:
             return None
         at += len(turn.sampled_text)
         if not turn.said.close:
-            # A turn that was cut off behind "<" is not the beginning of a special token.
+            # A turn that was cut off after "<" is not the beginning of a special token.
             return None if self._tokenizer.is_inside_special_token(text, at) else at
         if text.startswith(turn.said.close, at):
             return at + len(turn.said.close)
-        # The policy ended its turn with an end token that is not the template's: both are there.
+        # The policy ended its turn with an end token that is not the template's: the text has both.
         return at if text.startswith(closes, at) else None
 
     def _opening(self, call: ChatCall, *, is_thinking: bool) -> str:
-        """The beginning of the tool call that the client demands."""
+        """The beginning of the tool call that the client requires."""
         if call.tool_choice in (AUTO, NONE):
             return ""
         name = "" if call.tool_choice == REQUIRED else call.tool_choice
@@ -163,7 +163,7 @@ class SessionTree:
         return f"\n</think>\n\n{opening}" if is_thinking else opening
 
     def commit(self, prompt: ChatPrompt, completion: Completion, *, number: int) -> Turn:
-        """Adds a completion of a prompt as call `number` of the session."""
+        """Add a completion of a prompt as call `number` of the session."""
         _check(completion, number)
         ids = completion.token_ids
         close = self._tokenizer.end_name(int(ids[-1]))
@@ -184,7 +184,7 @@ class SessionTree:
         return turn
 
     def _message(self, prompt: ChatPrompt, completion: Completion, number: int) -> Message:
-        """What the completion says, up to the client's stop string."""
+        """The completion as a message, up to the client's stop string."""
         text = self._tokenizer.decode(completion.token_ids)
         cut = min((text.find(stop) for stop in prompt.call.stop if stop in text), default=len(text))
         tools = () if prompt.call.tool_choice == NONE else prompt.call.tools

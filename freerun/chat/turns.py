@@ -4,7 +4,7 @@
     [given][sampled] [given][sampled]               then its own given ones
 
 Texts are in the form of rendered chats (`Tokenizer.rendered`): names of special tokens are special tokens, and
-what only spells such a name is marked.
+text that only spells such a name is marked.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ class Said:
     """The policy's own words."""
 
     text: str
-    """What was sampled, behind the beginning of a call if one was forced; without the end token."""
+    """The sampled text, after the beginning of a call if one was forced; without the end token."""
     close: str
-    """The name of the end token that was sampled; empty if the turn ended by length or stop string."""
+    """The sampled end token's name; empty if the turn ended by length or stop string."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """The messages of a call; those that repeat a turn of the session are that turn."""
+    """The messages of a call; those that repeat a turn of the session are replaced by that turn."""
 
     tools: tuple[Tool, ...]
     items: tuple[Message | Turn, ...]
     last_own: int | None
-    """Position of the last turn that replied to exactly what is before it here; None if there is none."""
+    """Position of the last turn that replied to exactly the messages before it here; None if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Turn:
     parent: Turn | None
     conversation: Conversation
-    """What it is the reply to."""
+    """What the turn replies to."""
     given_ids: Ints
     given_text: str
     completion: Completion
-    """Its spans carry the call's number."""
+    """The completion; its spans carry the call's number."""
     sampled_text: str
-    """Of the completion, without the end token."""
+    """The completion's text without the end token."""
     said: Said
     message: Message
-    """What was returned to the client."""
+    """The message that the client got."""
     children: list[Turn] = field(default_factory=list)
 
     @property
@@ -67,7 +67,7 @@ class Turn:
         return sum(1 for _ in self._to_root())
 
     def path(self) -> list[Turn]:
-        """From the first turn to this one."""
+        """The turns from the first one to this one."""
         return list(self._to_root())[::-1]
 
     def _to_root(self) -> Iterator[Turn]:

@@ -1,4 +1,4 @@
-"""A tool call as the policy wrote it, and what every format requires of one."""
+"""A tool call as the policy wrote it, and the requirements of every format."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 _MAX_DEPTH = 64
-"""Of lists and objects within each other; templates, clients and msgpack recurse over arguments."""
+"""Limit on nested lists and objects; templates, clients and msgpack recurse over arguments."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class WrittenCall:
 
 @dataclass(frozen=True)
 class Found:
-    """The calls of a text, and the text without them."""
+    """The calls in a text, and the text without them."""
 
     content: str
     calls: tuple[WrittenCall, ...]
@@ -34,7 +34,7 @@ STRICT_JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 def is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether others can read it: finite, not too deep, and without half a surrogate pair, which is not text."""
+    """Whether others can read the value: finite, not too deep, and without lone surrogates, which are not text."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, str):

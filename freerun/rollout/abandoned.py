@@ -1,7 +1,8 @@
-"""User code that was abandoned and still runs.
+"""Counts user code that was abandoned and still runs.
 
-A thread cannot be killed, and a coroutine can ignore its cancellation. What hangs costs the session its time-out,
-but stays in the process. This counts such code, so the process can be replaced before too much of it piles up.
+A thread cannot be killed, and a coroutine can ignore its cancellation. Code that hangs costs its session the
+time-out and stays in the process. It is counted here so that the process can be replaced before too much of it
+accumulates.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Any
 from freerun.errors import RolloutError
 
 MAX_ABANDONED = 32
-"""Abandoned calls in one process, above which it starts no more threads for user code."""
+"""Number of abandoned calls in a process above which it starts no more threads for user code."""
 
 
 class TooManyAbandonedError(RolloutError):
@@ -22,18 +23,18 @@ class TooManyAbandonedError(RolloutError):
 
 
 class Abandoned:
-    """Counts what was abandoned and has not ended yet."""
+    """Counts calls that were abandoned and have not ended."""
 
     def __init__(self) -> None:
         self.num_running = 0
 
     def add(self, running: asyncio.Future[Any]) -> None:
-        """Count it until it is done; its outcome is discarded."""
+        """Count a call until it is done; its outcome is discarded."""
         self.num_running += 1
         running.add_done_callback(self._forget)
 
     def check(self) -> None:
-        """Raise if this process holds too much of it."""
+        """Raise if too many abandoned calls still run in this process."""
         if self.num_running >= MAX_ABANDONED:
             raise TooManyAbandonedError(
                 f"{self.num_running} tools, environments or episodes of this worker hang beyond their time-outs; "
@@ -47,9 +48,9 @@ class Abandoned:
 
 
 class CallThread:
-    """A thread that makes one call after another; objects bound to a thread always see the same one.
+    """A thread that makes one call after another; objects bound to a thread always see the same thread.
 
-    A caller that is interrupted leaves its call running: the thread is abandoned, and takes no more calls.
+    If a caller is interrupted, its call continues: the thread is abandoned and takes no more calls.
     """
 
     def __init__(self, name: str, abandoned: Abandoned) -> None:
@@ -57,11 +58,11 @@ class CallThread:
         self._abandoned = abandoned
         self.is_closed = False
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A daemon: a call that hangs must not keep the process from exiting.
+        # A daemon thread: a call that hangs must not keep the process from exiting.
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The result of the call, or what it raises, SystemExit and the like included."""
+        """Return the result of the call, or raise its exception, including SystemExit and the like."""
         if self.is_closed:
             raise RuntimeError(
                 "this thread takes no more calls: it was closed, or one of its calls was left running"
@@ -74,12 +75,12 @@ class CallThread:
                 outcome: tuple[Any, BaseException | None] = function(*args, **kwargs), None
             except BaseException as error:  # noqa: BLE001 - the edge of a thread, which runs user code
                 outcome = None, error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            with contextlib.suppress(RuntimeError):  # the loop is closed because the process ends
                 loop.call_soon_threadsafe(ended.set_result, outcome)
 
         self._calls.put(work)
         try:
-            # Shielded: the future tells when the call has ended, even after its caller has left.
+            # Shielded: the future must report the end of the call even after its caller has left.
             result, error = await asyncio.shield(ended)
         finally:
             if not ended.done():

@@ -1,4 +1,4 @@
-"""A call of a session, asked of a generator: ids in, a completion for each reply out."""
+"""Sends a call of a session to a generator: token ids in, one completion per reply out."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ async def sample_call(
     session: int,
     request_ids: Iterator[int],
 ) -> tuple[Completion, ...]:
-    """Samples with `sampling` and no settings of the client, up to the tokens and stop strings of the call.
+    """Sample with `sampling`, except for the call's token limit and stop strings; a client's settings are ignored.
 
-    Each reply is a separate request: it has its own number among the calls, and so its own random numbers.
+    Each reply is a separate request with its own call number, and so with its own random numbers.
     """
     sampling = msgspec.structs.replace(
         sampling,

@@ -1,7 +1,7 @@
 """The clock of a session: how long its episode, tools and environment may take.
 
-It stops while the policy samples or a grader works: their time depends on the machine and on other
-sessions, and must not decide what a session is worth.
+It stops while the policy samples or a grader works: their time depends on the machine and on other sessions,
+and must not affect the session's reward.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class SessionClock:
-    """Counts down from `seconds` while something waits for its end, except when it is stopped."""
+    """Counts down from `seconds` while a task is in `wait`, except when it is stopped."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -22,7 +22,7 @@ class SessionClock:
         self._has_rung = asyncio.Event()
 
     async def wait(self) -> None:
-        """Run, and return when the time is over."""
+        """Run the clock; return when the time is over."""
         self._run()
         try:
             await self._has_rung.wait()

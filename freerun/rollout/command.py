@@ -4,8 +4,8 @@
     environ  OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL; the same for ANTHROPIC
     stdout   its last line is graded as the completion
 
-The program and its process group are killed when the session ends, by its clock too. Only the ends of its output
-are kept. An exit status other than 0 is a failure, with the end of what it wrote to stderr.
+The program and its process group are killed when the session ends, also at its time limit. Only the last part
+of the output is kept. A nonzero exit status is a failure, reported with the last part of stderr.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def _arguments(command: str) -> list[str]:
 
 
 def _endpoint(policy: Policy) -> dict[str, str]:
-    """How the SDKs of OpenAI and Anthropic find the policy; the latter adds the /v1 itself."""
+    """Environment variables by which the SDKs of OpenAI and Anthropic find the policy; Anthropic's adds /v1."""
     url = policy.base_url
     return {
         "OPENAI_BASE_URL": url,
@@ -87,13 +87,13 @@ def _as_json(task: Task) -> bytes:
 class _ProgramEnd(NamedTuple):
     status: int
     output: str
-    """Its end, and that of `errors`."""
+    """The last part of stdout; `errors` is that of stderr."""
     errors: str
 
 
 async def _run(arguments: Sequence[str], environ: Mapping[str, str], given: bytes) -> _ProgramEnd:
-    """Run a program to its end; its process group does not outlive this, even if it is interrupted."""
-    with tempfile.TemporaryFile() as stdin:  # a pipe would have to be written while the program may not read
+    """Run a program to its end; its process group is killed too, even if this is interrupted."""
+    with tempfile.TemporaryFile() as stdin:  # a pipe would have to be written while the program may not be reading
         stdin.write(given)
         stdin.seek(0)
         pipe = subprocess.PIPE
@@ -107,15 +107,15 @@ async def _run(arguments: Sequence[str], environ: Mapping[str, str], given: byte
             await _exit(process.pid)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: no other group can have this number
+                os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the number cannot belong to another group
             process.wait()
-        # A program that left the group may hold the pipes open, so the wait for their ends is short.
+        # A program that left the group may keep the pipes open, so the wait for their ends is short.
         await asyncio.wait([output.ended, errors.ended], timeout=PIPE_SECONDS)
         return _ProgramEnd(process.returncode, output.text, errors.text)
 
 
 async def _exit(pid: int) -> None:
-    """Return when the process has ended; it is not reaped."""
+    """Return when the process has ended; it is not reaped yet."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     descriptor = os.pidfd_open(pid)
@@ -128,9 +128,9 @@ async def _exit(pid: int) -> None:
 
 
 class _Pipe:
-    """Reads all that comes out of a pipe and keeps its end.
+    """Reads everything from a pipe and keeps the last part.
 
-    Not asyncio's own streams: with them, a program has only ended when all that it started has closed its pipes.
+    Unlike asyncio's own streams: with those, a program ends only when all it started has closed its pipes.
     """
 
     def __init__(self, pipe: IO[bytes], max_bytes: int) -> None:

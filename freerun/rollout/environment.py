@@ -4,10 +4,10 @@
         def reset(self, task): ...               returns the first observation, a text
         def step(self, action): ...              action: what the policy said; returns (observation, reward, done)
 
-An object is made for each session. Both methods may be async. Plain ones run in a thread of the session's own, the
-same for all calls, so that an environment may hold what is bound to its thread, such as a database connection. If
-it has a `close`, that is called at the end. The rewards of all steps add up to that of the session, and are
-recorded for each turn.
+One object is made per session. Both methods may be async. Plain ones run in a thread that belongs to the
+session, the same one for all calls, so an environment may hold objects bound to its thread, such as a database
+connection. A `close` method, if present, is called at the end. The session's reward is the sum of its steps'
+rewards, which are recorded per turn.
 """
 
 import inspect
@@ -28,7 +28,7 @@ _ARGUMENTS = {"reset": "task", "step": "action"}
 
 
 def environment_episode(name: str, environment: type[Any]) -> Episode:
-    """An episode that plays one game; `name` is that of the class, for errors."""
+    """An episode that plays one game; `name` is the class's name in errors."""
     _check(name, environment)
 
     async def episode(task: Task, policy: Policy) -> Reward:
@@ -71,7 +71,7 @@ async def _play(name: str, player: _Player, task: Task, policy: Policy) -> Rewar
             rewards.append(reward)
     except TruncatedError:
         if not rewards:
-            raise  # otherwise what was earned before the limit counts
+            raise  # otherwise the rewards earned before the limit count
     finally:
         await player.close()
     value = sum(rewards)
@@ -79,7 +79,7 @@ async def _play(name: str, player: _Player, task: Task, policy: Policy) -> Rewar
 
 
 def _check(name: str, environment: type[Any]) -> None:
-    """Refuse a class that is no environment."""
+    """Refuse a class that is not an environment."""
     for method, argument in _ARGUMENTS.items():
         function = getattr(environment, method, None)
         if not callable(function):
@@ -106,7 +106,7 @@ def _text(name: str, method: str, observation: Any) -> str:
 def _read_step(name: str, result: Any) -> tuple[str, float, bool]:
     match result:
         case (observation, numbers.Real() as reward, done):
-            # The last observation is not said, so it may be None.
+            # The last observation is not shown to the policy, so it may be None.
             return "" if done else _text(name, "step", observation), float(reward), bool(done)
     raise NotARewardError(
         f"step of {name} returned {reprlib.repr(result)}; return (observation, reward, done), such as "

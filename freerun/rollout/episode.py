@@ -1,14 +1,14 @@
-"""What an episode holds: the task, the policy, and its conversations with it.
+"""The objects an episode works with: the task, the policy, and conversations with the policy.
 
     async def episode(task: Task, policy: Policy) -> float | Reward:
         reply = await policy.chat(tools=[calc]).run(task.text, max_turns=4)
         return await task.grade(reply.text)
 
 An episode is one session: everything that the policy samples in it, in any number of conversations or over HTTP at
-`policy.base_url`, shares its reward. At the limits of the session a call raises `TruncatedError`, which an episode
-may catch to score what was reached; otherwise the session is worth 0.
+`policy.base_url`, shares its reward. At the session's limits a call raises `TruncatedError`, which an episode may
+catch to score what was reached; otherwise the reward is 0.
 
-Nothing here knows how tokens are sampled (`chat.session.ChatSession` does) or in which process this runs.
+This module does not know how tokens are sampled (`chat.session.ChatSession` does) or in which process it runs.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from freerun.rollout.tools import PolicyTool, ToolRunner, as_tools, in_words
 from freerun.types import Grade, GradeFailed, Reward
 
 Episode = Callable[["Task", "Policy"], Awaitable[Any]]
-"""Returns a number, a bool or a `Reward`; `episode_run.py` checks that it does."""
+"""Returns a number, a bool or a `Reward`, which `episode_run.py` checks."""
 
 
 def leave_fork(pid: int) -> None:
-    """End this process if it is a fork of process `pid`: it must not use the sockets of that."""
+    """End this process if it is a fork of process `pid`: it must not use the sockets of its parent."""
     if os.getpid() != pid:
         os._exit(0)
 
 
 class GradedValue(float):
-    """The value of a reward that remembers the rest of it, for an episode that returns it unchanged."""
+    """The value of a reward with the whole reward attached, for an episode that returns it unchanged."""
 
     reward: Reward
 
@@ -49,16 +49,16 @@ class GradedValue(float):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a session is about: a prompt of the run, as its data made it."""
+    """The subject of a session: a prompt of the run, with its data."""
 
     text: str
     answer: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of the data that the prompt was made of."""
+    """The fields of the data row that the prompt was made from."""
     key: str = ""
     ordinal: int = 0
     sample: int = 0
-    """Which session of its group this is."""
+    """Index of this session in its group."""
     seed: int = 0
     """The run's seed."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -68,11 +68,11 @@ class Task:
 
     @cached_property
     def random(self) -> random.Random:
-        """Equal for all sessions of a group, and for one that begins again: they play the same game."""
+        """Equal for all sessions of a group, and for a repeated session: they play the same game."""
         return random.Random(f"{self.seed}/{self.ordinal}")
 
     async def grade(self, text: str) -> float:
-        """What the recipe's grader gives this text as the completion of the prompt."""
+        """The grade that the recipe's grader gives to this text as the completion of the prompt."""
         if not isinstance(text, str):
             raise TypeError(f"task.grade takes the text to grade, not a {type(text).__name__}: {text!r:.200}")
         grade = await self.grader(text)
@@ -82,14 +82,14 @@ class Task:
 
 
 class Endpoint(NamedTuple):
-    """Where a session's policy is reached over HTTP."""
+    """The HTTP endpoint of a session's policy."""
 
     base_url: str
     api_key: str
 
 
 class PolicySession(Protocol):
-    """What a policy needs of `chat.session.ChatSession`, where its tokens are sampled and recorded."""
+    """The part of `chat.session.ChatSession` that a policy needs: it samples and records tokens."""
 
     @property
     def num_calls(self) -> int: ...
@@ -105,7 +105,7 @@ class PolicySession(Protocol):
 
 
 class Policy:
-    """The model that is trained, as one session sees it."""
+    """The trained model, as seen by one session."""
 
     def __init__(
         self,
@@ -137,9 +137,9 @@ class Policy:
         return self._endpoint().api_key
 
     def chat(self, *, tools: Iterable[Callable[..., Any] | PolicyTool] = (), system: str | None = None) -> Chat:
-        """A new conversation; `system` is `data.system_prompt` unless given.
+        """Start a new conversation; `system` is `data.system_prompt` unless given.
 
-        If the chat template does not tell the policy of its tools, the system prompt does.
+        If the chat template does not show the tools to the policy, the system prompt does.
         """
         system = self._system if system is None else system
         offered = as_tools(tools)
@@ -155,7 +155,7 @@ class Policy:
 
 
 class Chat:
-    """A conversation with the policy. It only grows: what was said stays as it was sampled."""
+    """A conversation with the policy. It only grows: earlier messages stay as they were sampled."""
 
     def __init__(self, policy: Policy, *, tools: Mapping[str, PolicyTool], system: str) -> None:
         self._policy = policy
@@ -167,16 +167,16 @@ class Chat:
         return tuple(self._messages)
 
     async def say(self, text: str) -> Reply:
-        """Say this to the policy; returns its reply, whose calls of tools are not made."""
+        """Send `text` to the policy and return its reply; tool calls in it are not made."""
         if not isinstance(text, str):
             raise TypeError(f"chat.say takes text, not a {type(text).__name__}: {text!r:.200}")
         self.observe(Message(role="user", content=text))
         return await self.reply()
 
     async def run(self, text: str, *, max_turns: int | None = None) -> Reply:
-        """Say this and make the calls of tools that the policy asks for, until it answers without one.
+        """Send `text` and make the tool calls that the policy asks for, until it answers without one.
 
-        After `max_turns` replies the last one is returned, with calls that were not made.
+        After `max_turns` replies the last reply is returned, and its tool calls are not made.
         """
         if max_turns is not None and max_turns < 1:
             raise ValueError(f"max_turns = {max_turns} leaves the policy no turn; it must be at least 1")
@@ -189,11 +189,11 @@ class Chat:
         return reply
 
     def observe(self, *messages: Message) -> None:
-        """Add messages to the conversation; the policy sees them at its next reply."""
+        """Add messages to the conversation; the policy sees them with its next reply."""
         self._messages += messages
 
     async def reply(self) -> Reply:
-        """The policy's next message, which becomes part of the conversation."""
+        """Sample the policy's next message and add it to the conversation."""
         tools = tuple(tool.tool for tool in self._tools.values())
         reply = await self._policy.reply(ChatCall(messages=self.messages, tools=tools))
         self._messages.append(reply.message)

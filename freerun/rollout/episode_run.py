@@ -1,13 +1,13 @@
-"""One session: an episode runs, and what it does becomes data.
+"""Runs the episode of one session, and turns every outcome into data.
 
     run_episode ──► EpisodeDone(reward, is_truncated, sequences)      to be trained on
                 └─► EpisodeFailed(reason)                             tried again, or its group fails
 
-An episode is user code. It may return nonsense, raise, exit, hang or fork; nothing of that ends the process or
-another session, and none of it is a reward of 0. But a session at one of its limits is scored: if it were thrown
-away, running into limits would be an exit that the policy learns to take.
+An episode is user code. It may return nonsense, raise, exit, hang or fork; none of this ends the process or
+another session, and none of it becomes a reward of 0. But a session that hits a limit is scored: if it were
+discarded, the policy could learn to escape a bad reward by running into limits.
 
-Out of time, the episode gets `TruncatedError` where it waits, so that it can still score what was reached. If it
+When time is up, `TruncatedError` is raised where the episode waits, so it can still score what was reached. If it
 continues anyway, it is cancelled, and if it ignores that too, it is abandoned and counted.
 """
 
@@ -27,22 +27,22 @@ from freerun.rollout.returned import to_reward
 from freerun.types import Reward
 
 GRACE_SHARE = 0.05
-"""Share of the session's time given to an episode to return when time is up, and again to end when cancelled."""
+"""Share of the session's time that an episode gets to return when time is up, and again to end when cancelled."""
 
 
 @dataclass(frozen=True)
 class EpisodeDone:
-    """A session that has its reward."""
+    """A session with a reward."""
 
     reward: Reward
     is_truncated: bool
-    """It was at a limit of turns, tokens or time."""
+    """Whether the session reached a limit of turns, tokens or time."""
     sequences: tuple[SessionSequence, ...]
 
 
 @dataclass(frozen=True)
 class EpisodeFailed:
-    """A session that has no reward. Not a reward of 0."""
+    """A session without a reward, which is not the same as a reward of 0."""
 
     reason: str
 
@@ -50,7 +50,7 @@ class EpisodeFailed:
 async def run_episode(
     episode: Episode, task: Task, policy: Policy, clock: SessionClock
 ) -> EpisodeDone | EpisodeFailed:
-    """Run a session to its end; cancelling this aborts it."""
+    """Run a session to its end; cancelling this aborts the session."""
     running = _Running(episode, task, policy, clock)
     try:
         await running.run()
@@ -89,17 +89,17 @@ class _Running:
         self._running = asyncio.create_task(self._interruptible(episode, task))
 
     async def run(self) -> None:
-        """Return when the episode has ended, or has had its time and some more to say what it is worth."""
+        """Return when the episode has ended, or has used up its time and a grace period to return a reward."""
         await self._wait()
         if not self._running.done():
-            self._policy.session.end()  # no more calls; what was sampled stays
+            self._policy.session.end()  # no more calls; what was sampled is kept
             self._is_interrupting = True
             self._running.cancel()
             self._clock.extend(self._grace_seconds)
             await self._wait()
 
     async def _wait(self) -> None:
-        """Return when the episode has ended, or its time is over."""
+        """Return when the episode has ended, or when its time is over."""
         clock = asyncio.create_task(self._clock.wait())
         try:
             await asyncio.wait({self._running, clock}, return_when=asyncio.FIRST_COMPLETED)
@@ -107,7 +107,7 @@ class _Running:
             clock.cancel()
 
     async def end(self) -> None:
-        """Cancel the episode if it still runs; leave it behind if it ignores that."""
+        """Cancel the episode if it still runs; abandon it if it ignores the cancellation."""
         if not self._running.done():
             self._running.cancel()
             await asyncio.wait({self._running}, timeout=self._grace_seconds)
@@ -122,7 +122,7 @@ class _Running:
 
     @types.coroutine
     def _interruptible(self, episode: Episode, task: Task) -> Generator[Any, Any, _Scored | EpisodeFailed]:
-        """Drives the episode; an interrupt arrives in it as `TruncatedError` at its current await."""
+        """Drive the episode; an interruption is raised in it as `TruncatedError` at its current await."""
         coroutine = _settle(episode, task, self._policy, self._clock)
         try:
             awaited = coroutine.send(None)
@@ -140,7 +140,7 @@ class _Running:
             coroutine.close()
 
     def _interruption(self, error: BaseException) -> TruncatedError | None:
-        """What to raise in the episode in place of its cancellation."""
+        """The exception to raise in the episode in place of its cancellation."""
         if not (self._is_interrupting and isinstance(error, asyncio.CancelledError)):
             return None
         self._is_interrupting = False
@@ -152,7 +152,7 @@ class _Running:
 
 
 async def _settle(episode: Episode, task: Task, policy: Policy, clock: SessionClock) -> _Scored | EpisodeFailed:
-    """The outcome of the episode; raises `CancelledError` if it was cancelled from outside, and nothing else."""
+    """The outcome of the episode; raises only `CancelledError`, if it was cancelled from outside."""
     pid = os.getpid()
     try:
         returned = await episode(task, policy)
@@ -160,13 +160,13 @@ async def _settle(episode: Episode, task: Task, policy: Policy, clock: SessionCl
         return _Scored(to_reward(returned, num_calls=policy.session.num_calls, is_truncated=is_truncated))
     except TruncatedError:
         return _TRUNCATED
-    except RolloutError as error:  # a grader, a tool server or a return value: never caused by a limit
+    except RolloutError as error:  # from a grader, a tool server or a return value: never caused by a limit
         return EpisodeFailed(sendable(f"{task.key}: {error}"))
     except BaseException as error:  # the edge of user code: a failure is data
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             raise
         if policy.session.is_truncated or clock.is_over:
-            return _TRUNCATED  # clients over HTTP and programs have their own errors for it
+            return _TRUNCATED  # HTTP clients and programs raise errors of their own at a limit
         words = str(error) if isinstance(error, FreerunError) else f"the episode failed:\n{end_of_traceback()}"
         return EpisodeFailed(sendable(f"{task.key}: {words}"))
     finally:

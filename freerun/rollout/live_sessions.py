@@ -1,13 +1,13 @@
-"""The sessions of live clients: all are served, some are recorded, those that are rated are trained on.
+"""Sessions of live clients: all are served, some are recorded, and rated ones are trained on.
 
     call ─► LiveSession ─► is there room? ─► a Recording begins: it has an ordinal and a tree
                  └► policy ─► reply, whose id a client may rate ─► rate ─► the workflow of that ordinal returns
 
 A recording ends with its first rating, or unrated when its time is over. The conversation continues: its next call
-begins another one if there is room. What is trained on is the rated reply and what the policy said before it
-in that conversation; replies on other branches were not rated. Clients are told nothing about any of this.
+starts another recording if there is room. The rated reply and the policy's earlier words in that conversation are
+trained on; replies on other branches were not rated. Clients are not told about any of this.
 
-All calls are sampled as the recipe says, recorded or not: the gateway promises one thing to every client.
+All calls are sampled with the recipe's settings, recorded or not: all clients get the same treatment.
 """
 
 import asyncio
@@ -25,35 +25,35 @@ from freerun.rollout.calls import sample_call
 from freerun.types import Completion, Prompt, Reward, Sampling, Trajectory
 
 StartRecording = Callable[[], Prompt | None]
-"""Starts a rollout of one session, whose workflow runs from now on; None if too many wait."""
+"""Starts a rollout of one session and its workflow; None if too many are waiting."""
 _UNRECORDED = 1 << 40
-"""Ordinals from here on only seed random numbers: those of sessions that are not recorded."""
+"""Ordinals from here on only seed the random numbers of sessions that are not recorded."""
 
 
 class Recording:
-    """What the policy says in a session, until it is rated."""
+    """The policy's turns in a session, until it is rated."""
 
     def __init__(self, prompt: Prompt, chat: ChatSession) -> None:
         self.prompt = prompt
         self.chat = chat
         self.text = ""
-        """What the client said last before the first reply."""
+        """The client's last message before the first reply."""
         self.reply_ids: list[str] = []
         self.rated: asyncio.Future[tuple[int, float] | None] = asyncio.get_running_loop().create_future()
-        """The number of a call, and its reward; None if the policy said nothing that could be rated."""
+        """Number and reward of the rated call; None if the policy said nothing that could be rated."""
 
     @property
     def is_open(self) -> bool:
         return not self.rated.done()
 
     def close(self) -> None:
-        """The policy said nothing: its place is free for another session."""
+        """Close an empty recording: its place is free for another session."""
         if self.is_open:
             self.rated.set_result(None)
 
 
 class LiveTraffic:
-    """Opens sessions for clients, and implements `protocols.Workflow` for those that are recorded."""
+    """Opens sessions for clients, and implements `protocols.Workflow` for recorded sessions."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class LiveTraffic:
         self._recordings: dict[int, Recording] = {}
         """Recordings of running groups, by ordinal."""
         self._replies: dict[str, tuple[Recording, int]] = {}
-        """What may be rated, by the id of the reply, with the number of its call."""
+        """Replies that may be rated, by id: the recording and the number of the call."""
 
     def open_session(self) -> "LiveSession":
         return LiveSession(self, next(self._numbers))
@@ -92,10 +92,10 @@ class LiveTraffic:
         return True
 
     async def __call__(self, prompt: Prompt, generator: Generator, grader: Grader) -> tuple[Trajectory, ...]:
-        """The session of this ordinal, when it is rated; raises `SessionUnratedError`."""
+        """Wait until the session with this ordinal is rated; raises `SessionUnratedError`."""
         recording = self._recordings[prompt.ordinal]
         try:
-            # Not `asyncio.timeout`: it would cancel this task although a rating was accepted just before.
+            # `asyncio.timeout` would cancel this task even if a rating was accepted just before.
             await asyncio.wait({recording.rated}, timeout=self._feedback_seconds)
             if not recording.rated.done():
                 raise SessionUnratedError(f"{prompt.key}: no feedback in {self._feedback_seconds:g} s")
@@ -114,7 +114,7 @@ class LiveTraffic:
         return ChatSession(self._renderer, partial(self._sample, session, ordinal), self._limits)
 
     def record(self, session: int) -> Recording | None:
-        """A recording that begins now, in its own chat; None if too many wait."""
+        """Start a recording in a chat of its own; None if too many are waiting."""
         prompt = self._start_recording()
         if prompt is None:
             return None
@@ -122,7 +122,7 @@ class LiveTraffic:
         return recording
 
     def await_rating(self, recording: Recording, replies: tuple[Reply, ...]) -> None:
-        """Its clients may rate these replies from now on."""
+        """Allow clients to rate these replies from now on."""
         if recording.prompt.ordinal in self._recordings and recording.is_open:
             for reply in replies:
                 self._replies[reply.id] = recording, reply.call
@@ -175,7 +175,7 @@ class LiveSession:
                 recording.close()
 
     def _record_if_possible(self, call: ChatCall) -> None:
-        """Begin a recording unless one is open. Its tree is new: what was said before is given, not trained on."""
+        """Start a recording unless one is open. Its tree is empty: earlier turns are given, not trained on."""
         if self._recording is not None and self._recording.is_open:
             return
         self._recording = self._traffic.record(self._number)
@@ -184,7 +184,7 @@ class LiveSession:
             self._chat = self._recording.chat
 
     def end(self) -> None:
-        """What is recorded may still be rated."""
+        """End the session; what is recorded may still be rated."""
         self._chat.end()
         self._traffic.end_session(self._number)
 

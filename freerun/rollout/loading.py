@@ -1,4 +1,4 @@
-"""From a recipe to its episode: `rollout.episode`, `rollout.tools` or `rollout.command`.
+"""Makes the episode of a recipe from `rollout.episode`, `rollout.tools` or `rollout.command`.
 
     episode = "module:function"       async def function(task, policy) -> reward
     episode = "module:Class"          an environment with reset and step (environment.py)
@@ -34,13 +34,14 @@ ADAPTERS = {
     "openenv": "freerun.rollout.openenv_episode",
     "verifiers": "freerun.rollout.verifiers_episode",
 }
-"""The module behind each prefix of `rollout.episode`. Its `open_episode(name, config)` is an async context of an
-episode; `name` is what follows the prefix."""
+"""The module behind each prefix of `rollout.episode`. Its `open_episode(name, config)` is an async context manager
+that yields an episode; `name` is the text after the prefix.
+"""
 
 
 @contextlib.asynccontextmanager
 async def open_episode(config: RolloutConfig) -> AsyncIterator[Episode]:
-    """The episode of all sessions of this process; what it needs is closed with the context."""
+    """The episode for all sessions of this process; its resources are closed with the context."""
     prefix, _, name = config.episode.partition(":")
     async with contextlib.AsyncExitStack() as stack:
         if config.command:
@@ -59,7 +60,7 @@ def reads_endpoint(config: RolloutConfig) -> bool:
     prefix = config.episode.partition(":")[0]
     try:
         source = inspect.getsource(importlib.import_module(ADAPTERS.get(prefix, prefix)))
-    except (ImportError, OSError, TypeError, ValueError):  # no source to read: the first session will tell
+    except (ImportError, OSError, TypeError, ValueError):  # no source to read: the first session will show it
         return False
     return re.search(r"\bpolicy\.(base_url|api_key)\b", source) is not None
 
@@ -90,7 +91,7 @@ async def _open_tools(names: tuple[str, ...], stack: contextlib.AsyncExitStack) 
             tools += await stack.enter_async_context(open_server(name))
         else:
             tools.append(_load_tool(name))
-    as_tools(tools)  # refuses two of one name
+    as_tools(tools)  # raises for two tools of one name
     return tuple(tools)
 
 

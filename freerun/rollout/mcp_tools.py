@@ -1,11 +1,11 @@
-"""The tools of an MCP server, as tools of the policy.
+"""The tools of an MCP server, offered to the policy.
 
     rollout.tools = ["mcp:python my_server.py"]          a program, over stdin and stdout
     rollout.tools = ["mcp:http://localhost:8000/mcp"]    a server that runs already
 
-An agent worker has one connection to each server, shared by its sessions: a server that keeps state must not be
-used this way. What a tool reports as its error is text for the policy. A server that is gone is not the policy's
-fault: the session fails, and the next call connects again.
+An agent worker has one connection to each server, shared by its sessions: do not use a server that keeps state
+this way. An error reported by a tool is text for the policy. A lost server is not the policy's fault: the
+session fails, and the next call connects again.
 
 Needs the package mcp (`pip install 'freerun[mcp]'`), which is imported only here, when a server is named.
 """
@@ -31,19 +31,19 @@ PREFIX = "mcp:"
 LISTING_SECONDS = 60.0
 """Time limit for a server to start and list its tools."""
 _CONNECTION_CLOSED = -32000
-"""The code of MCP for it."""
+"""MCP's error code for a closed connection."""
 
 
 @contextlib.asynccontextmanager
 async def open_server(name: str) -> AsyncIterator[tuple["McpTool", ...]]:
-    """The tools of the server "mcp:...", for as long as the context lasts."""
+    """The tools of the server "mcp:...", as long as the context lasts."""
     address = name.removeprefix(PREFIX).strip()
     _check(name, address)
     server = McpServer(address)
     try:
         try:
             tools = await server.list_tools()
-        except Exception as error:  # of the server too, which may have no tools
+        except Exception as error:  # errors of the server too, which may have no tools
             raise ConfigError(f"config: rollout.tools: {error}") from error
         yield tuple(McpTool(tool, server) for tool in tools)
     finally:
@@ -80,7 +80,7 @@ class McpTool:
 
 
 class McpServer:
-    """The connection to a server, made at the first use and again after it was lost."""
+    """The connection to a server, opened at first use and again after a loss."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -109,17 +109,17 @@ class McpServer:
             await self._connection.close()
 
     async def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """What the client's method returns; a lost connection is closed, and the next call makes a new one."""
+        """Return what the client's method returns; a lost connection is closed, and the next call reconnects."""
         if self._connection is None:
             self._connection = _Connection(self._address)
         connection = self._connection
         try:
             client = await connection.client()
             return await getattr(client, method)(*args, **kwargs)
-        except Exception as error:  # from any transport
+        except Exception as error:  # any transport may raise its own errors
             code = getattr(getattr(error, "error", None), "code", _CONNECTION_CLOSED)
             if code != _CONNECTION_CLOSED:
-                raise  # the server's own words about the request
+                raise  # the server's answer to the request
             if self._connection is connection:
                 self._connection = None
             await connection.close()
@@ -129,7 +129,7 @@ class McpServer:
 
 
 class _Connection:
-    """A client in a separate task: its context must be left by the task that entered it."""
+    """A client in a separate task, because its context must be exited by the task that entered it."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -152,7 +152,7 @@ class _Connection:
                 self._client.set_result(client)
                 await self._is_closing.wait()
         except Exception as error:  # noqa: BLE001 - the edge of a task: the calls that wait for it raise this
-            # After the connection was made, its end is told by the calls that it fails.
+            # Once the connection is made, its end is reported by the calls that fail.
             if not self._client.done():
                 self._client.set_exception(error)
                 self._client.exception()  # retrieved, even if no call waits for it
@@ -166,12 +166,12 @@ class _Connection:
 
 
 def _words(content: Any) -> str:
-    """The text of a part of a result; other kinds are only named."""
+    """The text of a part of a result; for other kinds of parts only their name."""
     return content.text if content.type == "text" else f"[{content.type}]"
 
 
 def _cause(error: BaseException) -> str:
-    """The first cause within groups of exceptions."""
+    """The first cause inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

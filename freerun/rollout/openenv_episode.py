@@ -1,17 +1,17 @@
-"""Environments of OpenEnv: the policy plays one that a server runs.
+"""Plays environments of OpenEnv that a server runs.
 
     rollout.episode = "openenv:http://host:8000"
     rollout.settings = ['action="message"', ...]
 
     reset(seed, settings) ──► observation ──► policy ──► step(action) ──► observation, reward, done ──► ...
 
-Each session has its own WebSocket, and behind it its own environment in the server. What the policy
-says becomes an action: the text of its only text field, or of the field that the setting `action` names, or else
-all fields as JSON. Observations are shown in the same way. The other settings are arguments of the environment's
-`reset`.
+Each session has its own WebSocket, and behind it its own environment in the server. The policy's text becomes an
+action: the value of the action's only text field, or of the field that the setting `action` names; otherwise it is
+read as JSON with all fields. Observations are shown in the same way. The other settings are arguments of the
+environment's `reset`.
 
-Only the protocol of OpenEnv is used here, not the package. Environments whose actions are calls of MCP tools are
-not played this way.
+Only the protocol of OpenEnv is used, not its package. Environments whose actions are calls of MCP tools are not
+supported.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ _NOT_SHOWN = {"metadata", "done", "reward"}
 
 
 class EnvironmentServerError(RolloutError):
-    """A server of environments refused, failed or is gone."""
+    """A server of environments refused a request, failed, or is gone."""
 
 
 class _Schemas(msgspec.Struct, frozen=True):
-    """What the server answers at `/schema`."""
+    """The server's answer at `/schema`."""
 
     action: dict[str, Any]
     observation: dict[str, Any]
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """What the server sends."""
+    """A message from the server."""
 
     type: str
     data: dict[str, Any]
@@ -66,15 +66,15 @@ class _Observed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _Form:
-    """How the policy's words become actions, and observations become words."""
+    """How the policy's text becomes an action, and an observation becomes text."""
 
     action_field: str | None
-    """None: the policy writes all fields as JSON."""
+    """None if the policy writes all fields as JSON."""
     observation_field: str | None
-    """None: it reads all fields as JSON."""
+    """None if the policy reads all fields as JSON."""
 
     def action(self, said: str) -> dict[str, Any] | None:
-        """The action, or None if it is not one."""
+        """The action, or None if the text is not one."""
         if self.action_field is not None:
             return {self.action_field: said}
         try:
@@ -127,7 +127,7 @@ async def _schemas(url: str) -> _Schemas:
 
 
 def _form(url: str, schemas: _Schemas, action: str | None, observation: str | None) -> _Form:
-    """What the settings name, or what the schemas leave no doubt about."""
+    """The form that the settings name, or that the schemas imply."""
     for setting, field, schema in (
         ("action", action, schemas.action),
         ("observation", observation, schemas.observation),
@@ -145,7 +145,7 @@ def _fields(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _only_text(schema: Mapping[str, Any]) -> str | None:
-    """The field that is a text, if there is no other field."""
+    """The only field, if it is a text field."""
     match _fields(schema):
         case [name] if schema["properties"][name].get("type") == "string":
             return name
@@ -163,7 +163,7 @@ class _Environment:
         self._socket: Any = None
 
     async def reset(self, task: Task) -> str:
-        """The task and the first observation; equal for all sessions of a group."""
+        """Start the task and return the first observation; equal for all sessions of a group."""
         from websockets.asyncio.client import connect
 
         address = "ws" + self._url.removeprefix("http") + "/ws"
@@ -192,7 +192,7 @@ class _Environment:
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
         try:
-            with contextlib.suppress(ConnectionClosed):  # a server that refuses says why before it closes
+            with contextlib.suppress(ConnectionClosed):  # a server that refuses gives its reason before it closes
                 await self._socket.send(json.dumps({"type": kind, "data": data}))
             return msgspec.json.decode(await self._socket.recv(), type=_Message)
         except (WebSocketException, msgspec.DecodeError) as error:
@@ -200,7 +200,7 @@ class _Environment:
 
 
 def _reasons(message: _Message) -> str:
-    """What is wrong with the fields of an action, in the words of the server."""
+    """The server's explanation of what is wrong with the fields of an action."""
     errors = message.data.get("errors", [])
     found = [f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg')}" for error in errors]
     return "; ".join(found) or str(message.data.get("message", ""))

@@ -1,9 +1,9 @@
-"""From what an episode returned to its reward.
+"""Converts what an episode returned to a reward.
 
     True, False     1 and 0
     a number        the reward itself; correct if it is greater than 0, as for graders
     task.grade()    what the grader gave, its parts included
-    a Reward        itself
+    a Reward        used as it is
 
 Anything else is an error that names what was returned: an episode that forgets its `return` must not look like one
 that scored 0.
@@ -28,7 +28,7 @@ class NotARewardError(RolloutError):
 
 
 def to_reward(returned: Any, *, num_calls: int, is_truncated: bool) -> Reward:
-    """The reward of a session that made `num_calls` calls; one at a limit may have been refused the last ones."""
+    """The reward of a session with `num_calls` calls; at a limit the last calls may have been refused."""
     if isinstance(returned, Reward):
         reward = _checked(returned)
         return _with_turns(reward, num_calls, is_truncated=is_truncated) if reward.turns else reward
@@ -43,7 +43,7 @@ def to_reward(returned: Any, *, num_calls: int, is_truncated: bool) -> Reward:
 
 
 def _checked(reward: Reward) -> Reward:
-    """The reward with fields of the right types: a struct that Python code makes may hold anything."""
+    """Check the types of the reward's fields: a struct created in Python may hold anything."""
     try:
         checked = msgspec.convert(msgspec.to_builtins(reward, enc_hook=_plain), Reward)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
@@ -60,7 +60,7 @@ def _checked(reward: Reward) -> Reward:
 
 
 def _with_turns(reward: Reward, num_calls: int, *, is_truncated: bool) -> Reward:
-    """The reward with one turn for each call; a call without a reply earned nothing."""
+    """Check that the reward has one turn per call; a call without a reply earned nothing."""
     num_missing = num_calls - len(reward.turns)
     if num_missing < 0 or (num_missing and not is_truncated):
         raise NotARewardError(

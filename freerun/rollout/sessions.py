@@ -5,10 +5,10 @@
                  └────────────┘      ids ─► generator, text ─► grader
     sessions ─► trajectories, one or more parts for each sample
 
-All calls of a session are answered here, in the controller: a worker sees no generator and no grader. A session's
-random numbers depend on its ordinal, sample and calls only, so one that begins again gets the same.
+All calls of a session are answered here, in the controller: a worker has no access to generators and graders. A
+session's random numbers depend only on its ordinal, sample and calls, so a repeated session gets the same ones.
 
-A session that failed is tried once more; then its group fails. One that ran into a limit has not failed.
+A session that failed is tried once more; then its group fails. Hitting a limit is not a failure.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ GradeText = Callable[[str], Awaitable[Grade]]
 
 
 class SessionFailedError(RolloutError):
-    """A session ended without a reward; not a reward of 0."""
+    """A session ended without a reward, which is not the same as a reward of 0."""
 
 
 class SessionJob(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A session to be played: all that its episode is told."""
+    """A session to play: everything that its episode needs to know."""
 
     number: int
-    """Unique among the sessions of a run, those of evaluations included; engines keep caches under it."""
+    """Unique among the sessions of a run, evaluations included; engines keep caches under this number."""
     ordinal: int
     key: str
     text: str
@@ -49,19 +49,19 @@ class SessionJob(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PlayedSession(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A session that has its reward."""
+    """A session with its reward."""
 
     sequences: tuple[SessionSequence, ...]
     reward: Reward
     is_truncated: bool
-    """It was at a limit of turns, tokens or time."""
+    """Whether the session reached a limit of turns, tokens or time."""
 
 
 class SessionRunner(Protocol):
     """Plays sessions."""
 
     async def run(self, job: SessionJob, *, sample: Sample, grade: GradeText) -> PlayedSession:
-        """Play it to its end, asking `sample` and `grade`; raises `SessionFailedError`, or what they raised."""
+        """Play it to its end, calling `sample` and `grade`; raises `SessionFailedError`, or what they raised."""
         ...
 
 
@@ -93,7 +93,7 @@ class Sessions:
         try:
             played = await asyncio.gather(*sessions)
         finally:
-            for session in sessions:  # of a group that failed or was aborted
+            for session in sessions:  # the sessions of a group that failed or was aborted
                 session.cancel()
             await asyncio.gather(*sessions, return_exceptions=True)
         return tuple(
@@ -136,7 +136,7 @@ class Sessions:
         try:
             try:
                 return await self._runner.run(job, sample=sample, grade=grade)
-            except SessionFailedError:  # an environment that could not be reached may be there again
+            except SessionFailedError:  # an environment that could not be reached may be available again
                 sampled.clear()
                 return await self._runner.run(job, sample=sample, grade=grade)
         finally:
@@ -144,7 +144,7 @@ class Sessions:
 
 
 def _as_completion(text: str, sampled: Sequence[Completion]) -> Completion:
-    """A text to be graded, with the tokens that the session has sampled so far and how the last call ended."""
+    """A text to grade, with the tokens that the session has sampled so far and how the last call ended."""
     token_ids = np.concatenate([np.zeros(0, np.int32), *(completion.token_ids for completion in sampled)])
     return Completion(
         token_ids=token_ids,

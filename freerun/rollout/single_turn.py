@@ -1,14 +1,15 @@
-"""The default workflow: one request per sample of a prompt; each completion is graded as soon as it arrives.
+"""The default workflow: one request per sample of a prompt; each completion is graded as soon as it is finished.
 
     prompt ─► sample 0: generate ─► grade ─┐
               sample 1: generate ─► grade ─┼─► group
               sample 2: generate ──────────┘
 
-A sample that ends leaves its slot to another prompt while its siblings are still decoded. A grader that compares
-the completions of a prompt gets them when all have ended.
+A finished sample leaves its slot to another prompt while the rest of the group is still decoded. A grader that
+compares the completions of a prompt gets them when all are finished.
 
-No sibling is aborted when one fails: what an engine of a synchronous run batches together then depends on the seed
-alone. No retries here: a workflow returns a whole group or raises. The controller decides what a failure means.
+If one sample fails the others are not aborted: what an engine of a synchronous run batches together then
+depends only on the seed. There are no retries here: a workflow returns a whole group or raises, and the
+controller handles it.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ class GradingFailed(RolloutError):  # noqa: N818 - an outcome, like GradeFailed
 
 
 def to_sampling(config: SamplingConfig, stop_token_ids: tuple[int, ...]) -> Sampling:
-    """How a recipe draws tokens from a model with these end tokens."""
+    """The sampling settings of a recipe, for a model with these end tokens."""
     return Sampling(
         max_completion_tokens=config.max_completion_tokens,
         temperature=config.temperature,
@@ -45,7 +46,7 @@ def to_sampling(config: SamplingConfig, stop_token_ids: tuple[int, ...]) -> Samp
 
 
 class SingleTurn:
-    """Samples a group of completions for a prompt and has them graded.
+    """Samples the completions of a prompt and has them graded.
 
     All workflows of a run share `request_ids`, typically one `itertools.count()`. Ordinals are not unique here: a
     prompt that is requeued or evaluated again is a new request with the same ordinal.
@@ -91,7 +92,7 @@ class SingleTurn:
 
 
 async def _all(samples: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run them concurrently; when every one has ended, return their results or raise the first exception."""
+    """Run them concurrently; when all have ended, return their results or raise the first exception."""
     results: list[T] = []
     for ended in await asyncio.gather(*samples, return_exceptions=True):
         if isinstance(ended, BaseException):

@@ -1,4 +1,4 @@
-"""What a tool's docstring says: the description of the tool, and of each parameter.
+"""Reads a tool's docstring: the description of the tool, and of each parameter.
 
 The usual ways to document a parameter are all read:
 
@@ -7,8 +7,8 @@ The usual ways to document a parameter are all read:
                                city : str
                                    where to look
 
-The description is the text before the first of these, or before "Returns:" and the like. A docstring that follows
-no style is all description. Nothing here is an error: the words are for the policy, not for Python.
+The description is the text before the first of these, or before "Returns:" and the like. A docstring in none of
+these styles is all description. Nothing here is an error: the text is for the policy, not for Python.
 """
 
 import inspect
@@ -30,14 +30,14 @@ _ENTRY = re.compile(r"(\s*)\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s?(.*)")
 
 
 class ToolDocs(NamedTuple):
-    """The words of a docstring."""
+    """The description of a tool and of its parameters."""
 
     description: str = ""
     parameters: dict[str, str] = {}  # noqa: RUF012 - never changed
 
 
 def read_docs(function: Callable[..., Any], parameters: Collection[str]) -> ToolDocs:
-    """The docs of a function with these parameters."""
+    """Read the docstring of a function with these parameters."""
     lines = (inspect.getdoc(function) or "").splitlines()
     start = next((at for at in range(len(lines)) if _starts_section(lines, at)), len(lines))
     described = _of_sections(lines[start:], parameters) | _of_fields(lines[start:], parameters)
@@ -58,7 +58,7 @@ def _title(lines: list[str], at: int) -> str:
 
 
 def _of_sections(lines: list[str], names: Collection[str]) -> dict[str, str]:
-    """The parameters of sections in the style of Google or NumPy."""
+    """Parameter descriptions from sections in the style of Google or NumPy."""
     found: dict[str, list[str]] = {}
     is_inside, is_numpy, indent, name = False, False, 0, ""
     for at, line in enumerate(lines):
@@ -68,14 +68,14 @@ def _of_sections(lines: list[str], names: Collection[str]) -> dict[str, str]:
             entry = _ENTRY.fullmatch(line)
             if entry is not None and entry[2] in names and (not name or len(entry[1]) <= indent):
                 name, indent = entry[2], len(entry[1])
-                found[name] = [] if is_numpy else [entry[3]]  # NumPy has the type after the colon
+                found[name] = [] if is_numpy else [entry[3]]  # NumPy puts the type after the colon
             elif name:
                 found[name].append(line)
     return {name: _joined(text) for name, text in found.items()}
 
 
 def _of_fields(lines: list[str], names: Collection[str]) -> dict[str, str]:
-    """The parameters of reST fields."""
+    """Parameter descriptions from reST fields."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in lines:

@@ -10,12 +10,12 @@ from freerun.rollout.tools import PolicyTool
 
 
 def tool_episode(tools: Sequence[PolicyTool]) -> Episode:
-    """An episode that offers these tools."""
+    """An episode that offers these tools and grades the last reply."""
 
     async def episode(task: Task, policy: Policy) -> float:
         chat = policy.chat(tools=tools)
-        # It is graded even at a limit: a grader may give less than 0 to a wrong answer, and then 0 for
-        # running into limits would be worth learning.
+        # The reply is graded even at a limit: if a grader gives less than 0 for a wrong answer, a reward of 0
+        # at limits would teach the policy to run into them.
         with contextlib.suppress(TruncatedError):
             await chat.run(task.text)
         return await task.grade(_last_words(chat))

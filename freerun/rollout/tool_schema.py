@@ -1,11 +1,11 @@
-"""A Python function as a tool: its JSON schema for the policy, and the policy's JSON as its arguments.
+"""Turns a Python function into a tool: its JSON schema for the policy, and the policy's JSON into its arguments.
 
     def weather(city: str, days: int = 1) -> str:      {"name": "weather", "parameters": {"properties":
         '''Look up the weather.'''                ──►      {"city": {"type": "string"}, "days": ...}, ...}}
 
-The annotations are the schema, so a parameter without one is refused before the run starts. Types are those that
-msgspec can read from JSON: str, int, float, bool, list, dict, Literal, unions, dataclasses and more. What the
-policy writes is converted as far as it is unambiguous: "3" is 3 for an int.
+The annotations define the schema, so a parameter without one is refused before the run starts. Types are those
+that msgspec can read from JSON: str, int, float, bool, list, dict, Literal, unions, dataclasses and more. The
+policy's values are converted where that is unambiguous: "3" is 3 for an int.
 """
 
 import inspect
@@ -22,11 +22,11 @@ _ARGUMENTS = "Arguments"
 
 
 class ArgumentsError(ValueError):
-    """Arguments that do not fit the tool, in words for the policy."""
+    """Arguments that do not fit the tool; the message is written for the policy."""
 
 
 def read_tool(function: Callable[..., Any]) -> tuple[Tool, type[msgspec.Struct]]:
-    """The tool that a function is, and the type of its arguments."""
+    """The tool that describes a function, and the type of its arguments."""
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
         raise ConfigError(f"the tool {function!r:.200} has no name; define it with def")
@@ -84,20 +84,20 @@ def _arguments_type(
 
 
 def _default(value: Any) -> Any:
-    """The default of a field: msgspec takes one that can change, such as a list, only from a factory."""
+    """The default of a field: msgspec takes a mutable one, such as a list, only as a factory."""
     is_plain = value is None or isinstance(value, bool | int | float | str)
     return value if is_plain else msgspec.field(default_factory=lambda: value)
 
 
 def _described(hint: Any, text: str) -> Any:
-    """The type with its description: that of the docstring, or a string in Annotated."""
+    """The type with its description, from the docstring or from a string in Annotated."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     text = text or next((note for note in notes if isinstance(note, str)), "")
     return Annotated[hint, msgspec.Meta(description=text)] if text else hint
 
 
 def _schema(name: str, arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON schema of the arguments, without what would only cost the policy's tokens."""
+    """The JSON schema of the arguments, without parts that would only cost the policy's tokens."""
     try:
         _, components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
         msgspec.json.Decoder(arguments)
@@ -112,7 +112,7 @@ def _schema(name: str, arguments: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def read_arguments(arguments: str, expected: type[msgspec.Struct]) -> dict[str, Any]:
-    """The arguments by name."""
+    """The arguments by name, converted to the expected types."""
     try:
         read = msgspec.json.decode(arguments.strip() or "{}", type=expected, strict=False)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors

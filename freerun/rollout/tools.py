@@ -1,10 +1,10 @@
-"""Tools: what the policy may call between its turns.
+"""Tools that the policy may call between its turns.
 
     ToolCall(name, arguments as JSON) ──► ToolRunner.answer ──► text for the policy
 
-Everything that can fail in a call is text for the policy, which can learn from it: a tool that does not exist,
-arguments that do not fit, an exception, a tool that takes too long. Only what is beyond its control raises:
-a tool server that is gone, or a process full of tools that hang.
+Every error that a call can cause is text for the policy, which can learn from it: a tool that does not exist,
+arguments that do not fit, an exception, a tool that takes too long. Only errors beyond its control raise: a tool
+server that is gone, or a process full of tools that hang.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from freerun.rollout.tool_schema import ArgumentsError, read_arguments, read_too
 MAX_RESULT_CHARACTERS = 20_000
 MAX_ERROR_CHARACTERS = 1_000
 MAX_CALLS_PER_TURN = 16
-"""A turn may ask for any number of calls, and each costs a thread."""
+"""Limit on the calls of a turn: a turn may ask for any number of calls, and each costs a thread."""
 NUM_REMEMBERED_TOOLS = 256
 
 
@@ -33,19 +33,19 @@ class ToolServerError(RolloutError):
 
 
 class PolicyTool(Protocol):
-    """What the runner needs of a tool, wherever it runs."""
+    """The interface of a tool, wherever it runs."""
 
     @property
     def tool(self) -> Tool: ...
 
     async def call(self, arguments: str, abandoned: Abandoned) -> Any:
-        """The result; raises `ArgumentsError` for arguments that do not fit."""
+        """Return the result; raises `ArgumentsError` for arguments that do not fit."""
         ...
 
 
 @dataclass(frozen=True)
 class FunctionTool:
-    """A Python function; a plain one runs in a thread, an async one on the event loop."""
+    """A Python function as a tool; a plain function runs in a thread, an async one on the event loop."""
 
     tool: Tool
     function: Callable[..., Any]
@@ -65,13 +65,13 @@ class FunctionTool:
 
 @lru_cache(NUM_REMEMBERED_TOOLS)
 def function_tool(function: Callable[..., Any]) -> FunctionTool:
-    """The function as a tool; raises `ConfigError` if it cannot be described to the policy."""
+    """Wrap the function as a tool; raises `ConfigError` if it cannot be described to the policy."""
     tool, arguments = read_tool(function)
     return FunctionTool(tool, function, arguments)
 
 
 def as_tools(tools: Iterable[Callable[..., Any] | PolicyTool]) -> dict[str, PolicyTool]:
-    """Tools by name, from functions and tools."""
+    """Tools by name; functions are wrapped."""
     named: dict[str, PolicyTool] = {}
     for each in tools:
         tool = cast(PolicyTool, each) if hasattr(each, "tool") else function_tool(each)
@@ -82,7 +82,7 @@ def as_tools(tools: Iterable[Callable[..., Any] | PolicyTool]) -> dict[str, Poli
 
 
 def in_words(tools: Iterable[Tool]) -> str:
-    """The tools for a system prompt, in the format that is read where a template has none (hermes)."""
+    """The tools as text for a system prompt, in the format that is read when a template has none (hermes)."""
     listed = "\n".join(msgspec.json.encode(tool).decode() for tool in tools)
     return (
         f"You may call these functions:\n<tools>\n{listed}\n</tools>\n"
@@ -92,7 +92,7 @@ def in_words(tools: Iterable[Tool]) -> str:
 
 
 class ToolRunner:
-    """Calls tools, each for at most `seconds`; one per process."""
+    """Calls tools, each for at most `seconds`; one runner per process."""
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
@@ -122,7 +122,7 @@ class ToolRunner:
         finally:
             if not running.done():
                 running.cancel()
-                self.abandoned.add(running)  # for as long as it ignores that
+                self.abandoned.add(running)  # until the call ends, which ignored its cancellation
         if not running.done():
             return _error(f"{call.name} took longer than {self._seconds:g} seconds and was given up")
         if running.cancelled():
@@ -131,7 +131,7 @@ class ToolRunner:
 
 
 async def _outcome(tool: PolicyTool, arguments: str, abandoned: Abandoned) -> str:
-    """What the policy is told of a call."""
+    """The result of a call as text for the policy."""
     try:
         return _cut(as_text(await tool.call(arguments, abandoned)), MAX_RESULT_CHARACTERS)
     except (asyncio.CancelledError, ToolServerError, TooManyAbandonedError):
@@ -143,7 +143,7 @@ async def _outcome(tool: PolicyTool, arguments: str, abandoned: Abandoned) -> st
 
 
 def as_text(result: Any) -> str:
-    """The result of a tool for the policy: text as it is, anything else as JSON, or as Python prints it."""
+    """The result of a tool as text for the policy: text as it is, other values as JSON or else as printed."""
     if isinstance(result, str):
         return result
     try:
@@ -164,7 +164,7 @@ def _error(text: str) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """The text in characters that can be encoded, at most `limit` of them."""
+    """The text without characters that cannot be encoded, cut to at most `limit` characters."""
     text = text.encode(errors="replace").decode()
     if len(text) <= limit:
         return text

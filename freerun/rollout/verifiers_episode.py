@@ -1,4 +1,4 @@
-"""Environments of verifiers: their harness plays the policy over HTTP, their reward is that of the session.
+"""Plays environments of verifiers: their harness calls the policy over HTTP and returns the session's reward.
 
     rollout.episode = "verifiers:PACKAGE"
     rollout.settings = ['python="/path/to/venv/bin/python"', 'split="train"']
@@ -6,9 +6,9 @@
     agent worker ── task, base_url, key ──► verifiers_runner.py, one process ── HTTP ──► gateway of the worker
                  ◄── reward, its parts ───┘
 
-verifiers (0.4 or newer, with uv and the package) is installed in another environment, the one of the setting
-`python`. The other settings are fields of the taskset's config. Which task a session plays is the field `task` of
-its prompt's row; `verifiers_runner.py tasks` writes such rows.
+verifiers (0.4 or newer, with uv and the package) is installed in another environment, named by the setting
+`python`. The other settings are fields of the taskset's config. The field `task` of a prompt's row says which
+task a session plays; `verifiers_runner.py tasks` writes such rows.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from freerun.rollout.episode import Episode, Policy, Task
 from freerun.types import Reward
 
 RUNNER_START_SECONDS = 180.0
-"""Time limit for importing verifiers, loading the tasks and starting the tool servers that sessions share."""
+"""Time limit for importing verifiers, loading the tasks and starting the shared tool servers."""
 CLOSE_SECONDS = 10.0
 MAX_LINE_BYTES = 2**20
 
 
 class HarnessError(FreerunError):
-    """An episode of verifiers failed; if the session is at a limit, that is why."""
+    """An episode of verifiers failed; at a limit of the session, the limit is the cause."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """A line of the runner, after the first one."""
+    """A line of the runner's output after the first one."""
 
     session: int
     reward: float = 0.0
@@ -69,7 +69,7 @@ async def open_episode(package: str, config: RolloutConfig) -> AsyncIterator[Epi
 
 
 class _Runner:
-    """The process that plays; started again when it has died."""
+    """The process that plays episodes; it is started again when it has died."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -110,13 +110,13 @@ class _Runner:
         self._process.stdin.write(msgspec.json.encode(message) + b"\n")
 
     async def start(self) -> None:
-        """Start the process unless it runs; returns when it is ready."""
+        """Start the process unless it runs; return when it is ready."""
         async with self._starting:
             if self._reading is not None and not self._reading.done():
                 return
             await self.close()
             pipe = asyncio.subprocess.PIPE
-            # Its stderr is that of the agent worker: its log.
+            # Its stderr goes to the agent worker's log.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=pipe, stdout=pipe, start_new_session=True, limit=MAX_LINE_BYTES
             )
@@ -135,7 +135,7 @@ class _Runner:
             self._reading = asyncio.create_task(self._read(self._process))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        """Hand out answers until the process ends; then fail those that wait."""
+        """Pass answers on until the process ends; then fail the sessions that still wait."""
         assert process.stdout is not None
         while line := await process.stdout.readline():
             answer = msgspec.json.decode(line, type=_Answer)
@@ -149,7 +149,7 @@ class _Runner:
                 )
 
     async def close(self) -> None:
-        """End the process: by the end of its input, or by force."""
+        """End the process by closing its input, or by force."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -1,4 +1,4 @@
-"""Plays environments of verifiers. Not for freerun's Python: that of an environment with verifiers runs this file.
+"""Plays environments of verifiers. This file is run by the Python of an environment with verifiers, not freerun's.
 
     python verifiers_runner.py play '{"package": "my-env", "settings": {}}'
         stdin    {"session": 3, "task": 17, "base_url": ..., "api_key": ..., "model": ...}
@@ -8,7 +8,7 @@
     python verifiers_runner.py tasks '{"package": "my-env", "settings": {}}' > tasks.jsonl
         stdout   one row for each task of the environment, for data.path
 
-It ends when stdin does. Nothing of freerun is imported here; `verifiers_episode.py` is the other side.
+It ends when stdin does. It imports nothing from freerun; `verifiers_episode.py` is the other side.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 DEFAULT_HARNESS = "null"
-"""A plain loop of chat and tools, unless the package brings its own."""
+"""A plain loop of chat and tools, used unless the package brings its own harness."""
 
 
 class Tasks:
-    """The tasks of a taskset by number; an endless one is read as far as it is asked for."""
+    """The tasks of a taskset by number; an endless taskset is read only as far as needed."""
 
     def __init__(self, taskset: Any) -> None:
         self._left: Iterator[Any] = iter(taskset)
@@ -51,10 +51,10 @@ def load(package: str, settings: dict[str, Any]) -> Any:
 
 
 async def play(environment: Any, task: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """The rewards of one episode, whose only agent is the policy."""
+    """Play one episode, whose only agent is the policy, and return its rewards."""
     from verifiers.v1.clients import EvalClientConfig, ModelContext
 
-    # verifiers reads keys from its environment, and hides those with API_KEY in their names from programs.
+    # verifiers reads keys from its environment, and hides variables with API_KEY in their names from programs.
     variable = f"FREERUN_API_KEY_{asked['session']}"
     os.environ[variable] = asked["api_key"]
     try:
@@ -73,7 +73,7 @@ async def play(environment: Any, task: Any, asked: dict[str, Any]) -> dict[str, 
 
 
 class Runner:
-    """Episodes at the same time, each a task of the event loop."""
+    """Plays episodes concurrently, each in a task of the event loop."""
 
     def __init__(self, environment: Any, answers: TextIO) -> None:
         self._environment = environment
@@ -82,7 +82,7 @@ class Runner:
         self._playing: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until stdin ends."""
+        """Run until stdin ends."""
         lines = asyncio.StreamReader(limit=2**20)
         protocol = asyncio.StreamReaderProtocol(lines)
         await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
@@ -118,7 +118,7 @@ class Runner:
 
 def main() -> None:
     verb, wanted = sys.argv[1], json.loads(sys.argv[2])
-    # What an environment prints must not look like an answer.
+    # Output of an environment must not look like an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     # Programs that verifiers starts need uv, which may be installed only beside this Python.
