@@ -1,8 +1,8 @@
-"""Where the gateway listens, and which names of it a client may use.
+"""The address the gateway listens on, and the host names that clients may use for it.
 
-Loopback is the default. There the `Host` of a request must be a name of loopback: otherwise a web page opened on
+Loopback is the default. There the `Host` header of a request must name loopback: otherwise a web page opened on
 this machine could reach the gateway through a domain that it points at 127.0.0.1 (DNS rebinding). Any other
-address is public and needs an explicit key; its clients may use any name.
+address is public and needs an explicit key; its clients may use any host name.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from freerun.errors import ConfigError
 
 _MAX_PORT = 65535
 _BACKLOG = 2048
-"""Connections that wait to be accepted: those of many agents that start at once."""
+"""Limit on connections waiting to be accepted, for many agents that start at once."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The base URL for OpenAI's clients; those of Anthropic leave out `/v1`."""
+        """The base URL for OpenAI clients; Anthropic clients leave out `/v1`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/v1"
 
 
 def parse_address(text: str) -> Address:
-    """`127.0.0.1:8000`, `localhost:0`, `[::1]:8000`."""
+    """Parse `127.0.0.1:8000`, `localhost:0` or `[::1]:8000`."""
     host, colon, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host.strip("[]") or (":" in host and not is_bracketed):
@@ -48,9 +48,9 @@ def parse_address(text: str) -> Address:
 
 
 def listen(address: Address) -> socket.socket:
-    """A socket that accepts connections from now on; they wait until the event loop takes them."""
+    """A socket that accepts connections immediately; they wait until the event loop takes them."""
     try:
-        # By name alone localhost may be IPv6, which clients that try 127.0.0.1 would not reach.
+        # The name localhost may mean IPv6 only, which clients that try 127.0.0.1 would not reach.
         host = "127.0.0.1" if address.host == "localhost" else address.host
         [(family, *_, place), *_] = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
         sock = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
@@ -59,15 +59,15 @@ def listen(address: Address) -> socket.socket:
             f"gateway: cannot listen on {address.host}:{address.port} ({error.strerror}); "
             "set another gateway.address"
         ) from error
-    # Connections inherit it. asyncio sets it only for sockets whose protocol was named, and without it the body of
-    # an answer waits 40 ms for the client to confirm the headers.
+    # Connections inherit the option. asyncio sets it only for sockets with a named protocol, and without it the
+    # body of an answer waits 40 ms for the client to acknowledge the headers.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 @lru_cache(maxsize=64)
 def is_name_of_loopback(host_header: str) -> bool:
-    """Whether a `Host` header names loopback, with any port: a tunnel may have another one."""
+    """Whether a `Host` header names loopback, with any port: a tunnel may use another one."""
     host, _, port = host_header.rpartition(":")
     if not host or not port.isdigit():
         host = host_header

@@ -1,9 +1,9 @@
-"""Who may ask, and how much: the checks before a body is understood.
+"""Who may send requests, and how large: the checks before a body is parsed.
 
     Host  ─►  key  ─►  body, within its size and time  ─►  a dialect
 
-A refused request is still read to its end: a client that is busy sending would find its connection closed and
-never see the reason. What is too much is dropped as it comes.
+A refused request is still read to its end: otherwise a client that is still sending would find its connection
+closed and never see the reason. Excess data is dropped as it arrives.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from freerun.gateway.sessions import SessionDirectory
 
 @dataclass(frozen=True)
 class GatewayLimits:
-    """What one request may take, and how long its client waits in silence."""
+    """Limits on one request, and on how long its client waits without data."""
 
     max_body_bytes: int = 16 << 20
     body_seconds: float = 60.0
-    """A body must have arrived by then."""
+    """Time limit for a body to arrive."""
     call_seconds: float = 3600.0
-    """The policy must have answered by then. The clock of a session usually ends it earlier."""
+    """Time limit for the policy's answer. The clock of a session usually ends the call earlier."""
     ping_seconds: float = 3.0
-    """A stream that waits sends a comment this often: proxies and clients close silent connections."""
+    """Interval of the comments sent on a waiting stream: proxies and clients close silent connections."""
 
 
 DEFAULT_LIMITS = GatewayLimits()
 
 
 class Admission:
-    """Checks names and keys."""
+    """Checks host names and keys."""
 
     def __init__(self, sessions: SessionDirectory, *, is_loopback: bool, key: str) -> None:
         self._sessions = sessions
@@ -42,7 +42,7 @@ class Admission:
         self._key = key.encode()
 
     def admit(self, request: Request) -> str:
-        """The key of the client."""
+        """Check the request and return the client's key."""
         host = request.headers.get("host", "")
         if self._is_loopback and not is_name_of_loopback(host):
             raise RefusedError(
@@ -60,19 +60,19 @@ class Admission:
         return key
 
     def _is_of_gateway(self, key: bytes) -> bool:
-        """With an explicit key, each key must be it or a session's key made from it."""
+        """Whether the key is the explicit key or a session's key made from it; True without an explicit key."""
         mine, dot = key[: len(self._key)], key[len(self._key) : len(self._key) + 1]
         return not self._key or (hmac.compare_digest(mine, self._key) and dot in (b"", b"."))
 
 
 def key_of(request: Request) -> str:
-    """The key in either of the places where clients put it."""
+    """The key, from either of the headers in which clients send it."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
 async def read_body(request: Request, limits: GatewayLimits) -> bytes:
-    """The whole body."""
+    """Read the whole body; raises if it is too large or too late."""
     num_bytes, body = 0, bytearray()
     try:
         async with asyncio.timeout(limits.body_seconds):
@@ -94,7 +94,7 @@ async def read_body(request: Request, limits: GatewayLimits) -> bytes:
 
 
 async def drop_body(request: Request, limits: GatewayLimits) -> None:
-    """Read the body of a refused request to its end."""
+    """Read the body of a refused request to its end and drop it."""
     try:
         async with asyncio.timeout(limits.body_seconds):
             async for _ in request.stream():

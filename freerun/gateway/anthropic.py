@@ -1,8 +1,9 @@
-"""Anthropic's messages: blocks to a conversation, a reply to blocks or to their events.
+"""Anthropic's messages: converts blocks to a conversation, and a reply to blocks or to their events.
 
-Results of tools are blocks of a user's message there and separate messages here. `input` is an object there
-and JSON text here: arguments that are no JSON object come as `{"arguments": TEXT}`. Thinking is shown only to a
-client that asked for it, since many take the first block for the answer.
+In this dialect results of tools are blocks of a user's message; internally they are separate messages. Its
+`input` is an object; internally it is JSON text: arguments that are not a JSON object are sent as
+`{"arguments": TEXT}`. Thinking is sent only to a client that asked for it, because many take the first block
+for the answer.
 
 Ignored: `metadata`, `cache_control`, `is_error`, `disable_parallel_tool_use`, efforts and budgets.
 """
@@ -128,7 +129,7 @@ def _messages(message: _Message) -> list[Message]:
 
 
 def _of_user(blocks: Sequence[_Block]) -> list[Message]:
-    """Results of tools and the user's words, in their order."""
+    """Results of tools and the user's text, in order."""
     messages: list[Message] = []
     words: list[_Block] = []
     for block in blocks:
@@ -222,7 +223,7 @@ def _blocks(asked: Asked, reply: Reply) -> list[dict[str, Any]]:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as an object, even if the policy wrote none."""
+    """Arguments as an object, even if the policy did not write one."""
     try:
         parsed = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -240,7 +241,7 @@ def _stop_reason(asked: Asked, reply: Reply) -> tuple[str, str | None]:
 
 
 def _usage(reply: Reply) -> dict[str, int]:
-    """`input_tokens` are those that no cache had."""
+    """`input_tokens` counts the tokens that were not cached."""
     return {
         "input_tokens": reply.num_prompt_tokens - reply.num_cached_tokens,
         "cache_read_input_tokens": reply.num_cached_tokens,
@@ -250,7 +251,7 @@ def _usage(reply: Reply) -> dict[str, int]:
 
 
 def _events(asked: Asked, replies: Sequence[Reply]) -> Iterator[bytes]:
-    """`message_start`, every block filled by one delta, `message_delta`, `message_stop`."""
+    """The events of a reply: `message_start`, one delta per block, `message_delta`, `message_stop`."""
     [reply] = replies
     usage = _usage(reply)
 
@@ -275,7 +276,7 @@ def _events(asked: Asked, replies: Sequence[Reply]) -> Iterator[bytes]:
 
 
 def _split(block: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A block without its content, and the delta that is all of it."""
+    """A block without its content, and the delta with all of its content."""
     match block["type"]:
         case "tool_use":
             text = msgspec.json.encode(block["input"]).decode()

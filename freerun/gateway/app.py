@@ -1,8 +1,8 @@
-"""The HTTP side: routes, and the way of a request.
+"""The HTTP side: routes, and the handling of a request.
 
     request ─► admission ─► dialect.read ─► session ─► call ─► dialect.answer | dialect.events ─► response
 
-Every refusal leaves in the form of its dialect. Nothing here logs a body, a key or the text of an exception.
+Every refusal is sent in the form of its dialect. Bodies, keys and texts of exceptions are never logged.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _DIALECTS = {"/v1/chat/completions": CHAT_COMPLETIONS, "/v1/responses": RESPONSE
 _log = logging.getLogger(__name__)
 
 Serve = Callable[[Request, str, bytes], Awaitable[Response]]
-"""The answer to a request, its key and its body."""
+"""Handles a request, given its key and its body."""
 ErrorForm = Callable[[RefusedError], dict[str, Any]]
 
 
@@ -73,7 +73,7 @@ class GatewayApp:
             yield Route("/v1/feedback", self._endpoint(rate, openai_error), methods=["POST"])
 
     def _endpoint(self, serve: Serve, error: ErrorForm) -> Callable[[Request], Awaitable[Response]]:
-        """The edge of a request: everything becomes an answer."""
+        """Wrap a handler as an endpoint that turns every exception into an answer."""
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -81,7 +81,7 @@ class GatewayApp:
             except RefusedError as refused:
                 refusal = refused
             except ClientDisconnect:
-                return Response()  # Goes nowhere.
+                return Response()  # The client is gone.
             except Exception as broken:  # noqa: BLE001 - the edge of a request
                 _log.error("a request failed: %s", place_of(broken))
                 refusal = RefusedError("the gateway failed; its log says where", status=500, code="internal_error")
@@ -126,7 +126,7 @@ class GatewayApp:
     async def _streamed(
         self, dialect: Dialect, asked: Asked, call: asyncio.Task[Replies], headers: dict[str, str]
     ) -> Response:
-        """A call that ends before the first ping can still be refused with its status."""
+        """A streamed response; a call that ends before the first ping can still be refused with its status."""
         headers = {**headers, "cache-control": "no-store"}
         done, _ = await asyncio.wait({call}, timeout=self._limits.ping_seconds)
         if done:
@@ -136,7 +136,7 @@ class GatewayApp:
         return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
     async def _waiting(self, dialect: Dialect, asked: Asked, call: asyncio.Task[Replies]) -> AsyncIterator[bytes]:
-        """A stream that has begun: pings until the call ends, then all of its events."""
+        """The body of a stream: pings until the call ends, then all of its events."""
         while not call.done():
             yield _PING
             await asyncio.wait({call}, timeout=self._limits.ping_seconds)
@@ -178,7 +178,7 @@ class GatewayApp:
 
 
 def _is_retry(request: Request) -> bool:
-    """The SDKs of OpenAI and Anthropic number their attempts."""
+    """Whether the request is a retry: the SDKs of OpenAI and Anthropic number their attempts."""
     count = request.headers.get("x-stainless-retry-count", "0")
     return count.isdecimal() and count.strip("0") != ""
 

@@ -1,7 +1,7 @@
-"""Calls in flight: each is a separate task, so it outlives the client that asked.
+"""Calls in flight: each is a separate task, so it outlives the client that made it.
 
-A client that gives up and asks again (an SDK after its time-out) joins the call through its session
-(`ChatCall.is_retry`); one that is gone leaves a call that is committed once, like any other.
+A client that gives up and retries (an SDK after its time-out) joins the call through its session
+(`ChatCall.is_retry`). If a client disconnects, its call is still committed once, like any other.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Replies = tuple[Reply, ...]
 
 
 class CallsInFlight:
-    """Starts calls, and ends those that are left."""
+    """Starts calls, and ends the remaining ones."""
 
     def __init__(self, *, call_seconds: float) -> None:
         self._call_seconds = call_seconds
@@ -31,7 +31,7 @@ class CallsInFlight:
         return len(self._tasks)
 
     def start(self, replies: Coroutine[Any, Any, Replies]) -> asyncio.Task[Replies]:
-        """The task raises nothing but `RefusedError` and, if it is cancelled, `CancelledError`."""
+        """Start a call; the task raises only `RefusedError` and, if it is cancelled, `CancelledError`."""
         if self._is_closed:
             replies.close()
             raise RefusedError("the gateway is closing", status=503, code="unavailable")
@@ -43,7 +43,7 @@ class CallsInFlight:
     def _forget(self, task: asyncio.Task[Replies]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # The client may be gone: without this, asyncio would report the error as lost.
+            task.exception()  # Otherwise asyncio reports the error as lost if the client is gone.
 
     async def _run(self, replies: Coroutine[Any, Any, Replies]) -> Replies:
         try:
@@ -64,7 +64,7 @@ class CallsInFlight:
             ) from error
 
     async def close(self) -> None:
-        """Cancel what is left, wait for it, and start nothing more."""
+        """Cancel the remaining calls, wait for them, and start no more."""
         self._is_closed = True
         left = [*self._tasks]
         for task in left:
@@ -73,7 +73,7 @@ class CallsInFlight:
 
 
 async def outcome(task: asyncio.Task[Replies]) -> Replies:
-    """The replies of a call; the caller may be cancelled, the call is not."""
+    """The replies of a call; cancelling the caller does not cancel the call."""
     await asyncio.wait({task})
     if task.cancelled():
         raise RefusedError(
@@ -83,7 +83,7 @@ async def outcome(task: asyncio.Task[Replies]) -> Replies:
 
 
 def place_of(error: BaseException) -> str:
-    """The kind of an error and where it happened, without its message: that may quote a body."""
+    """The type of an error and where it happened, without its message, which may quote a body."""
     frames = traceback.extract_tb(error.__traceback__)
     places = " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
     return f"{type(error).__name__} at {places}"

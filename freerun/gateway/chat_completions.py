@@ -1,7 +1,7 @@
-"""OpenAI's chat completions: body to `ChatCall`, replies to a completion or to its chunks.
+"""OpenAI's chat completions: converts a body to a `ChatCall`, and replies to a completion or its chunks.
 
-Ignored: `seed`, `strict`, `parallel_tool_calls`, `metadata`, `store`, `user` and other settings that change
-nothing here. The sampling settings are ignored too, but reported (`Asked.settings`).
+Ignored: `seed`, `strict`, `parallel_tool_calls`, `metadata`, `store`, `user` and other settings that have no
+effect here. The sampling settings are ignored too, but reported (`Asked.settings`).
 """
 
 import time
@@ -195,7 +195,7 @@ def _answer(asked: Asked, replies: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _events(asked: Asked, replies: Sequence[Reply]) -> Iterator[bytes]:
-    """Role, one delta, finish; then the usage if the client asked for it."""
+    """The chunks of replies: role, one delta, finish; then the usage if the client asked for it."""
     head = _head(asked, replies, "chat.completion.chunk")
 
     def chunk(index: int, delta: dict[str, Any], **rest: Any) -> bytes:
@@ -247,12 +247,12 @@ def _logprobs(asked: Asked, reply: Reply) -> dict[str, Any] | None:
 
 
 def logprob_entry(token: TokenLogprob) -> dict[str, Any]:
-    """A sampled token as OpenAI writes it."""
+    """A sampled token in OpenAI's format."""
     return {"token": token.token, "logprob": token.logprob, "bytes": [*token.bytes], "top_logprobs": []}
 
 
 def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
-    """The prompt counts once: siblings share it."""
+    """Token counts; the prompt counts once because all replies share it."""
     num_prompt = replies[0].num_prompt_tokens
     num_completion = sum(reply.num_completion_tokens for reply in replies)
     return {

@@ -1,7 +1,7 @@
-"""Connections with a limit on the head of a request, its first line and headers: uvicorn has none.
+"""Connections with a limit on a request's head (first line and headers), which uvicorn does not have.
 
-Bodies have other limits (`admission.py`), and so have idle connections (uvicorn's keep-alive). The parser
-is httptools: h11, which is written in Python, takes several times as long.
+Other limits apply to bodies (`admission.py`) and idle connections (uvicorn's keep-alive). The parser is httptools:
+h11, which is written in Python, takes several times as long.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 60.0
-"""From the first byte of a request, or the start of a connection, to the end of the headers."""
+"""Time limit from the first byte of a request, or the start of a connection, to the end of the headers."""
 MAX_HEAD_BYTES = 64 << 10
 
 

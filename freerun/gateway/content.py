@@ -1,4 +1,4 @@
-"""What the dialects share between a body and a `ChatCall`: contents as text, tools, stop strings, counts.
+"""What the dialects share in converting a body to a `ChatCall`: contents as text, tools, stop strings, counts.
 
 The policy reads and writes text. Parts of a content are joined by line breaks; an image, a sound or a file is
 refused with the reason, never dropped.
@@ -13,7 +13,7 @@ from freerun.chat.messages import AUTO, NONE, REQUIRED, Message, Tool
 from freerun.gateway.refusals import RefusedError
 
 MAX_MESSAGES = 10_000
-"""A body of its full size could hold half a million; a template would take seconds for them."""
+"""A body of maximal size could hold half a million messages; a template would take seconds to render them."""
 MAX_REPLIES = 64
 MAX_STOPS = 16
 MAX_DEPTH = 64
@@ -32,13 +32,13 @@ Content = str | list[ContentPart] | None
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The form of replies that a client asks for."""
+    """The output format that a client asks for."""
 
     type: str | None = None
 
 
 def as_text(content: Content, *, where: str) -> str:
-    """A content as one text."""
+    """Join the parts of a content to one text."""
     if isinstance(content, str):
         return content
     return "\n".join(_part_text(part, where=where) for part in content or ())
@@ -60,7 +60,7 @@ def not_text(kind: str, *, where: str) -> RefusedError:
 
 
 def function_tool(kind: str, name: str | None, description: str | None, parameters: dict[str, Any] | None) -> Tool:
-    """A tool that the client runs itself: the only kind there is here."""
+    """A tool that the client runs itself, the only supported kind."""
     if kind != "function":
         raise RefusedError(
             f'tools: a tool of type "{kind}" is not supported, nothing runs it here; define a function',
@@ -73,13 +73,13 @@ def function_tool(kind: str, name: str | None, description: str | None, paramete
 
 
 def json_text(value: dict[str, Any], *, where: str) -> str:
-    """An object that came in a body, as JSON text."""
+    """Encode an object from a body as JSON text."""
     _check_depth(value, where=where)
     return msgspec.json.encode(value).decode()
 
 
 def _check_depth(value: Any, *, where: str) -> None:
-    """What was deep enough to decode might be too deep to encode again, or for a template."""
+    """Refuse values that could be decoded but are too deep to encode again, or for a template."""
     nodes = [value]
     for _ in range(MAX_DEPTH):
         nodes = [child for node in nodes for child in _children(node)]
@@ -99,7 +99,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 def checked_choice(choice: str, tools: Sequence[Tool]) -> str:
-    """`auto`, `none`, `required` or the name of one of the tools."""
+    """The tool choice: `auto`, `none`, `required` or the name of one of the tools."""
     if choice in (AUTO, NONE) or (choice == REQUIRED and tools):
         return choice
     names = [tool.name for tool in tools]
@@ -126,7 +126,7 @@ def checked_stops(stop: str | Collection[str] | None, *, name: str) -> tuple[str
 
 
 def checked_conversation(messages: Sequence[Message], *, name: str) -> tuple[Message, ...]:
-    """At least one message and not too many; results of tools get the names of the tools that were called."""
+    """Check that there are messages, but not too many, and set the tool's name on each tool result."""
     if not messages:
         raise RefusedError(f"{name}: there is no message to answer", param=name)
     if len(messages) > MAX_MESSAGES:
@@ -141,12 +141,12 @@ def checked_conversation(messages: Sequence[Message], *, name: str) -> tuple[Mes
 
 
 def asked_settings(**settings: float | None) -> dict[str, float]:
-    """The sampling settings that a body has."""
+    """The sampling settings present in a body."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
 def refuse_json(form: Format | None, *, param: str) -> None:
-    """There is no grammar engine; a schema that is accepted and not enforced would be a lie."""
+    """Refuse JSON formats: there is no grammar engine to enforce a schema."""
     if form is not None and form.type not in (None, "text"):
         raise RefusedError(
             f'{param}: "{form.type}" is not supported, replies are sampled without a grammar; ask for JSON in the '

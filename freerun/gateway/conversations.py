@@ -1,10 +1,11 @@
-"""The sessions of a server: each conversation has one, found by what was said in it.
+"""The sessions of a server: each conversation has one, which is found by the messages in it.
 
     request ─► marks of its messages ─► the session that wrote the last reply in them, or a new one
 
-HTTP clients send the whole conversation each time. A mark stands for a conversation up to one message. Those of
-all replies are kept, so a request that continues, edits or repeats a conversation finds the session that has its
-beginning in a cache. A session that expired costs only that cache: the next request opens another.
+HTTP clients send the whole conversation each time. A mark identifies a conversation up to one message. The
+marks of all replies are kept, so a request that continues, edits or repeats a conversation finds the session
+that has its beginning in a cache. When a session has expired, only the cache is lost: the next request opens a
+new session.
 """
 
 import hashlib
@@ -25,19 +26,19 @@ _MARK_BYTES = 16
 
 
 class OpenSession(Session, Protocol):
-    """A session that the server opened, and ends."""
+    """A session that the server opens and ends."""
 
     def end(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class ConversationLimits:
-    """When a conversation gives up its session."""
+    """Limits after which a conversation gives up its session."""
 
     idle_seconds: float = 1800.0
     max_conversations: int = 256
     max_turns: int = 256
-    """A session keeps its calls for clients that ask again; a longer conversation moves to a new one."""
+    """A session keeps its calls for clients that retry; a longer conversation moves to a new session."""
 
 
 CONVERSATION_LIMITS = ConversationLimits()
@@ -52,7 +53,7 @@ class LiveConversation:
         self.num_turns = 0
         self.num_in_flight = 0
         self.marks: list[Mark] = []
-        """All that leads here."""
+        """All marks that lead to this conversation."""
         self._mark_reply = mark_reply
 
     async def reply(self, call: ChatCall) -> tuple[Reply, ...]:
@@ -69,7 +70,7 @@ class LiveConversation:
 
 
 class Conversations:
-    """Implements `SessionDirectory` for clients that all have one key."""
+    """Implements `SessionDirectory` for clients that all use one key."""
 
     def __init__(
         self,
@@ -86,11 +87,11 @@ class Conversations:
         self._limits = limits
         self._now = now
         self._live: dict[LiveConversation, None] = {}
-        """The one that was used longest ago comes first."""
+        """Ordered by last use; the least recently used conversation comes first."""
         self._asked: dict[Mark, LiveConversation] = {}
-        """Who was asked last to continue this."""
+        """By mark, the conversation that was last asked to continue there."""
         self._replied: dict[Mark, LiveConversation] = {}
-        """Who said the end of this last."""
+        """By mark, the conversation whose reply last ended there."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -109,7 +110,7 @@ class Conversations:
         return conversation
 
     def _continued(self, call: ChatCall, marks: Sequence[Mark]) -> LiveConversation | None:
-        """The conversation that said the last reply of the call's messages that is known here."""
+        """The conversation with the last known reply among the call's messages, unless it has no turns left."""
         if call.is_retry and marks[-1] in self._asked:
             return self._asked[marks[-1]]
         found = next((self._replied[mark] for mark in reversed(marks) if mark in self._replied), None)
@@ -128,7 +129,7 @@ class Conversations:
             conversation.marks.append(mark)
 
     def _expire(self, *, kept: LiveConversation) -> None:
-        """End the longest unused: what is idle, and what is too many. No call in flight is cut off."""
+        """End idle conversations, and the least recently used of too many; never one with a call in flight."""
         num_surplus = len(self._live) - self._limits.max_conversations
         idle_since = self._now() - self._limits.idle_seconds
         for conversation in [one for one in self._live if not one.num_in_flight and one is not kept]:
@@ -147,7 +148,7 @@ class Conversations:
 
 
 def _marks_of(messages: Sequence[Message]) -> Iterator[Mark]:
-    """The mark of the conversation up to each message."""
+    """The marks of the conversation up to each message."""
     mark = b""
     for message in messages:
         mark = _next_mark(mark, message)
@@ -155,7 +156,7 @@ def _marks_of(messages: Sequence[Message]) -> Iterator[Mark]:
 
 
 def _next_mark(before: Mark, message: Message) -> Mark:
-    """Equal for messages that mean the same: clients do not return quite what they got."""
+    """Equal for messages with equal meaning: clients do not return messages unchanged."""
     meaning = (
         meaning_of(message)
         if message.role == "assistant"

@@ -1,11 +1,11 @@
-"""What a dialect is: a body to a `ChatCall`, replies to a body or to events. One file each:
+"""The interface of a dialect: it converts a body to a `ChatCall`, and replies to a body or to events.
 
     chat_completions.py     OpenAI, POST /v1/chat/completions
     responses.py            OpenAI, POST /v1/responses
     anthropic.py            Anthropic, POST /v1/messages
 
-A dialect knows nothing of HTTP, keys and sessions. `read` raises `RefusedError` for anything that it cannot serve;
-what it ignores is listed in its docstring.
+A dialect knows nothing about HTTP, keys and sessions. `read` raises `RefusedError` for anything that it cannot
+serve; the module's docstring lists what it ignores.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from freerun.gateway.refusals import RefusedError
 T = TypeVar("T")
 
 _LINE_SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
-"""Some clients split events at these; inside JSON they only occur in strings."""
+"""Characters at which some clients split events; inside JSON they only occur in strings."""
 
 
 @dataclass(frozen=True)
@@ -34,42 +34,42 @@ class Asked:
     """Whether a stream of chat completions ends with the usage."""
     shows_thinking: bool = True
     settings: dict[str, float] = field(default_factory=dict)
-    """Sampling settings that the client asked for; `SamplingRule` decides whether it gets them."""
+    """Sampling settings that the client asked for; `SamplingRule` decides whether they are used."""
     num_passing: int = 0
-    """Messages at the front that a later `previous_response_id` does not bring back: instructions."""
+    """Leading messages that a later `previous_response_id` does not restore: instructions."""
     is_remembered: bool = False
     """Whether a later request may refer to the answer by its id."""
     echo: dict[str, Any] = field(default_factory=dict)
-    """What the answer repeats of the body."""
+    """The settings of the body that the answer repeats."""
 
     def sampled(self, sampling: CallSampling) -> Self:
-        """The same, with the settings that the client gets."""
+        """A copy with the settings that are used."""
         return replace(self, call=msgspec.structs.replace(self.call, sampling=sampling))
 
     def again(self) -> Self:
-        """The same, asked once more by a client that missed the answer."""
+        """A copy marked as a retry by a client that missed the answer."""
         return replace(self, call=msgspec.structs.replace(self.call, is_retry=True))
 
 
 Recall = Callable[[str], tuple[Message, ...]]
-"""The messages up to an earlier response of the same key, by its id; raises `RefusedError`."""
+"""Returns the messages up to an earlier response of the same key, by its id; raises `RefusedError`."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One way to say the same."""
+    """The functions of one dialect."""
 
     read: Callable[[bytes, Recall], Asked]
     answer: Callable[[Asked, Sequence[Reply]], dict[str, Any]]
     events: Callable[[Asked, Sequence[Reply]], Iterator[bytes]]
-    """The whole stream, once the replies are known."""
+    """The events of the whole stream, once the replies are known."""
     error: Callable[[RefusedError], dict[str, Any]]
     error_event: Callable[[RefusedError], bytes]
-    """The same in a stream that has begun."""
+    """The error as an event, for a stream that has already begun."""
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """The body as the dialect expects it, or a refusal that names the place."""
+    """Decode a body; a body of another form is refused with the place of the error."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -81,7 +81,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def _place(message: str) -> str:
-    """`$.messages[0].role` of msgspec's message, as OpenAI writes it: `messages[0].role`."""
+    """The place in msgspec's message, such as `$.messages[0].role`, in OpenAI's notation: `messages[0].role`."""
     _, found, place = message.rpartition(" - at `$")
     return place.removesuffix("`").lstrip(".") if found else ""
 

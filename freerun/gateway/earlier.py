@@ -1,6 +1,6 @@
-"""Earlier responses that a request may continue by `previous_response_id`: the messages up to them.
+"""Earlier responses that a request may continue with `previous_response_id`, and the messages up to them.
 
-A response belongs to the key it was made with. The session is held weakly: what it said is forgotten with it.
+A response belongs to the key of its request. The session is held weakly: its responses are forgotten with it.
 """
 
 from weakref import WeakKeyDictionary, WeakValueDictionary

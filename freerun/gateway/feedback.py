@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: a client rates a reply by the id of its answer. Only where something listens to it."""
+"""`POST /v1/feedback`: a client rates a reply by the id of its answer. Exists only if there is a listener."""
 
 from collections.abc import Callable
 

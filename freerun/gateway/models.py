@@ -1,4 +1,4 @@
-"""`/v1/models`: the policy, in a form that clients of both vendors read."""
+"""`/v1/models`: lists the policy, in a form that clients of both vendors read."""
 
 from typing import Any
 

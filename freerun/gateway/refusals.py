@@ -1,10 +1,10 @@
-"""What the gateway refuses, and why; each dialect has its own form for it.
+"""The gateway's refusals; each dialect has its own form for them.
 
     {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}            OpenAI
     {"type": "error", "error": {"type": ..., "message": ...}}                       Anthropic
 
-Anthropic's form has no place for a code, so its message ends with it. Statuses follow what the SDKs do with them:
-they repeat 408, 409, 429 and all from 500, so a limit of the session is a plain 400.
+Anthropic's form has no field for a code, so the code ends the message. Statuses are chosen by what the SDKs do
+with them: they retry 408, 409, 429 and all from 500 on, so a limit of the session is a plain 400.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _CODES = (
     (SessionEndedError, "session_ended"),
     (TemplateRefusedError, "template_refused"),
 )
-"""The first that fits: a `ContextLengthError` is a `TruncatedError` too."""
+"""The first match counts: a `ContextLengthError` is also a `TruncatedError`."""
 
 
 class RefusedError(Exception):
@@ -40,11 +40,11 @@ class RefusedError(Exception):
         self.status = status
         self.code = code
         self.param = param
-        """The key of the body that is wrong, if one is."""
+        """The invalid key of the body, if there is one."""
 
 
 def refusal_of(error: ChatError) -> RefusedError:
-    """A call that its session refused."""
+    """The refusal for an error that a session raised."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), "invalid_request")
     return RefusedError(str(error), code=code, param="messages" if code == "context_length_exceeded" else "")
 

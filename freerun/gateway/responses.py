@@ -1,10 +1,10 @@
-"""OpenAI's responses: items to a conversation, a reply to output items or to their events.
+"""OpenAI's responses: converts items to a conversation, and a reply to output items or their events.
 
-The items of one turn of the assistant (reasoning, message, function calls) are one message here, and the other way
-round. `previous_response_id` brings back the messages up to that response, without its instructions.
+The items of one assistant turn (reasoning, message, function calls) correspond to one message here.
+`previous_response_id` restores the messages up to that response, without its instructions.
 
 Ignored: `reasoning`, `include` except for logprobs, `strict`, `parallel_tool_calls`, `max_tool_calls`,
-`truncation`, `metadata` and other settings that change nothing here.
+`truncation`, `metadata` and other settings that have no effect here.
 """
 
 import time
@@ -117,7 +117,7 @@ def _refuse_unsupported(asked: _Body) -> None:
 
 
 def _echo(asked: _Body) -> dict[str, Any]:
-    """What a response repeats of its request; clients read some of it."""
+    """What a response repeats of its request, because clients read some of it."""
     choice = asked.tool_choice
     return {
         "instructions": asked.instructions,
@@ -144,7 +144,7 @@ def _choice(choice: str | _Choice | None) -> str:
 
 
 def _messages(items: str | list[_Item]) -> list[Message]:
-    """The conversation; items of one turn of the assistant come together."""
+    """The conversation; items of one assistant turn are merged into one message."""
     if isinstance(items, str):
         return [Message(role="user", content=items)]
     messages: list[Message] = []
@@ -183,7 +183,7 @@ def _message(item: _Item) -> Message:
 
 
 def _continues(turn: Message, part: Message) -> bool:
-    """Reasoning comes first, then the text, then the calls; anything else begins another turn."""
+    """Whether a part belongs to the turn: reasoning, then text, then calls; anything else begins another turn."""
     if turn.role != "assistant" or part.role != "assistant" or part.thinking:
         return False
     return bool(part.tool_calls) or not (turn.content or turn.tool_calls)
@@ -268,7 +268,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
 
 
 def _events(asked: Asked, replies: Sequence[Reply]) -> Iterator[bytes]:
-    """Every item is added, filled by one delta and done."""
+    """The events of a response: every item is added, filled by one delta and finished."""
     [reply] = replies
     numbers = count()
 
@@ -287,13 +287,13 @@ def _events(asked: Asked, replies: Sequence[Reply]) -> Iterator[bytes]:
 
 
 def _emptied(item: dict[str, Any]) -> dict[str, Any]:
-    """An item before its first delta."""
+    """An item as it is before its first delta."""
     empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
     return {**item, **empty, "status": "in_progress"}
 
 
 def _filled(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events that fill an item."""
+    """The events that fill in an item."""
     if item["type"] == "function_call":
         arguments = item["arguments"]
         yield "response.function_call_arguments.delta", {"delta": arguments}
@@ -312,7 +312,7 @@ def _filled(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _error_event(refusal: RefusedError) -> bytes:
-    """With `error` as in a body: that is what OpenAI's clients look for in a stream."""
+    """An error event with an `error` object as in a body, which OpenAI clients look for in a stream."""
     return data_event({"type": "error", **openai_error(refusal)}, event="error")
 
 

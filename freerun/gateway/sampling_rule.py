@@ -1,10 +1,10 @@
-"""Whose sampling settings are used: the recipe's, or those that a client asks for.
+"""Decides whose sampling settings are used: the recipe's, or those that a client asks for.
 
-    training        the recipe's. The trainer divides logits by one temperature: a reply that was sampled with
+    training        the recipe's. The trainer divides logits by a single temperature: a reply sampled with
                     another one could not be trained on
-    serving alone   the client's, where it asks for any
+    serving alone   the client's, where it sets any
 
-Every answer carries the settings in `x-freerun-sampling`; the log says once that a client asked for others.
+Every answer carries the settings in `x-freerun-sampling`; the log says once if a client asked for others.
 """
 
 import logging
@@ -17,16 +17,16 @@ from freerun.types import Sampling
 
 HEADER = "x-freerun-sampling"
 _NEUTRAL = {"min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
-"""What a recipe has no key for: it samples as if these were set."""
+"""Neutral values of settings that a recipe has no key for; it samples as if these were set."""
 _GREEDY_TEMPERATURE = 0.001
-"""Dividing by less would overflow; below it the likeliest token is certain anyway."""
+"""Dividing by less would overflow; below it the most likely token is certain anyway."""
 _LEAST_TOP_P = 1e-6
-"""0 is a client's word for the likeliest token alone."""
+"""Used for a client's 0, which means only the most likely token."""
 _log = logging.getLogger(__name__)
 
 
 class SamplingRule:
-    """Settles how the replies to a request are sampled."""
+    """Decides how the replies to a request are sampled."""
 
     def __init__(self, sampling: Sampling, *, clients_choose: bool) -> None:
         self._of_recipe = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
@@ -34,7 +34,7 @@ class SamplingRule:
         self._is_told = False
 
     def settle(self, asked: Mapping[str, float]) -> tuple[CallSampling, dict[str, str]]:
-        """What a client gets that asked for these settings, and the header that says what is used."""
+        """The settings to use for a client that asked for `asked`, and the header that reports them."""
         chosen = _chosen(asked) if self._clients_choose else AS_IN_RECIPE
         used: dict[str, float] = {
             name: value if (own := getattr(chosen, name)) is None else own
@@ -45,7 +45,7 @@ class SamplingRule:
         return chosen, {HEADER: _shown(used)}
 
     def _tell(self, asked: Mapping[str, float], used: Mapping[str, float]) -> None:
-        """Log what a client asked for and does not get."""
+        """Log settings that a client asked for and does not get."""
         settings = {**used, **_NEUTRAL}
         chosen = used if self._clients_choose else {}
         others = {name: value for name, value in asked.items() if value != settings[name] and name not in chosen}
@@ -55,7 +55,7 @@ class SamplingRule:
 
 
 def _chosen(asked: Mapping[str, float]) -> CallSampling:
-    """The client's settings, within what engines take."""
+    """The client's settings, limited to what engines accept."""
     temperature, top_p, top_k = (asked.get(name) for name in ("temperature", "top_p", "top_k"))
     _check("temperature", temperature, lowest=0, highest=MAX_TEMPERATURE)
     _check("top_p", top_p, lowest=0, highest=1)

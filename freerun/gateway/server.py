@@ -5,8 +5,8 @@
     ...
     await gateway.close()
 
-It listens on loopback unless told otherwise. `open` returns with a listening socket: a client that connects at
-once waits in its queue until the loop turns.
+It listens on loopback by default. `open` returns with a listening socket: a client that connects at once waits
+in the socket's queue until the event loop runs.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from freerun.gateway.sessions import SessionDirectory
 from freerun.types import Sampling
 
 _KEEP_ALIVE_SECONDS = 75
-"""Longer than clients keep idle connections, so that none is closed just as it is used again."""
+"""Longer than clients keep idle connections, so that none is closed just when it is used again."""
 _CLOSE_SECONDS = 2
-"""For requests that are being sent when the gateway closes."""
+"""Time for requests that are being sent when the gateway closes."""
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the process it runs in."""
+    """A server that leaves signals to its process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -41,7 +41,7 @@ class _Server(uvicorn.Server):
 
 
 def check_exposure(address: Address, key: str) -> None:
-    """Refuse an address that other machines can reach without a key, and a key that no client could send."""
+    """Refuse a public address without a key, and a key that no client could send."""
     if not address.is_loopback and not key:
         raise ConfigError(
             f"gateway: {address.host}:{address.port} can be reached from other machines and needs a key; give one "
@@ -79,11 +79,11 @@ class Gateway:
 
     @property
     def num_calls(self) -> int:
-        """Calls in flight."""
+        """Number of calls in flight."""
         return len(self._app.calls)
 
     def open(self) -> str:
-        """Listen, and serve as soon as the running loop turns; the base URL for OpenAI's clients."""
+        """Start listening; served as soon as the event loop runs. Returns the base URL for OpenAI clients."""
         if self._serving is None:
             sock = listen(self._address)
             self._address = Address(self._address.host, sock.getsockname()[1])
@@ -91,7 +91,7 @@ class Gateway:
         return self._address.url
 
     async def start(self) -> str:
-        """`open`, and wait until it serves."""
+        """`open`, then wait until requests are served."""
         url = self.open()
         assert self._serving is not None
         while not self._server.started and not self._serving.done():
@@ -100,7 +100,7 @@ class Gateway:
 
     @property
     def origin(self) -> str:
-        """The base URL for Anthropic's clients, which add `/v1` themselves."""
+        """The base URL for Anthropic clients, which add `/v1` themselves."""
         return self._address.url.removesuffix("/v1")
 
     async def close(self) -> None:
@@ -108,7 +108,7 @@ class Gateway:
         await self._app.calls.close()
         if self._serving is None:
             return
-        await self.start()  # A server that is told to stop before it has begun would begin.
+        await self.start()  # a server that is stopped before it has started would start
         self._server.should_exit = True
         done, _ = await asyncio.wait({self._serving}, timeout=_CLOSE_SECONDS)
         if not done:
@@ -118,7 +118,7 @@ class Gateway:
 
 
 def _config(app: GatewayApp) -> uvicorn.Config:
-    """Nothing is logged of a request: a path may hold a key by mistake."""
+    """The server's configuration; requests are not logged, because a path may contain a key by mistake."""
     return uvicorn.Config(
         app.asgi,
         http=PunctualProtocol,

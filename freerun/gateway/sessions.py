@@ -1,9 +1,9 @@
-"""Which session answers a call: the gateway's view of the sessions, and the directory of a training run.
+"""Which session answers a call: the gateway's view of sessions, and the session directory of a training run.
 
     a run:       one key for each session, made here
     freerun serve:  one key for all; its directory finds the session of a conversation, or makes one
 
-The gateway holds no session longer than a call of it runs.
+The gateway holds a session only while a call of it runs.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from freerun.errors import SessionEndedError
 
 _KEY_BYTES = 24
 _MAX_ENDED = 4096
-"""Keys of ended sessions that are told so; an older key is unknown."""
+"""Number of ended sessions whose keys are remembered; an older key counts as unknown."""
 
 
 def random_key(prefix: str = "sk-") -> str:
@@ -30,21 +30,21 @@ class Session(Protocol):
 
 
 class SessionDirectory(Protocol):
-    """Finds the session of a call."""
+    """Finds the session for a call."""
 
     @property
     def model_name(self) -> str:
-        """The only model that clients may ask for."""
+        """The only model name that clients may ask for."""
         ...
 
     def accepts(self, key: str) -> bool:
-        """Whether anything may be asked with this key; the body of the request is not read yet."""
+        """Whether the key may be used at all; called before the body of the request is read."""
         ...
 
     def find(self, key: str, call: ChatCall) -> Session:
-        """The session that answers the call; it may be a new one. Raises `SessionEndedError`.
+        """The session that answers the call, which may be a new one. Raises `SessionEndedError`.
 
-        A call that `is_retry` belongs to the session of the call it repeats.
+        A call with `is_retry` belongs to the session of the call it repeats.
         """
         ...
 
@@ -59,13 +59,13 @@ class SessionKeys:
         self._ended: dict[str, None] = {}
 
     def add(self, session: Session) -> str:
-        """The key of a session that begins."""
+        """Create the key of a session that begins."""
         key = random_key(self._prefix)
         self._sessions[key] = session
         return key
 
     def remove(self, key: str) -> None:
-        """The session ends: its key is refused with the reason from now on."""
+        """Note the end of a session: from now on its key is refused with the reason."""
         if self._sessions.pop(key, None) is None:
             return
         self._ended[key] = None
