@@ -1,14 +1,14 @@
 """Who may see the page, and what a browser may do with it.
 
-The page is for the person who has the link. Others are kept out one by one:
+The page is for the user who has the link. Others are kept out in these ways:
 
-- another web page in the same browser: it must ask under a name of ours (`Host`; a name that its owner points at
-  127.0.0.1 is none), and a browser says where a request comes from (`Origin`, `Sec-Fetch-Site`);
-- another user of the same machine, who can reach the port: only the link has the token. It is exchanged for a
-  cookie at once, so that it does not stay in the address bar;
-- text that a model wrote: the headers allow scripts and styles of ours only, and no HTML made from strings.
+- another web page in the same browser: it must use one of our names (`Host`), so a name that its owner points at
+  127.0.0.1 is refused, and a browser reports where a request comes from (`Origin`, `Sec-Fetch-Site`);
+- another user of the same machine, who can reach the port: only the link contains the token. The token is
+exchanged   for a cookie at once, so that it does not stay in the address bar;
+- text that a model wrote: the headers allow only our scripts and styles, and no HTML made from strings.
 
-The page changes nothing: GET and HEAD are all it answers.
+The page changes nothing: it answers only GET and HEAD.
 """
 
 import hmac
@@ -34,34 +34,34 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 
 
 @dataclass(frozen=True)
 class Denial:
-    """Why a request is not answered."""
+    """Why a request is refused."""
 
     status: int
     reason: str
 
 
 class Access:
-    """The rules for one page: its token, its port, and the names it may be asked under."""
+    """The rules for one page: its token, its port, and its allowed host names."""
 
     def __init__(self, token: str, *, port: int, hosts: tuple[str, ...] = ()) -> None:
         self._token = token
         self._hosts = NAMES_OF_LOOPBACK | {host.lower() for host in hosts}
         self.cookie_name = f"freerun-{port}"
-        """Cookies do not know ports: pages of several runs on one machine need several names."""
+        """The port is part of the name because cookies are shared by all ports of a host."""
 
     def deny(self, request: Request) -> Denial | None:
-        """Why the request is denied; None for one that gets an answer."""
+        """Why the request is refused; None if it may be answered."""
         return (
             _wrong_place(request.headers, self._hosts) or _wrong_method(request.method) or self._stranger(request)
         )
 
     def is_exchange(self, request: Request) -> bool:
-        """Whether an admitted request brought the token in the link, to be exchanged for a cookie."""
+        """Whether an admitted request has the token in its URL, to be exchanged for a cookie."""
         return self._is_token(request.query_params.get("token", ""))
 
     @property
@@ -101,7 +101,7 @@ def _wrong_method(method: str) -> Denial | None:
 
 
 def _wrong_place(headers: Headers, hosts: frozenset[str]) -> Denial | None:
-    """Any port is right: a tunnel may have another one than the page."""
+    """Check the host name; any port is accepted, because a tunnel may use another one than the page."""
     host = headers.get("host", "")
     if len(headers.getlist("host")) != 1 or _name_of(host) not in hosts:
         return Denial(403, 'the page is not served under this name; add it to page.hosts, or use "127.0.0.1"')
@@ -114,17 +114,17 @@ def _wrong_place(headers: Headers, hosts: frozenset[str]) -> Denial | None:
 
 
 def _name_of(host: str) -> str:
-    """The name in a `Host` header, without its port; empty if it is none."""
+    """The name in a `Host` header, without its port; empty if it is invalid."""
     try:
         parts = urlsplit(f"//{host}")
-        _ = parts.port  # raises for one that is no number
+        _ = parts.port  # raises if it is not a number
     except ValueError:
         return ""
     return (parts.hostname or "") if parts.netloc == host and "@" not in host else ""
 
 
 def urlsplit_or_none(origin: str) -> str | None:
-    """Name and port of an origin; None for one that is no web page's."""
+    """Host and port of an origin; None if it is not the origin of a web page."""
     try:
         parts = urlsplit(origin)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The runs of a directory, and two or more of them side by side.
+"""The runs of a directory, and several of them side by side.
 
-A request names a run only by a name that is in the directory; a name that is not there is left out.
+A request may only name runs of the directory; unknown names are ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ COMPARED_CURVES = ("reward", "accuracy", "completion_length", "entropy", "effect
 
 
 def runs_feed(source: Source, params: Mapping[str, str]) -> object:
-    """Every run of the directory, the newest first."""
+    """Every run of the directory, newest first."""
     inside = runs_inside(source.runs)
     runs = [
         {
@@ -43,7 +43,7 @@ def runs_feed(source: Source, params: Mapping[str, str]) -> object:
 
 
 def compare_feed(source: Source, params: Mapping[str, str]) -> object:
-    """The runs named in `runs`, with commas: curves, evaluations, what differs, and which are seeds of one."""
+    """The comma-separated `runs`: curves, evaluations, settings that differ, and which are seeds of one run."""
     inside = runs_inside(source.runs)
     names = [name for name in dict.fromkeys(params.get("runs", "").split(",")) if name in inside][:MAX_COMPARED]
     compared = [run for name in names if (run := _run(name, inside[name])) is not None]
@@ -69,7 +69,7 @@ def _run(name: str, directory: Path) -> dict[str, Any] | None:
 
 
 def _made_with(provenance: Sequence[Provenance]) -> dict[str, str]:
-    """What the last session was made with."""
+    """The provenance of the last session."""
     if not provenance:
         return {}
     values = msgspec.to_builtins(provenance[-1])
@@ -77,7 +77,7 @@ def _made_with(provenance: Sequence[Provenance]) -> dict[str, str]:
 
 
 def _families(compared: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Places of the runs that differ in nothing but their seed, together; a run without settings stays alone."""
+    """Indices of runs that differ only in their seed, grouped; a run without settings is alone."""
     families: dict[Any, list[int]] = {}
     for place, run in enumerate(compared):
         chosen = {key: value for key, value in run["chosen"].items() if key not in (SEED, *SETTINGS_OF_PLACE)}
@@ -86,7 +86,7 @@ def _families(compared: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def _differences(compared: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Settings that are not equal in all runs; where a run lies is not one of them."""
+    """Settings that differ between the runs, except the location of a run."""
     keys = list(dict.fromkeys(key for run in compared for key in run["settings"]))
     rows = [(key, [run["settings"].get(key) for run in compared]) for key in keys if key not in SETTINGS_OF_PLACE]
     return [{"key": key, "values": values} for key, values in rows if len(set(values)) > 1]

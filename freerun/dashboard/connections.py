@@ -1,9 +1,9 @@
-"""Connections with limits: uvicorn's have none on their number, or on the time that a client takes.
+"""Connections with limits on their number and on a client's time, which uvicorn does not have.
 
     too many connections 503    head too long 431    head too late 408    reader too slow: closed
 
-A refused request gets its status and a line of text, and its connection is closed. Limits that need a whole head
-are in `server.py`.
+A refused request gets its status and a line of text, and its connection is closed. Limits that need a complete
+head are in `server.py`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from freerun.dashboard.access import SECURITY_HEADERS
 MAX_CONNECTIONS = 64
 MAX_REQUEST_BYTES = 8 << 10
 REQUEST_SECONDS = 10.0
-"""For the head of a request to arrive, for its answer to be made, and for its reader to take it."""
+"""Time limit for the head of a request to arrive, for its answer to be made, and for the client to read it."""
 _TEXTS = {
     400: "this is not HTTP",
     408: f"the request took longer than {REQUEST_SECONDS:g} s",
@@ -25,7 +25,7 @@ _TEXTS = {
 
 
 class LimitedProtocol(H11Protocol):
-    """HTTP/1.1 that ends a connection which breaks a limit."""
+    """HTTP/1.1 that closes a connection which breaks a limit."""
 
     _late: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
@@ -49,7 +49,7 @@ class LimitedProtocol(H11Protocol):
             self._expect_head()
 
     def send_400_response(self, msg: str) -> None:
-        """h11 knows what was wrong; uvicorn drops it."""
+        """h11 knows what is wrong with the request; uvicorn drops that information."""
         buffered = len(self.conn.trailing_data[0])
         self._refuse(431 if buffered > MAX_REQUEST_BYTES else 400)
 
@@ -83,7 +83,7 @@ class LimitedProtocol(H11Protocol):
             self._late = None
 
     def _refuse(self, status: int) -> None:
-        """Answer with this status, unless an answer has begun, and close."""
+        """Answer with this status, unless an answer has begun, and close the connection."""
         self._forget_head()
         if self.transport.is_closing():
             return

@@ -31,7 +31,7 @@ ALARM_METRICS = {
     "at_the_bound": "staleness_mean",
     "limit": "wait_seconds",
 }
-"""On which curve a rule of health marks the step at which it began to complain."""
+"""The curve on which a health rule marks the step where its alarm began."""
 
 
 def steps_feed(source: Source, params: Mapping[str, str]) -> object:
@@ -42,7 +42,7 @@ def steps_feed(source: Source, params: Mapping[str, str]) -> object:
 
 
 def curves_of(steps: Sequence[StepRow], evals: Sequence[EvalRow]) -> dict[str, object]:
-    """`x` has the axes, `metrics` a mean for each point, and a band if points stand for several steps."""
+    """`x` has the axes; `metrics` has a mean per point, and a band if points stand for several steps."""
     names = list(dict.fromkeys(name for step in steps for name in step.metrics))
     columns: dict[str, list[float | None]] = {
         name: [finite(step.metrics.get(name)) for step in steps] for name in names
@@ -73,7 +73,7 @@ def _curve(values: Sequence[float | None], num_points: int) -> dict[str, list[fl
 
 
 def _evaluation(row: EvalRow, steps: Sequence[StepRow], tokens: Sequence[float]) -> dict[str, object]:
-    """An evaluation stands where its version was made, not where it ended."""
+    """An evaluation is drawn at the step that made its version, not at the time it ended."""
     made = next((i for i, step in enumerate(steps) if step.version == row.version), None)
     return {
         "version": row.version,

@@ -1,4 +1,4 @@
-"""Fewer points for a curve than it has: what a screen of a thousand pixels can show, without losing extremes."""
+"""Reduces a curve to the number of points that a screen can show, without losing extremes."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ MAX_SHOWN_POINTS = 1000
 
 
 def binned(values: Sequence[float | None], num_bins: int) -> list[tuple[float, float, float] | None]:
-    """Least, mean and greatest of consecutive values; None where none is known."""
+    """Minimum, mean and maximum of consecutive values, per bin; None if no value of the bin is known."""
     bins: list[tuple[float, float, float] | None] = []
     for i in range(num_bins):
         part = values[i * len(values) // num_bins : (i + 1) * len(values) // num_bins]

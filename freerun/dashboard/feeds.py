@@ -1,9 +1,9 @@
-"""What the page asks for: pure functions from a run to data for JSON, by name.
+"""The feeds of the page: pure functions from a run to data for JSON, by name.
 
-`GET /api/NAME?param=...` answers with `FEEDS[NAME](source, params)`. A report has the answers to `REPORT_FEEDS`
-inside: for each feed the requests that the page would make, under `request_key`, which `static/data.js` also
-computes.
-Every feed brings the source up to date before it answers. Texts in answers are hostile still.
+`GET /api/NAME?param=...` is answered with `FEEDS[NAME](source, params)`. A report contains the answers to
+`REPORT_FEEDS`: for each feed the requests that the page would make, under `request_key`, which `static/data.js`
+also computes.
+Every feed updates the source before it answers. Texts in answers are not sanitised.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,9 +22,9 @@ from freerun.dashboard.timeline import time_feed, trace_feed
 
 Feed = Callable[[Source, Mapping[str, str]], object]
 NUM_REPORT_STEPS = 12
-"""Steps of which a report has the samples, the first and the last among them."""
+"""Number of steps whose samples a report contains, the first and the last among them."""
 NUM_REPORT_GROUPS = 64
-"""Groups of them that a report has token by token."""
+"""Number of their groups that a report contains token by token."""
 
 
 def _updated(feed: Feed) -> Feed:
@@ -53,7 +53,7 @@ FEEDS: dict[str, Feed] = {
 
 
 def request_key(feed: str, params: Mapping[str, str]) -> str:
-    """The name under which a report keeps an answer: `batch?step=3`."""
+    """The key of an answer in a report: `batch?step=3`."""
     pairs = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in sorted(params.items()))
     return f"{feed}?{pairs}" if pairs else feed
 
@@ -63,7 +63,7 @@ def _once(source: Source) -> Iterable[Mapping[str, str]]:
 
 
 def _report_steps(source: Source) -> list[int]:
-    """Steps with equal distances from the first to the last; none before the first."""
+    """Evenly spaced steps, including the first and the last; none before the first step."""
     source.update()
     if not source.has_store:
         return []
@@ -78,7 +78,7 @@ def _batches(source: Source) -> Iterable[Mapping[str, str]]:
 
 
 def _groups(source: Source) -> Iterable[Mapping[str, str]]:
-    """As many of each step, those first that the page opens by itself."""
+    """An equal number of groups per step, first those that the page opens by itself."""
     steps = _report_steps(source)
     of_step = max(1, NUM_REPORT_GROUPS // max(1, len(steps)))
     first = (
@@ -111,11 +111,11 @@ REPORT_FEEDS: dict[str, Callable[[Source], Iterable[Mapping[str, str]]]] = {
     "lost": _once,
     "settings": _once,
 }
-"""For each feed of a report the parameters of the requests that it answers; the other feeds are of live pages."""
+"""For each feed in a report, the parameters of the requests that it answers; other feeds need a live page."""
 
 
 def report_answers(source: Source) -> dict[str, Any]:
-    """All that a report has inside, by `request_key`."""
+    """All answers in a report, by `request_key`."""
     return {
         request_key(name, params): FEEDS[name](source, params)
         for name, requests in REPORT_FEEDS.items()

@@ -1,6 +1,6 @@
-"""Held-out evaluations, prompt by prompt: what the policy wrote, and which prompts changed between two versions.
+"""Held-out evaluations per prompt: what the policy wrote, and which prompts changed between two versions.
 
-A prompt has changed if the share of its samples that are right has. It is found again by its key.
+A prompt has changed if its share of correct samples has. Prompts are matched by key.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,14 +20,14 @@ MAX_CHANGES = 500
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What is kept of an evaluation."""
+    """The recorded data of an evaluation."""
 
     version: int
     prompts: Sequence[PromptResult]
     completions: Sequence[EvalCompletionRow]
 
     def texts(self) -> dict[str, str]:
-        """The first completion of each prompt, if any of it was kept."""
+        """The first kept completion of each prompt, if there is one."""
         return {row.key: row.completion[:MAX_LINE] for row in reversed(self.completions)}
 
 
@@ -36,7 +36,7 @@ def read_evaluated(reader: RunReader, version: int) -> Evaluated:
 
 
 def held_out_feed(source: Source, params: Mapping[str, str]) -> object:
-    """The evaluation of `version`, by default the last, and what changed since that of `against`, the first."""
+    """The evaluation of `version` (default: the last) and the changes since `against` (default: the first)."""
     with source.reader() as reader:
         versions = [row.version for row in reader.evals()]
         version = integer_of(params, "version", versions[-1] if versions else None)
@@ -70,7 +70,7 @@ def held_out_feed(source: Source, params: Mapping[str, str]) -> object:
 def changes_between(
     before: Evaluated, after: Evaluated, *, left_out: Collection[str] = frozenset()
 ) -> dict[str, Any]:
-    """Prompts of which more or fewer samples are right afterwards, the greatest change first."""
+    """Prompts whose number of correct samples changed, the greatest change first."""
     known = {prompt.key: prompt for prompt in before.prompts if prompt.num_samples}
     pairs = [(known[now.key], now) for now in after.prompts if now.num_samples and now.key in known]
     pairs = [(then, now) for then, now in pairs if now.key not in left_out]

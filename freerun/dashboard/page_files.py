@@ -1,9 +1,9 @@
-"""The files that the page is made of, in the order in which they are joined.
+"""The files of the page, in the order in which they are joined.
 
-Each module imports only from those before it, with `import { ... } from "./name.js";` on one line, and no two have
-a top-level name in common; so joined in this order, without their imports and the word `export`, they are one
-module. A report has it inside, and the server sends it: one request instead of fifteen in three rounds. There is
-no build. The two libraries are classic scripts before it: they define `uPlot` and `htmPreact`.
+Each module imports only from modules before it, with `import { ... } from "./name.js";` on one line, and no two
+have a top-level name in common. So joined in this order, without their imports and the word `export`, they are
+one module. A report embeds it, and the server sends it: one request instead of fifteen in three rounds. There
+is no build step. The two libraries are classic scripts that come first: they define `uPlot` and `htmPreact`.
 """
 
 import re
@@ -24,13 +24,14 @@ VENDOR_SHA256 = {
     "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
     "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
 }
-"""What is in `static/vendor`, unchanged: uPlot 1.6.32 (MIT), its `dist/uPlot.iife.min.js` and `uPlot.min.css`;
-preact (MIT) with htm (Apache-2.0), the `preact/standalone.umd.js` of htm 3.1.1."""
+"""Hashes of the unchanged files in `static/vendor`: uPlot 1.6.32 (MIT), its `dist/uPlot.iife.min.js` and
+`uPlot.min.css`; preact (MIT) with htm (Apache-2.0), the `preact/standalone.umd.js` of htm 3.1.1.
+"""
 
 _IMPORT = re.compile(r"^import\b.*$", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:default )?", re.MULTILINE)
 
 
 def joined_modules() -> str:
-    """All modules as one, without imports and exports."""
+    """All modules joined to one, without imports and exports."""
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", (STATIC / name).read_text())) for name in PAGE_MODULES)

@@ -1,7 +1,7 @@
-"""The last evaluations of two runs, prompt by prompt: which prompts differ, and what both wrote to the same one.
+"""The last evaluations of two runs per prompt: which prompts differ, and what both wrote for the same prompt.
 
-Prompts are found again by their keys. Two data files may give one key to different prompts: where the answers that
-were kept differ, the prompt is left out.
+Prompts are matched by key. Two data files may use one key for different prompts: if the recorded answers
+differ, the prompt is ignored.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from freerun.events.schema import StoreError
 
 MAX_SHARED_PROMPTS = 1000
 MAX_SAMPLES = 16
-"""Of one prompt, of each run."""
+"""Samples of a prompt shown per run."""
 
 
 def paired_feed(source: Source, params: Mapping[str, str]) -> object:
-    """What differs between the two runs named in `runs`, with a comma, and the samples of `prompt`."""
+    """The differences between the two runs in `runs`, separated by a comma, and the samples of `prompt`."""
     inside = runs_inside(source.runs)
     names = [name for name in dict.fromkeys(params.get("runs", "").split(",")) if name in inside][:2]
     sides = [_last_evaluation(inside[name]) for name in names]
@@ -48,7 +48,7 @@ def paired_feed(source: Source, params: Mapping[str, str]) -> object:
 
 
 def _last_evaluation(directory: Path) -> Evaluated | None:
-    """None for a run that was not evaluated, or cannot be read."""
+    """The run's last evaluation; None if the run was not evaluated, or cannot be read."""
     try:
         with RunReader(directory) as reader:
             evals = reader.evals()
@@ -58,7 +58,7 @@ def _last_evaluation(directory: Path) -> Evaluated | None:
 
 
 def _other_prompts(before: Evaluated, after: Evaluated) -> set[str]:
-    """Keys that belong to different prompts in the two."""
+    """Keys that belong to different prompts in the two runs."""
     answers = {row.key: row.answer for row in before.completions}
     return {row.key for row in after.completions if answers.get(row.key, row.answer) != row.answer}
 

@@ -1,10 +1,10 @@
-"""The page of a run as one HTML file, to be kept or sent: it needs neither a server nor a network.
+"""The page of a run as one HTML file, to keep or send: it needs neither a server nor a network.
 
-    index.html ─► scripts and styles inside, modules joined ─► answers of the feeds, packed ─► one file
+    index.html ─► scripts and styles embedded, modules joined ─► packed answers of the feeds ─► one file
 
-The policy that the server sends as a header is here a `<meta>` with the hashes of these scripts and styles.
-The data is gzip in base64 in a script that is only text: nothing that a model wrote can close its tag or be run.
-`static/data.js` unpacks it, and answers from it instead of asking a server.
+The security policy that the server sends as a header is a `<meta>` tag here, with the hashes of these scripts
+and styles. The data is gzip in base64 in a script element that is only text: nothing that a model wrote can
+close the tag or be executed. `static/data.js` unpacks it, and uses it instead of asking a server.
 """
 
 import base64
@@ -25,7 +25,7 @@ _LINKED = re.compile(r"<link\b[^>]*stylesheet[^>]*>\n?|<script\b[^>]*\bsrc=[^>]*
 
 
 def make_report(run: Path) -> str:
-    """The report of a run: one that runs, has ended or has crashed."""
+    """The report of a running, ended or crashed run."""
     source = Source(run)
     try:
         return page_with(report_answers(source))
@@ -34,7 +34,7 @@ def make_report(run: Path) -> str:
 
 
 def page_with(answers: object) -> str:
-    """The page with these answers inside."""
+    """The page with these answers embedded."""
     styles = [_text_of(name) for name in STYLE_SHEETS]
     libraries = [_text_of(name) for name in PAGE_LIBRARIES]
     modules = joined_modules()

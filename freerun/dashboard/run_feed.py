@@ -1,6 +1,6 @@
-"""The first place of the page: how the run is, who waits for whom, whether it learns, what happens now.
+"""The feed of the place Run: health, who waits for whom, learning, current activity.
 
-Numbers come from the `RunState` that the terminal also shows; what is not known is None.
+Numbers come from the `RunState` that the terminal also shows; unknown values are None.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from freerun.events.reader import RunReader, RunSummary
 from freerun.events.schema import TrajectoryRow
 
 SHARES_SECONDS = 60.0
-"""How far back "who waits for whom" looks."""
+"""Length of the window of "who waits for whom"."""
 NUM_NEWEST = 8
 _TEXT = 300
 
 
 def run_feed(source: Source, params: Mapping[str, str]) -> object:
-    """Everything that the place Run shows, but for curves."""
+    """Everything that the place Run shows, except curves."""
     status = source.status()
     state, now = source.state, source.now(status)
     shown = {
@@ -63,7 +63,7 @@ def _progress(source: Source, status: RunSummary | None, now: float) -> dict[str
 
 
 def _held(state: RunState) -> dict[str, object]:
-    """Promises that the page can confirm: the bound, and the weights."""
+    """Guarantees that the page can confirm: the staleness bound, and the weights."""
     return {
         "max_staleness": state.max_staleness,
         "worst_staleness": state.worst_staleness,
@@ -78,7 +78,7 @@ def _held(state: RunState) -> dict[str, object]:
 
 
 def _shares(state: RunState, now: float) -> dict[str, object]:
-    """Of the last minute; of a run that has ended, of the last minutes that are known."""
+    """Shares over the last minute; for an ended run, over the last known minutes."""
     end = now if state.finished is None else state.finished.seconds
     begin = max(state.started, end - SHARES_SECONDS)
     shares = state.occupation.shares(begin, end)
@@ -139,13 +139,13 @@ def _sft_step(state: RunState, i: int) -> dict[str, object]:
 
 
 def _every(number: int, most: int) -> list[int]:
-    """At most `most` indices with equal distances, the last among them."""
+    """At most `most` evenly spaced indices, including the last."""
     distance = max(1, -(-number // most))
     return list(range(number - 1, -1, -distance))[::-1]
 
 
 def _newest(source: Source, status: RunSummary | None) -> list[dict[str, object]]:
-    """One sample of each of the last groups that were trained on."""
+    """One sample from each of the last trained groups."""
     if status is None or not source.state.num_steps_seen:
         return []
     with source.reader() as reader:

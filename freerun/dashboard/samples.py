@@ -1,8 +1,8 @@
-"""What the model wrote and what it got for it: batches, whole groups with their tokens, and lost ones.
+"""Recorded samples and their rewards: batches, whole groups token by token, and lost samples.
 
-batch      every sample of a step in one line each: the page orders and filters them
+batch      one line per sample of a step: the page orders and filters them
 group      the samples of one prompt, token by token
-lost       what was sampled and not trained on
+lost       samples that were not trained on
 search     a text in all completions of the run
 """
 
@@ -22,10 +22,10 @@ from freerun.events.schema import EvalCompletionRow, TrajectoryRow
 from freerun.types import encode
 
 MAX_LINE = 240
-"""Characters of a completion in a line about it."""
+"""Characters of a completion shown in a line."""
 MAX_PROMPT = 4000
 MAX_TOKENS = 60_000
-"""Tokens of a group that are given one by one."""
+"""Limit on the tokens of a group that are sent one by one."""
 MAX_FOUND = 200
 
 
@@ -118,14 +118,14 @@ def _sample(source: Source, row: TrajectoryRow, siblings: Sequence[TrajectoryRow
 
 
 def _texts(source: Source, row: EvalCompletionRow, budget: int) -> list[str] | None:
-    """None without a tokenizer: then only the whole text is known."""
+    """The text of each token; None without a tokenizer, where only the whole text is known."""
     if source.tokenizer is None:
         return None
     return token_texts(source.tokenizer, row.token_ids[:budget])
 
 
 def _of_all_tokens(row: TrajectoryRow) -> list[float | None]:
-    """Logs of the behaviour weights, None where a token was given or the trainer did not say."""
+    """Logs of the behaviour weights; None for given tokens and where the trainer did not report one."""
     if not row.log_weights.size:
         return []
     known = iter(row.log_weights.astype(np.float32))
@@ -137,7 +137,7 @@ def _of_all_tokens(row: TrajectoryRow) -> list[float | None]:
 
 
 def _clipped(row: TrajectoryRow) -> list[int]:
-    """Places, among all its tokens, of those that the trust region held back."""
+    """Positions of the clipped tokens among all tokens of the sequence."""
     lengths = [span.num_tokens for span in row.spans]
     is_sampled = np.repeat([span.version is not None for span in row.spans], lengths)
     places: list[int] = np.flatnonzero(is_sampled)[row.clipped].tolist()
@@ -145,7 +145,7 @@ def _clipped(row: TrajectoryRow) -> list[int]:
 
 
 def _departure(row: TrajectoryRow, siblings: Sequence[TrajectoryRow]) -> dict[str, int] | None:
-    """Of a wrong sample: the token at which it leaves the right one that is most like it."""
+    """For a wrong sample: the token at which it departs from the most similar correct sample."""
     right = [sibling for sibling in siblings if sibling.is_correct and sibling.part == row.part]
     if row.is_correct:
         return None
@@ -158,7 +158,7 @@ def _life(source: Source, reader: RunReader, step: int | None, ordinal: int | No
     trained = reader.step(step or 0)
     if trained is None:
         return None
-    # It cannot have ended before the bound allows; a run that was resumed may have another clock.
+    # It cannot have ended earlier than the bound allows; a resumed run may have another clock.
     earliest = reader.step((step or 0) - source.state.max_staleness - 2)
     begins = [earliest.seconds, max(0.0, earliest.seconds - 600.0)] if earliest else [0.0]
     ends = (_end_of_group(reader, ordinal, begin, trained.seconds) for begin in begins)
@@ -185,7 +185,7 @@ def _end_of_group(reader: RunReader, ordinal: int | None, begin: float, end: flo
 
 
 def lost_feed(source: Source, params: Mapping[str, str]) -> object:
-    """The newest groups that were sampled and not trained on; rows name their reason by its place in `reasons`."""
+    """The newest groups that were sampled and not trained on; rows refer to their reason by index in `reasons`."""
     with source.reader() as reader:
         rows = reader.lost()
     shown = rows[-500:][::-1]
@@ -224,7 +224,7 @@ def lost_feed(source: Source, params: Mapping[str, str]) -> object:
 
 
 def search_feed(source: Source, params: Mapping[str, str]) -> object:
-    """Completions that contain `text`, the newest first."""
+    """Completions that contain `text`, newest first."""
     text = params.get("text", "")
     if not text:
         return {"text": "", "rows": []}

@@ -1,14 +1,14 @@
-"""The page's web server: routes, and the way of a request.
+"""The page's web server: routes, and the handling of a request.
 
     request ─► limits ─► access ─► / and /static      files of the package
-                                   /page.js           its modules as one (`page_files.py`)
+                                   /page.js           the modules joined to one (`page_files.py`)
                                    /api/FEED?run=…    a feed's answer as JSON, from the store
                                    /stream?run=…      when to look again (`stream.py`)
                                    /metrics           for Prometheus (`trackers/prometheus.py`)
 
-Feeds run one after the other in a thread of their own, streams in another: a connection of SQLite belongs to a
-thread, and neither may hold up the event loop. A feed that takes too long is interrupted (`events/deadline.py`):
-the thread is free for the next. Nothing is logged of a request: its address may hold the token.
+Feeds run one after the other in one thread, streams in another: an SQLite connection belongs to a thread, and
+neither may block the event loop. A feed that takes too long is interrupted (`events/deadline.py`), and its
+thread is free for the next one. Requests are not logged, because their URLs may contain the token.
 """
 
 import asyncio
@@ -73,11 +73,11 @@ class PageApp:
 
     @property
     def num_watching(self) -> int:
-        """Streams that are open."""
+        """Number of open streams."""
         return sum(watch.num_subscribers for watch in self.watches.values())
 
     def prepare(self) -> None:
-        """Begin to read the run, while the browser still loads the page; what goes wrong, its first feed tells."""
+        """Start reading the run while the browser loads the page; errors are reported by the first feed."""
         self._feed_thread.submit(lambda: self._shelf.find("").update())
 
     def close(self) -> None:
@@ -117,11 +117,11 @@ class PageApp:
         return await self._answer(request, expose)
 
     async def _answer(self, request: Request, answer: Callable[[Source], Response]) -> Response:
-        """What `answer` makes of the run that the request names; everything that goes wrong is an answer too."""
+        """Call `answer` with the run that the request names; every error becomes a response too."""
 
         def work() -> Response:
             source = self._shelf.find(request.query_params.get("run", ""))
-            source.update()  # without a limit: what it has read stays read
+            source.update()  # without a time limit: progress in reading is kept
             with reading_within(REQUEST_SECONDS):
                 return answer(source)
 
@@ -178,7 +178,7 @@ class Edge:
 
 
 class PageServer(uvicorn.Server):
-    """uvicorn without its clock: without requests the process sleeps."""
+    """uvicorn without its periodic tick: without requests the process sleeps."""
 
     def __init__(self, app: PageApp) -> None:
         super().__init__(_config(app))
@@ -186,7 +186,7 @@ class PageServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # they belong to the process
+        yield  # signal handlers belong to the process
 
     async def main_loop(self) -> None:
         await self._stopped.wait()
@@ -197,7 +197,7 @@ class PageServer(uvicorn.Server):
 
 
 async def serve_page(app: PageApp, sock: socket.socket, until: Callable[[], Any]) -> None:
-    """Serve on the socket until the awaitable that `until` makes is done."""
+    """Serve on the socket until the awaitable returned by `until` is done."""
     server = PageServer(app)
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     try:

@@ -27,7 +27,7 @@ _TITLES = {
 
 
 def settings_feed(source: Source, params: Mapping[str, str]) -> object:
-    """Every setting as text, and the objective in words."""
+    """All settings as text, and the objective in words."""
     settings = source.settings
     return {"settings": settings_of(settings), "objective": objective_in_words(settings)}
 
@@ -37,7 +37,7 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def objective_in_words(settings: Mapping[str, Any]) -> list[str]:
-    """The axes of the objective, a sentence each; empty if the settings are not known."""
+    """One sentence per axis of the objective; empty if the settings are not known."""
     of = {key.removeprefix("objective."): value for key, value in settings.items() if key.startswith("objective.")}
     if not of:
         return []

@@ -1,7 +1,7 @@
-"""The runs that a page may show: by name, from one directory, opened when they are asked for.
+"""The runs that a page may show: by name, from one directory, opened on request.
 
-A name from a request is only ever compared with the names of the runs that are there, never made into a path.
-A link among them that leads out of the directory is no run of it.
+A name from a request is only compared with the names of existing runs, never made into a path. A link that
+leads out of the directory is not a run.
 """
 
 from pathlib import Path
@@ -11,15 +11,15 @@ from freerun.errors import FreerunError
 from freerun.events.schema import STORE_NAME
 
 MAX_OPEN = 8
-"""Runs kept open; the one that was asked for least recently is closed first."""
+"""Limit on runs kept open; the least recently requested one is closed first."""
 
 
 class NoSuchRunError(FreerunError):
-    """A run that a request named and that is not there."""
+    """A request named a run that does not exist."""
 
 
 class RunShelf:
-    """The sources of the runs in `directory`; `run` is shown when no name is given. For one thread."""
+    """The sources of the runs in `directory`; `run` is shown if no name is given. Used by one thread."""
 
     def __init__(self, directory: Path, run: Path | None = None) -> None:
         self._directory = directory.resolve()
@@ -27,16 +27,16 @@ class RunShelf:
         self._open: dict[Path, Source] = {}
 
     def find(self, name: str = "") -> Source:
-        """The source of the run of that name; without one, of the page's own run or the newest."""
+        """The source of the named run; without a name, of the page's own run or the newest one."""
         path = self._find(name)
         source = self._open.pop(path, None) or Source(path, self._directory)
-        self._open[path] = source  # the last one asked for is the last one
+        self._open[path] = source  # the last entry is the most recently used one
         while len(self._open) > MAX_OPEN:
             self._open.pop(next(iter(self._open))).close()
         return source
 
     def path_of(self, name: str = "") -> Path:
-        """Where that run is."""
+        """The directory of the named run."""
         return self._find(name)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Where the page's numbers come from: the store of one run, and the directory that other runs are in.
+"""The source of the page's numbers: the store of one run, and the directory of the other runs.
 
 A `Source` keeps a `RunState` up to date with a `Follower`, as the terminal does with the events themselves, so
-page and terminal cannot differ. It notes at which step each rule of health began to complain. It belongs to one
-thread, as SQLite's connections do. Every question to the store opens a connection of its own, which costs less
-than a millisecond and never keeps the file from its writer.
+page and terminal cannot differ. It notes the step at which each health rule began to complain. It belongs to
+one thread, as SQLite's connections do. Every query to the store opens a separate connection, which costs less
+than a millisecond and never blocks the file's writer.
 """
 
 import math
@@ -28,11 +28,11 @@ from freerun.events.schema import STORE_NAME, STORES_OF_RUNS, Rewound
 
 SETTINGS_FILE = "config.toml"
 MAX_EXAMINED = 200
-"""Steps whose health is examined when a long run is opened: an alarm is then marked a few steps late."""
+"""Steps whose health is examined when a long run is opened; an alarm may then be marked a few steps late."""
 
 
 class AlarmMark(msgspec.Struct, frozen=True):
-    """A rule of health that began to complain at a step."""
+    """A health rule that began to complain at a step."""
 
     rule: str
     level: str
@@ -41,7 +41,7 @@ class AlarmMark(msgspec.Struct, frozen=True):
 
 
 class Source:
-    """One run as the page sees it; `runs` is the directory of the runs to list, by default the one it is in."""
+    """One run as the page sees it; `runs` is the directory of the runs to list, by default the run's parent."""
 
     def __init__(
         self, run: str | Path, runs: str | Path | None = None, *, clock: Callable[[], float] = time.time
@@ -57,7 +57,7 @@ class Source:
         self._complaining: set[str] = set()
 
     def update(self) -> None:
-        """Take in what has happened since the last call; a rewind makes the state again."""
+        """Process what has happened since the last call; a rewind rebuilds the state."""
         if self._follower is None:
             self._open()
             return
@@ -71,7 +71,7 @@ class Source:
                 self._note_alarms(self.state, event)
 
     def _open(self) -> None:
-        """The state so far, if there is a store, and a follower for what comes then."""
+        """Load the current state, if there is a store, and a follower for later events."""
         self.close()
         self.alarms, self._complaining = [], set()
         if not has_tables(self.directory / STORE_NAME):
@@ -95,13 +95,13 @@ class Source:
 
     @property
     def name_for_commands(self) -> str:
-        """The run as a person names it on a command line: as it was started, if it is still there."""
+        """The run's name for command lines: as it was started, if that still works."""
         started = self.state.directory
         return started if started and Path(started).absolute() == self.directory else str(self.directory)
 
     @property
     def num_events(self) -> int:
-        """Events so far, or a few more: their ids are never given twice."""
+        """Number of events, or slightly more: ids are never reused."""
         return self._follower.last_id if self._follower is not None else 0
 
     @property
@@ -109,11 +109,11 @@ class Source:
         return (self.directory / STORE_NAME).is_file()
 
     def reader(self) -> RunReader:
-        """A connection for one question; use it in a `with`."""
+        """A connection for one query; use it in a `with`."""
         return RunReader(self.directory)
 
     def status(self) -> RunSummary | None:
-        """The run and its progress; None while there is no store."""
+        """The run and its progress; None if there is no store yet."""
         if not self.has_store:
             return None
         try:
@@ -122,10 +122,10 @@ class Source:
         except FreerunError:
             if self.state.name:
                 raise
-            return None  # its writer has only made the file
+            return None  # its writer has only created the file
 
     def now(self, status: RunSummary | None) -> float:
-        """The run's clock: of a run that is alive, since its last event the time of this machine."""
+        """The run's clock; for a live run, extrapolated from its last event with this machine's time."""
         if status is None or status.state != "running":
             return self.state.seconds
         return self.state.seconds + max(0.0, self._clock() - status.updated)
@@ -137,7 +137,7 @@ class Source:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """That of the run's model; None if it has none, as a store alone."""
+        """The tokenizer of the run's model; None if there is none, for example for a store alone."""
         try:
             return Tokenizer.load(self.directory / "model")
         except (FreerunError, OSError):
@@ -145,7 +145,7 @@ class Source:
 
 
 def runs_inside(directory: Path) -> dict[str, Path]:
-    """Where each run of a directory is, by name; a link that leads out of the directory is no run of it."""
+    """The runs of a directory, by name; a link that leads out of the directory is not a run."""
     root = directory.resolve()
     found = {}
     for store in root.glob(STORES_OF_RUNS):
@@ -156,13 +156,13 @@ def runs_inside(directory: Path) -> dict[str, Path]:
 
 
 def _examined(num_steps: int) -> range:
-    """Places of the steps that are examined, the last among them."""
+    """Indices of the steps that are examined, including the last."""
     distance = max(1, num_steps // MAX_EXAMINED)
     return range((num_steps - 1) % distance, num_steps, distance)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """config.toml of a run by dotted key; empty if there is none, or it is damaged or a link."""
+    """A run's config.toml by dotted key; empty if it is missing, damaged or a link."""
     file = directory / SETTINGS_FILE
     try:
         values = {} if file.is_symlink() else tomllib.loads(file.read_text())
@@ -177,7 +177,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def finite(value: float | None, digits: int = 6) -> float | None:
-    """A number for JSON with so many significant digits; None if it is unknown."""
+    """A number for JSON with this many significant digits; None if it is unknown."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")

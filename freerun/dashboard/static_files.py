@@ -21,7 +21,7 @@ class PageFile:
 
 
 def static_files(directory: Path = STATIC) -> dict[str, PageFile]:
-    """The files by their names below `directory`: a request is compared with these, and never made into a path."""
+    """The files by their names below `directory`: requests are compared with them, never made into paths."""
     found = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
     return {
         path.relative_to(directory).as_posix(): PageFile(

@@ -1,14 +1,14 @@
-"""The stream that tells a page when to look again: server-sent events at `/stream`, one way, over plain HTTP.
+"""Tells a page when to update: server-sent events at `/stream`.
 
-    store ──► follower ──► subscribers      a look every 0.2 s, only while somebody watches
+    store ──► follower ──► subscribers      polled every 0.2 s, only while there are subscribers
 
-An event is small: what has happened, not what it was. The page asks the feeds for that.
+An event is small: it names the kinds of new events. The page gets their contents from the feeds.
 
     id: 1234
     data: {"id": 1234, "kinds": {"step_finished": 1, "group_finished": 4}}
 
-The id is that of the newest event in the store. A browser that reconnects sends it back as `Last-Event-ID` and is
-told at once what it missed. The first message of a stream says where the run stands, with no kinds.
+The id is that of the newest event in the store. A browser that reconnects sends it as `Last-Event-ID` and is
+told at once what it missed. The first message of a stream gives the current id, with no kinds.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from freerun.events.schema import StoreError
 T = TypeVar("T")
 GLANCE_SECONDS = 0.2
 PING_SECONDS = 15.0
-"""A comment this often tells both ends that the other is there."""
+"""Interval of comments, which tell both ends that the other is there."""
 _PING = b": still here\n\n"
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What has happened up to the event `id`: how many events of each kind."""
+    """The number of new events of each kind, up to the event `id`."""
 
     id: int
     kinds: dict[str, int]
@@ -63,7 +63,7 @@ class Watch:
         return len(self._subscribers)
 
     async def changes(self, after: int | None) -> AsyncGenerator[Changes | None, None]:
-        """What happens from now on, or after an event; None now and then, when nothing does."""
+        """Yield changes from now on, or after an event; None from time to time if there are none."""
         first = await self._in_thread(lambda: _changes_since(self._run, after))
         queue: asyncio.Queue[Changes] = asyncio.Queue()
         self._subscribers.add(queue)
@@ -122,7 +122,7 @@ def as_event(changes: Changes | None) -> bytes:
 
 
 def last_event_id(header: str | None) -> int | None:
-    """The id that a browser sends when it reconnects; None for the first time, or nonsense."""
+    """The id that a browser sends when it reconnects; None on the first request, or if it is invalid."""
     text = (header or "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
@@ -132,5 +132,5 @@ def _changes_since(run: Path, after: int | None) -> Changes:
         with closing(RunReader(run)) as reader:
             kinds = Counter(reader.event_kinds(after)) if after is not None else Counter()
             return Changes(reader.last_event_id(), dict(kinds))
-    except StoreError:  # not there yet: the follower says so if it stays
+    except StoreError:  # not there yet: the follower reports it if it stays that way
         return Changes(0, {})

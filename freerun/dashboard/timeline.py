@@ -1,8 +1,8 @@
-"""Who did what when, for a window of the run's clock: what the place Time draws.
+"""The feed of the place Time: what each process did in a window of the run's clock.
 
 Times of processes come from `events/intervals.py`, so their shares in any window add up to 1. A window with more
-stretches than pixels is given in bins. Of many groups only the newest of a window are given, with their number,
-and of the newest of these when each completion took a slot of its engine and left it.
+stretches than pixels is sent in bins. If it has many groups, only the newest are sent, with the total number, and
+for the newest of these the slot times of each completion.
 """
 
 import math
@@ -35,13 +35,13 @@ from freerun.events.trace import make_trace
 
 NUM_BINS = 900
 MAX_STRETCHES = 9000
-"""Of all processes together; each may have as many."""
+"""Limit for all processes together, divided equally among them."""
 MAX_GROUPS = 2000
 MAX_SLOT_USES = 6000
 BEFORE_SECONDS = 60.0
-"""How far before a window reading begins, since a report tells of the time before it."""
+"""How far before a window reading begins, because a report covers the time before it."""
 MANY_EVENTS = 50_000
-"""With fewer the whole run is read: then it is also known what a process did that has reported nothing since."""
+"""A run with fewer events is read whole, so that silent processes are covered too."""
 _OCCUPATION_KINDS = ("activity", "engine_report", "grader_report", "step_finished", "weights_loaded",
                      "worker_died", "run_started", "run_finished")  # fmt: skip
 _LOADS = ("weights_loaded", "engine_loaded")
@@ -49,7 +49,7 @@ _MOMENTS = ("queues", "worker_died", "checkpoint_saved", "eval_finished", "eval_
 
 
 def time_feed(source: Source, params: Mapping[str, str]) -> object:
-    """The window `from` .. `to`, by default the whole run."""
+    """The window from `from` to `to`, by default the whole run."""
     status = source.status()
     now, state = source.now(status), source.state
     first = 0.0
@@ -78,7 +78,7 @@ def time_feed(source: Source, params: Mapping[str, str]) -> object:
 
 
 def trace_feed(source: Source, params: Mapping[str, str]) -> object:
-    """The window `from` .. `to` as `freerun trace` writes it."""
+    """The window from `from` to `to` in the format of `freerun trace`."""
     with source.reader() as reader:
         return make_trace(
             reader, begin=_number(params, "from", 0.0), end=_number(params, "to", sys.float_info.max)
@@ -86,7 +86,7 @@ def trace_feed(source: Source, params: Mapping[str, str]) -> object:
 
 
 def _occupation(source: Source, begin: float, end: float) -> tuple[Occupation, list[AnyEvent]]:
-    """What processes did in the window, and a while before it; and the reports and steps that tell it."""
+    """What processes did in the window and shortly before it, with the reports and steps that it comes from."""
     known = Occupation()
     reports: list[AnyEvent] = []
     with source.reader() as reader:
@@ -95,7 +95,7 @@ def _occupation(source: Source, begin: float, end: float) -> tuple[Occupation, l
             after = begin - BEFORE_SECONDS
             for _, event in reader.numbered_events("run_started", end=after):
                 known(event)
-        # The step under way at the end of the window is told by an event behind it.
+        # The step in progress at the end of the window is only reported after it.
         for _, event in reader.numbered_events(*_OCCUPATION_KINDS, begin=after, end=end + BEFORE_SECONDS):
             known(event)
             if isinstance(event, EngineReport | StepFinished):
@@ -118,7 +118,7 @@ def _laid(stretch: Stretch) -> tuple[float | None, float | None, dict[str, float
 def _bins(
     stretches: Sequence[Stretch], begin: float, end: float, num_bins: int
 ) -> Iterable[tuple[float, float, dict[str, float]]]:
-    """Shares of the time of each bin that is known."""
+    """Shares of each bin's known time."""
     width = (end - begin) / num_bins
     seconds: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(num_bins)]
     for stretch in stretches:
@@ -142,7 +142,7 @@ def _moments(source: Source, reports: Iterable[AnyEvent], begin: float, end: flo
         name: [] for name in ("versions", "loads", "queues", "marks", "groups", "engines", "steps")
     }
     with source.reader() as reader:
-        # Which version an engine has at the begin of the window is told by a load before it.
+        # An engine's version at the beginning of the window is known from a load before it.
         for _, event in reader.numbered_events(*_LOADS, begin=begin - BEFORE_SECONDS, end=end):
             _note(moments, event, end)
         for _, event in reader.numbered_events(*_MOMENTS, begin=begin, end=end):
@@ -158,7 +158,7 @@ def _moments(source: Source, reports: Iterable[AnyEvent], begin: float, end: flo
 
 
 def _note_groups(reader: RunReader, moments: dict[str, list[Any]], begin: float, end: float) -> int:
-    """Note the newest groups and return the number of all: those that ended inside are only counted by SQLite."""
+    """Note the newest groups; returns the number of all, because SQLite only counts those that ended inside."""
     inside = "FROM events WHERE kind = 'group_finished' AND seconds >= :begin AND seconds < :end"
     [[num_groups]] = reader.plain_rows(f"SELECT count(*) {inside}", begin=begin, end=end)
     older = f"SELECT id {inside} ORDER BY id DESC LIMIT 1 OFFSET {MAX_GROUPS}"
@@ -234,7 +234,7 @@ def _group(event: GroupFinished) -> list[Any]:
 
 
 def _with_slots(groups: list[list[Any]]) -> list[list[Any]]:
-    """The newest keep their uses of slots, as far as there is room; the others keep none."""
+    """Keep the slot times of the newest groups up to the limit; drop those of the others."""
     room = MAX_SLOT_USES
     kept = []
     for *facts, slots in reversed(groups):
@@ -244,7 +244,7 @@ def _with_slots(groups: list[list[Any]]) -> list[list[Any]]:
 
 
 def _thinned(rows: list[Any], most: int) -> list[Any]:
-    """At most so many, with equal distances."""
+    """At most `most` rows, evenly spaced."""
     return rows[:: max(1, -(-len(rows) // most))]
 
 

@@ -1,7 +1,7 @@
-"""The text of each token of a sequence, and where the samples of a group divide.
+"""The text of each token of a sequence, and where the samples of a group diverge.
 
-A character may be spread over several tokens: its text stands at the last of them, the others have none, so that
-joined they are the text.
+A character may be spread over several tokens: the last of them has its text, the others have none, so that the
+texts of all tokens joined are the whole text.
 """
 
 import codecs
@@ -21,7 +21,7 @@ def token_texts(tokenizer: Tokenizer, ids: Ints | Sequence[int]) -> list[str]:
 
 
 def first_difference(ids: Sequence[int], others: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-    """Which of `others` has the longest beginning in common with `ids`, and its length; None without others."""
+    """Which of `others` shares the longest prefix with `ids`, and its length; None without others."""
     lengths = [_num_common(ids, other) for other in others]
     if not lengths:
         return None

@@ -1,4 +1,4 @@
-"""`freerun view`: serves the page of runs in this process, until it is told to stop."""
+"""`freerun view`: serves the page of runs in this process until it is stopped."""
 
 import asyncio
 import http.client
@@ -21,7 +21,7 @@ _ASK_SECONDS = 3.0
 
 
 def page_of(run: Path) -> str:
-    """The link to the page that the run itself serves; empty if there is none."""
+    """The link to the page that the run itself serves; empty if it serves none."""
     link = read_link(run)
     return link if link and _is_served(link) else ""
 
@@ -50,7 +50,7 @@ def view_page(runs: Path, run: Path | None, config: PageConfig, *, on_ready: Cal
 
 
 def _is_served(link: str) -> bool:
-    """Whether somebody who knows the token answers at the link."""
+    """Whether a server that knows the token answers at the link."""
     parts = urlsplit(link)
     token = parse_qs(parts.query).get("token", [""])[0]
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_ASK_SECONDS)

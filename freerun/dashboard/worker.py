@@ -1,6 +1,6 @@
-"""The process `page` of a run: serves its page until the run ends, with which it dies.
+"""The page process of a run: serves the page until the run ends, and dies with it.
 
-It only reads. It gets its socket from the run, so that its successor listens on the same port.
+It only reads. It gets its socket from the run, so its successor listens on the same port.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from freerun.workers.page_messages import LastLook, PageEnded, ServePage, ToPage
 
 PAGE_NICENESS = 10
 LINGER_SECONDS = 0.8
-"""For the pages that are open to ask for what has changed."""
+"""Time for open pages to fetch the last changes."""
 
 
 def serve(parent: Parent[ToPage]) -> None:

@@ -1,8 +1,8 @@
-"""How much more larger steps could train, from the curves that a run measured of itself.
+"""Estimates how much more a run could train with larger steps, from its own measurements.
 
-A training step takes a fixed time and a time for each token; each new version stops the engines for a load.
-Larger steps pay both more rarely. The gain is what both stages can do at most, and cautious: of the fixed time
-only what the steps prove is counted. What larger steps do to learning is not in it.
+A training step takes a fixed time plus a time per token; each new version stops the engines for a load. With
+larger steps both occur less often. The gain is an upper limit for both stages, and cautious: only the fixed
+time that the steps prove counts. The effect of larger steps on learning is not included.
 """
 
 import math
@@ -12,19 +12,19 @@ from statistics import fmean
 from freerun.events.bound_advice import MIN_GAIN_TOLD
 
 LARGER = 4
-"""Times as many prompts in a step."""
+"""Factor by which the prompts per step are increased."""
 MIN_STEPS_COMPARED = 8
-"""A line through fewer tells nothing."""
+"""Minimum number of points for fitting a line."""
 
 
 def fixed_seconds(points: Sequence[tuple[float, float]]) -> float:
-    """Seconds of a step that do not grow with its tokens, less twice the standard error; of (tokens, seconds)."""
+    """The part of a step's seconds that does not grow with its tokens, less twice the standard error."""
     if len(points) < MIN_STEPS_COMPARED:
         return 0.0
     mean_tokens, mean_seconds = fmean(tokens for tokens, _ in points), fmean(seconds for _, seconds in points)
     spread = sum((tokens - mean_tokens) ** 2 for tokens, _ in points)
     slope = sum((t - mean_tokens) * (s - mean_seconds) for t, s in points) / spread if spread > 0 else 0.0
-    if slope <= 0:  # steps of equal size, or noise: nothing can be told
+    if slope <= 0:  # steps of equal size, or noise: nothing can be concluded
         return 0.0
     fixed = mean_seconds - slope * mean_tokens
     noise = sum((s - fixed - slope * t) ** 2 for t, s in points) / (len(points) - 2)
@@ -32,9 +32,9 @@ def fixed_seconds(points: Sequence[tuple[float, float]]) -> float:
 
 
 def batch_gain(*, period: float, training: float, fixed: float, generating: float, loading: float) -> float | None:
-    """How many times as much steps `LARGER` times as large could train; None if that is hardly more.
+    """The speedup with steps `LARGER` times as large; None if it is negligible.
 
-    All are seconds of a step: from one to the next, of the trainer, of that what does not grow, and of an engine.
+    All arguments are seconds per step: between steps, of the trainer, of its fixed part, of an engine and a load.
     """
     trainer = fixed + LARGER * (training - fixed)
     engine = loading + LARGER * generating
@@ -45,6 +45,6 @@ def batch_gain(*, period: float, training: float, fixed: float, generating: floa
 
 
 def describe_batch(prompts_per_step: int, gain: float) -> str:
-    """In the key that a user changes."""
+    """The advice, with the key to change."""
     number = LARGER * prompts_per_step
     return f"train.prompts_per_step {number} (fewer, larger steps) would train at most {gain:.1f} times as much"

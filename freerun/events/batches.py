@@ -8,13 +8,13 @@ from freerun.types import Completion, Group, Prompt, Reward, Trajectory
 
 
 def recorded_batch(rows: list[TrajectoryRow]) -> tuple[Group, ...]:
-    """The groups of one step, in the order in which the rows were recorded."""
+    """The groups of one step, in recorded order."""
     by_ordinal = groupby(rows, key=lambda row: row.ordinal)
     return tuple(_group(ordinal, tuple(map(_trajectory, of_group))) for ordinal, of_group in by_ordinal)
 
 
 def recorded_checksums(reader: RunReader) -> dict[int, str]:
-    """Checksums by version; one that was trained and never loaded has none."""
+    """Checksums by version; a version that was trained but never loaded has none."""
     return {event.version: event.checksum for event in reader.weights_loaded()}
 
 

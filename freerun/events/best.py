@@ -1,4 +1,4 @@
-"""Which evaluated version of a run is the best one: for its checkpoints, its summary and `--version best`."""
+"""The best evaluated version of a run: for its checkpoints, its summary and `--version best`."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -14,7 +14,7 @@ E = TypeVar("E", bound=EvalRow)
 def best_eval(evals: Iterable[E], *, kept: Collection[int] | None = None) -> E | None:
     """The evaluation with the highest held-out accuracy, the newest of equal ones; None if there is none.
 
-    `kept` are the versions to choose from. Version 0 is always one: it is the model that the run began with.
+    `kept` are the versions to choose from. Version 0 always counts: it is the model that the run started with.
     """
     known = [row for row in evals if math.isfinite(row.accuracy)]
     there = [row for row in known if kept is None or row.version == 0 or row.version in kept]

@@ -1,8 +1,8 @@
 """The most that a higher staleness bound or larger steps could gain, from a run's own measurements.
 
-More batches under way keep engines and trainer busy while they wait for each other. They make no step shorter: a
-trainer that was busy for some share of the time can train at most 1 / share times as much. That is a limit, not a
-forecast; `freerun plan` simulates (docs/planning.md).
+More batches in flight keep engines and trainer busy while they would wait for each other. They make no step
+shorter: a trainer that was busy for some share of the time can train at most 1 / share times as much. That is a
+limit, not a forecast; `freerun plan` simulates (docs/planning.md).
 """
 
 MIN_GAIN_TOLD = 1.1
@@ -16,7 +16,7 @@ def most_to_gain(trainer_share: float | None) -> float | None:
 
 
 def describe_bound(max_staleness: int, *, trainer_share: float | None) -> str:
-    """`raise buffer.max_staleness above 2: the run can train at most 1.4 times as much`."""
+    """For example `raise buffer.max_staleness above 2: the run can train at most 1.4 times as much`."""
     gain = most_to_gain(trainer_share)
     if gain is None:
         return "raise buffer.max_staleness"

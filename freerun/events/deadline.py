@@ -1,8 +1,8 @@
-"""A limit on the time that a thread spends on stores: a query that takes too long fails and frees the thread.
+"""A time limit for a thread's reads of stores: a query that takes too long fails and frees the thread.
 
-SQLite asks every few thousand of its instructions whether to continue (its progress handler), even in the
-middle of a query that has returned no row for a long time. The limit belongs to a thread, so it holds for every
-connection that the thread uses, including those opened before.
+SQLite calls its progress handler every few thousand instructions, even in the middle of a query that has not
+returned a row for a long time. The limit belongs to a thread, so it holds for every connection that the thread
+uses, including connections opened before.
 """
 
 import math
@@ -16,7 +16,7 @@ from freerun.errors import FreerunError
 from freerun.events.schema import StoreError
 
 NUM_INSTRUCTIONS = 5000
-"""Instructions between two looks at the clock: about a millisecond."""
+"""Instructions between two checks of the clock: about a millisecond."""
 
 
 class _Limit(threading.local):
@@ -32,7 +32,7 @@ class TooSlowError(FreerunError):
 
 @contextmanager
 def reading_within(seconds: float) -> Iterator[None]:
-    """Inside, this thread's queries to stores raise `TooSlowError` when time is up; the earlier limit counts."""
+    """Inside, this thread's queries raise `TooSlowError` when time is up; of nested limits the earliest counts."""
     before = _limit.at
     _limit.at = min(before, time.monotonic() + seconds)
     try:
@@ -42,12 +42,12 @@ def reading_within(seconds: float) -> Iterator[None]:
 
 
 def heed_deadline(connection: sqlite3.Connection) -> None:
-    """Let the limit of its thread interrupt the queries of this connection."""
+    """Make this connection's queries obey the time limit of their thread."""
     connection.set_progress_handler(_is_over, NUM_INSTRUCTIONS)
 
 
 def unreadable(file: object, error: Exception) -> FreerunError:
-    """The error for a query that failed: out of time, or because of the state of the store."""
+    """The error for a failed query: out of time, or a damaged or unreadable store."""
     if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
         return TooSlowError(f"reading {file} took too long; ask for less")
     return StoreError(f"store {file} cannot be read: {error}")

@@ -1,4 +1,4 @@
-"""One engine's counters over a run, in which its process may be replaced."""
+"""The counters of one engine over a run, in which its process may be replaced."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -9,23 +9,23 @@ from freerun.types import EngineStats
 WINDOW_SECONDS = 15.0
 NUM_MARKS = 64
 MIN_RATE_SECONDS = 2.0
-"""Engines report twice a second: over a shorter time a rate says little."""
+"""Minimum time for a rate: engines report twice a second, so over a shorter time a rate is inaccurate."""
 
 
 @dataclass
 class EngineTrack:
-    """One engine's counters, which keep growing when its process is replaced."""
+    """One engine's counters, which continue to grow when its process is replaced."""
 
     latest: EngineStats = field(default_factory=EngineStats)
     earlier: Counter[str] = field(default_factory=Counter)
-    """Counts of the processes that died."""
+    """Counts of earlier processes, which have died."""
     window: deque[tuple[float, float, float]] = field(default_factory=deque)
     """(seconds, tokens, busy seconds) of the last reports."""
     first: tuple[float, float, float] | None = None
     reported: float = 0.0
-    """When the latest counters came."""
+    """Time of the latest counters."""
     loaded_version: int | None = None
-    """Version according to its newest message, a report or a load."""
+    """Version according to the engine's newest message, a report or a load."""
 
     def report(self, seconds: float, stats: EngineStats) -> None:
         if stats.num_steps < self.latest.num_steps:
@@ -35,7 +35,7 @@ class EngineTrack:
             self.window.clear()
         self.latest, self.reported, self.loaded_version = stats, seconds, stats.version
         point = (seconds, self.total("num_tokens"), self.total("busy_seconds"))
-        if stats.version is not None:  # before its first weights an engine has nothing to generate with
+        if stats.version is not None:  # before its first weights an engine cannot generate
             self.first = self.first or point
         self.window.append(point)
         while len(self.window) > 2 and self.window[0][0] < seconds - WINDOW_SECONDS:
@@ -55,18 +55,18 @@ class EngineTrack:
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the time since it had weights that the engine was computing."""
+        """Share of the time since its first weights in which the engine was computing."""
         return None if self.first is None else _busy_share((self.first, self.window[-1]))
 
 
 class TokenMarks:
-    """Tokens sampled until each step: their rate over a step does not depend on what happens at its end."""
+    """Tokens sampled until each step, for a rate per step that does not depend on events near the step's end."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, float]] = deque(maxlen=NUM_MARKS)
 
     def begin(self, seconds: float, num_tokens: float) -> None:
-        """Engines can generate from now on; only the first call counts."""
+        """Note that engines can generate from now on; only the first call counts."""
         if not self._marks:
             self.note(seconds, num_tokens)
 
@@ -75,7 +75,7 @@ class TokenMarks:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Over the last step, or the last few if it was shorter than a few reports are apart."""
+        """Rate over the last step, or over a few steps if it was shorter than a few reports."""
         end = self._marks[-1][0] if self._marks else 0.0
         late = [index for index, mark in enumerate(self._marks) if end - mark[0] < MIN_RATE_SECONDS]
         return _slope(list(self._marks)[max(0, min(late, default=0) - 1) :])

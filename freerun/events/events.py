@@ -1,6 +1,6 @@
-"""What happens in a run, as typed events: the store records them, the terminal view shows them.
+"""Events of a run, typed: the store records them, the terminal view shows them.
 
-The controller emits each event once, in order, to all listeners; a listener never delays it.
+The controller emits each event once, in order, to all listeners; listeners never delay it.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ RunOutcome = Literal["finished", "interrupted", "failed"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", eq=False):
-    """Base of all events; `seconds` is the run's clock, from its (first) start."""
+    """Base of all events; `seconds` is the run's clock, counted from the run's first start."""
 
     seconds: float
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session of a run was made with: what must be the same for the same bits."""
+    """The environment of a session: what must be equal to get the same bits."""
 
     freerun: str = ""
     python: str = ""
@@ -29,7 +29,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str = ""
     """Model of the processor."""
     num_cores: int = 0
-    """Cores of this machine that this process may use."""
+    """Cores that this process may use."""
     num_trainer_threads: int = 0
     grader_sha256: str = ""
     """Hash of the files that hold the user's reward functions; empty if there are none."""
@@ -45,14 +45,14 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """0 for a new run, the checkpoint's version for a resumed one."""
     max_staleness: int
     sft_step: int = 0
-    """Supervised steps done before, if the run is resumed in the middle of SFT."""
+    """Supervised steps made before this session, if the run is resumed during SFT."""
     group_size: int = 0
     prompts_per_step: int = 0
     grade_limit_seconds: float = 0.0
-    """A grade that takes longer fails."""
+    """Time limit of a grade; longer ones fail."""
     provenance: Provenance | None = None
     is_live: bool = False
-    """Whether it trains on live traffic."""
+    """Whether the run trains on live traffic."""
     num_engines: int = 0
     gpus_per_engine: int = 1
     """GPUs per engine as set in the recipe; a worker on CPUs counts as one."""
@@ -60,11 +60,11 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     settings: str = ""
     """The recipe of this session, as TOML; the store keeps it with the session, not with the event."""
     origin: str = ""
-    """Which run this one continues or trains again with other settings; empty for an independent run."""
+    """The run that this one continues or trains again with other settings; empty for an independent run."""
 
 
 class Activity(Event, frozen=True, kw_only=True, tag="activity"):
-    """What a process does from now on: the live view's answer to "what is it waiting for?"."""
+    """What a process does from now on; the live view uses it to show what the process waits for."""
 
     worker: str
     """rollout-0, trainer, grader-0, controller."""
@@ -72,13 +72,13 @@ class Activity(Event, frozen=True, kw_only=True, tag="activity"):
 
 
 class Notice(Event, frozen=True, kw_only=True, tag="notice"):
-    """A message that people should read once."""
+    """A message that users should read once."""
 
     text: str
 
 
 class PageOpened(Event, frozen=True, kw_only=True, tag="page_opened"):
-    """The run's page can be asked for; its token is in a file (`page_link.py`), never in an event."""
+    """The run's page is available; its token is in a file (`page_link.py`), never in an event."""
 
     url: str
     is_public: bool
@@ -90,15 +90,15 @@ class CoresMoved(Event, frozen=True, kw_only=True, tag="cores_moved"):
 
     cores: tuple[int, ...]
     num_borrowed: int
-    """Those of them that are borrowed from rollout workers."""
+    """Number of these cores that are borrowed from rollout workers."""
 
 
 MAX_EXCERPT = 400
-"""Characters of a prompt's end and a completion's start that are kept for showing."""
+"""Characters kept for display, from a prompt's end and from a completion's start."""
 
 
 class RecentCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a prompt, the start of what was sampled for it, and its reward; text still hostile."""
+    """The end of a prompt, the start of its completion, and the reward; the text is not sanitised."""
 
     prompt: str
     completion: str
@@ -107,7 +107,7 @@ class RecentCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def excerpt_of(trajectory: Trajectory) -> RecentCompletion:
-    """What there is to show of a trajectory in a line."""
+    """The excerpt of a trajectory for one line of display."""
     return RecentCompletion(
         prompt=trajectory.prompt.text[-MAX_EXCERPT:],
         completion=trajectory.completion.text[:MAX_EXCERPT],
@@ -117,7 +117,7 @@ def excerpt_of(trajectory: Trajectory) -> RecentCompletion:
 
 
 class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
-    """A group left the rollout stage: into the buffer, or out of the run."""
+    """A group left the rollout stage: it went into the buffer or was given up."""
 
     ordinal: int
     outcome: GroupOutcome
@@ -127,30 +127,30 @@ class GroupFinished(Event, frozen=True, kw_only=True, tag="group_finished"):
     reason: str = ""
     """Why it failed, in one line."""
     started: float | None = None
-    """When the gate admitted it, on the run's clock; None if it never was, or if it was buffered before."""
+    """When the gate admitted it, on the run's clock; None if never, or if it was in the buffer at a resume."""
     sampled: float | None = None
     """When its last token was sampled."""
     graded: float | None = None
     """When its last grade arrived."""
     worker: str = ""
-    """The rollout worker that sampled it; of a session, its last call."""
+    """The rollout worker that sampled it; for a session, its last call."""
     num_interrupts: int = 0
-    """Loads that interrupted one of its completions."""
+    """Number of loads that interrupted one of its completions."""
     slots: tuple[tuple[float, float], ...] = ()
-    """When each of its completions took a slot of the engine, and left it; empty if the engine does not say."""
+    """When each of its completions took and left a slot of the engine; empty if the engine does not report it."""
     prompt: Prompt | None = None
-    """The prompt of a lost group; the store keeps the newest ones in a table, not with the event."""
+    """The prompt of a lost group; the store keeps the newest ones in a separate table."""
     lost: tuple[Trajectory, ...] = ()
-    """What was sampled of a group that is lost; kept like its prompt."""
+    """What a lost group had sampled; kept like its prompt."""
     excerpt: RecentCompletion | None = None
-    """One of its completions, of about one group in a second: the live view shows it before it is trained on."""
+    """One of its completions, for about one group per second: the live view shows it before it is trained on."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What waits between rollouts and training."""
 
     num_running: int
-    """Groups that are being sampled or graded."""
+    """Groups being sampled or graded."""
     num_ready: int
     """Finished groups in the buffer."""
     gate_capacity: int
@@ -162,7 +162,7 @@ class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queues(Event, frozen=True, kw_only=True, tag="queues"):
-    """What waits, at most twice a second, and only when it has changed."""
+    """What waits between the stages; emitted at most twice a second, and only on a change."""
 
     counts: QueueCounts
 
@@ -170,7 +170,7 @@ class Queues(Event, frozen=True, kw_only=True, tag="queues"):
 class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
     result: StepResult
     groups: tuple[Group, ...]
-    """The batch that was consumed: the store keeps every trajectory."""
+    """The consumed batch; the store keeps every trajectory."""
     step_seconds: float
     wait_seconds: float
     """Time the trainer was idle before this step."""
@@ -179,17 +179,17 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="step_finished"):
 
 
 class SftStep(Event, frozen=True, kw_only=True, tag="sft_step"):
-    """A supervised step, before version 0; step 0 is the measurement before the first."""
+    """A supervised step, before version 0; step 0 is the measurement before the first step."""
 
     step: int
     num_steps: int
     loss: float | None
     """Mean cross-entropy of the batch before the update; None for step 0."""
     held_out_loss: float | None = None
-    """None where it was not measured."""
+    """None if it was not measured."""
     lr: float
     num_tokens: int
-    """Tokens with loss in the batch."""
+    """Number of tokens with loss in the batch."""
 
 
 class EngineReport(Event, frozen=True, kw_only=True, tag="engine_report"):
@@ -198,38 +198,38 @@ class EngineReport(Event, frozen=True, kw_only=True, tag="engine_report"):
 
 
 class EngineLoaded(Event, frozen=True, kw_only=True, tag="engine_loaded"):
-    """One engine uses a new version from now on."""
+    """An engine uses a new version from now on."""
 
     worker: str
     version: int
     load_seconds: float
-    """How long its decoding stood still: it began that long before `seconds`."""
+    """How long decoding was paused, up to `seconds`."""
     num_interrupts: int
     """Sequences that continue under the new version."""
     drain_seconds: float = 0.0
-    """How long the weights had been there before the load began: sequences were finished under the old ones."""
+    """How long available weights waited for the load to begin, while sequences finished under the old ones."""
 
 
 class GraderReport(Event, frozen=True, kw_only=True, tag="grader_report"):
-    """A grader's counters since its start, sent periodically."""
+    """Counters of a grader process since its start, sent periodically."""
 
     worker: str
     num_graded: int
-    """Jobs answered, failures included."""
+    """Number of jobs answered, including failures."""
     num_failed: int
     busy_seconds: float
     slowest_seconds: float
-    """The longest job since the report before."""
+    """The longest job since the previous report."""
     up_seconds: float
-    """Time since it was started."""
+    """Time since its start."""
 
 
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operating system says about a process of this machine."""
+    """The operating system's figures for a process of this machine."""
 
     worker: str
     cpu_seconds: float
-    """CPU time since its start, user and system."""
+    """User and system CPU time since its start."""
     memory_bytes: int
     """Resident memory."""
 
@@ -241,7 +241,7 @@ class ProcessReport(Event, frozen=True, kw_only=True, tag="process_report"):
 
 
 class WeightsLoaded(Event, frozen=True, kw_only=True, tag="weights_loaded"):
-    """Every engine confirmed version and checksum; in a what-if, which has no engines, the trainer made them."""
+    """All engines confirmed version and checksum; in a what-if, without engines, the trainer made the version."""
 
     version: int
     checksum: str
@@ -253,13 +253,13 @@ class PromptResult(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int
     key: str
     num_samples: int
-    """Completions or sessions graded: 0 if the prompt failed."""
+    """Number of completions or sessions graded; 0 if the prompt failed."""
     num_correct: int
     mean_reward: float
     mean_length: float
-    """Sampled tokens of a completion or session."""
+    """Mean number of sampled tokens per completion or session."""
     failure: str = ""
-    """Why it could not be sampled or graded."""
+    """Why it could not be sampled or graded; empty on success."""
 
 
 class EvalRow(Event, frozen=True, kw_only=True, eq=True):
@@ -268,10 +268,10 @@ class EvalRow(Event, frozen=True, kw_only=True, eq=True):
     version: int
     """The version that sampled all its tokens."""
     accuracy: float
-    """Share of the completions that are right, mean over prompts (pass@1); nan if none could be graded."""
+    """Mean over prompts of the share of correct completions (pass@1); nan if none could be graded."""
     accuracy_low: float
     accuracy_high: float
-    """The 95 % interval of `accuracy`; see `events/pass_at_k.py`."""
+    """Upper end of the 95 % interval of `accuracy`; see `events/pass_at_k.py`."""
     num_prompts: int
     num_samples: int
     num_failed: int
@@ -282,7 +282,7 @@ class EvalFinished(EvalRow, frozen=True, kw_only=True, tag="eval_finished", eq=F
     prompts: tuple[PromptResult, ...] = ()
     """One per prompt; the store keeps them in a table."""
     groups: tuple[tuple[Trajectory, ...], ...] = ()
-    """The completions that are kept: all of `freerun eval`, some of a run's."""
+    """The completions that are kept: all of `freerun eval`, some of a run's evaluation."""
 
 
 class EvalSkipped(Event, frozen=True, kw_only=True, tag="eval_skipped"):

@@ -1,11 +1,11 @@
-"""Follows a run's store: everything that has happened since the last look, in order.
+"""Follows a run's store: returns everything that has happened since the last poll, in order.
 
-A page, a tracker or a terminal elsewhere asks again and again. A look at a store that has not changed costs one
-SQLite query. The file is closed as soon as the run has ended, so that its writer can leave one file behind
+A page, a tracker or a terminal elsewhere polls repeatedly. Polling a store that has not changed costs one
+SQLite query. The file is closed as soon as the run has ended, so that its writer can leave a single file
 (`store.py`), and opened again when it changes: a run may be resumed.
 
-Ids only grow, also over a rewind. A `Rewound` says that the steps after its version, and the events behind them,
-did not happen: a reader that keeps a state rebuilds it from the first event.
+Ids only grow, also across a rewind. A `Rewound` event says that the steps after its version, and the events that
+followed them, did not happen: a reader that accumulates state rebuilds it from the first event.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ RUN_FINISHED = "run_finished"
 
 
 class Follower:
-    """The events of one store after those it has given already; not to be shared between threads."""
+    """The events of one store after those already returned; not to be shared between threads."""
 
     def __init__(self, path: str | Path, *, after: int = 0) -> None:
         self.file = store_file(Path(path))
         self.last_id = after
         self._reader: RunReader | None = None
         self._seen: int | tuple[tuple[int, int], ...] | None = None
-        """What the store looked like after the last look: SQLite's number, or the files if it is closed."""
+        """The store at the last poll: SQLite's data version, or the files' times and sizes if it is closed."""
 
     def __enter__(self) -> Follower:
         return self
@@ -42,14 +42,14 @@ class Follower:
         self.close()
 
     def poll(self) -> list[tuple[int, AnyEvent | Rewound]]:
-        """New events with their ids; none while there is no store. Raises `StoreError` for one it cannot read."""
+        """New events with their ids; none while there is no store. Raises `StoreError` for an unreadable one."""
         if self._reader is None and not self._open():
             return []
         assert self._reader is not None
         version = self._reader.data_version()
         if version == self._seen:
             return []
-        # Read after the number: what is committed in between is found again at the next look, and skipped.
+        # Read after the data version: what is committed in between is found again by the next poll, and skipped.
         events = list(self._reader.numbered_events(after=self.last_id))
         self._seen = version
         if events:
@@ -64,7 +64,7 @@ class Follower:
             self._reader = None
 
     def _open(self) -> bool:
-        """Open the store if there is one, and it is not as it was when it was closed."""
+        """Open the store if there is one that has changed since it was closed."""
         files = self._look_at_files()
         if not files or files == self._seen or not has_tables(self.file):
             return False
@@ -76,18 +76,18 @@ class Follower:
         self._seen = self._look_at_files()
 
     def _look_at_files(self) -> tuple[tuple[int, int], ...]:
-        """Time and size of the store and its log, where they exist."""
+        """Time and size of the store and its log, if they exist."""
         files = (self.file, self.file.with_name(f"{self.file.name}-wal"))
         stats = [file.stat() for file in files if file.exists()]
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
 
 
 def has_tables(file: Path) -> bool:
-    """Whether there is a store and its writer has done more than create the file."""
+    """Whether the store exists and its writer has done more than create the file."""
     if not file.is_file():
         return False
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)) as db:
             return not is_empty(db)
     except DAMAGE:
-        return True  # the reader says what is wrong
+        return True  # the reader raises the right error

@@ -1,8 +1,8 @@
-"""The health of a run, in sentences: one pure function of its state for each thing that can go wrong.
+"""The health of a run, in sentences: each rule is a pure function of the run's state.
 
-Terminal, log, summary, page, report and trackers say the same sentence. Each rule's limits are next to it. Rules
-about metrics look at the last `WINDOW` steps, and are silent before `MIN_STEPS` of them unless the run has ended.
-A metric that a step does not have is left out, never treated as 0.
+Terminal, log, summary, page, report and trackers use the same sentence. Each rule's limits are next to it. Rules
+about metrics look at the last `WINDOW` steps, and say nothing before `MIN_STEPS` steps unless the run has ended. A
+metric that a step does not have is ignored, never treated as 0.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from freerun.events.metrics import RunState
 from freerun.events.rule_window import Complaint, Severity
 
 LEVELS: tuple[Severity, ...] = ("alarm", "warn", "info")
-"""The worst first."""
+"""Severities, the worst first."""
 RULES: dict[str, Callable[[RunState, float], Complaint | None]] = {
     "bound": running.bound,
     "nothing_learned": learning.nothing_learned,
@@ -44,19 +44,19 @@ RULES: dict[str, Callable[[RunState, float], Complaint | None]] = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that a person should know about a run."""
+    """Something that a user should know about a run."""
 
     rule: str
     level: Severity
     text: str
     advice: str
-    """What to change; empty if there is nothing to."""
+    """What to change; empty if there is nothing to change."""
     evidence: str
-    """Where the page shows it."""
+    """The part of the page that shows the evidence."""
 
 
 def examine(state: RunState, now: float) -> tuple[Finding, ...]:
-    """The findings about the run, worst first; `now` is on its clock."""
+    """The findings about the run, worst first; `now` is on the run's clock."""
     found = [(rule, finding) for rule, look in RULES.items() if (finding := look(state, now)) is not None]
     findings = [Finding(rule, level, text, advice, evidence) for rule, (level, text, advice, evidence) in found]
     return tuple(sorted(findings, key=lambda finding: LEVELS.index(finding.level)))

@@ -1,4 +1,4 @@
-"""Who did what when: each process's time as intervals without gaps, from the events of a run.
+"""How each process spent its time, as intervals without gaps, derived from the events of a run.
 
     engines    decoding, recomputing, evaluating, loading, waiting, other      from their reports, twice a second
     trainer    rating, proximal, reference, training, updating, publishing, saving,
@@ -6,9 +6,9 @@
     graders    grading, waiting                                                from their reports
     all        starting, unknown
 
-A stretch says which share of it went into which activity; the shares add up to 1, so those of any window do.
-`other` is the time that a process spent on messages; `unknown` is time that no event tells about. Between its last
-report and now a process is taken to do what it said it does (`Activity`).
+A stretch says which share of it each activity took; the shares add up to 1, so those of any window do. `other`
+is time spent on messages; `unknown` is time that no event covers. Between its last report and now, a process is
+assumed to do what it last announced (`Activity`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TRAINER = "trainer"
 BETWEEN_STEPS = ("publishing", "saving")
-"""Phases that the trainer goes through after a step, while the controller has it waiting for the next."""
+"""Phases of the trainer after a step, while the controller already shows it as waiting for the next one."""
 _ENGINE_SECONDS = {
     "decoding": "decode_seconds",
     "recomputing": "recompute_seconds",
@@ -55,20 +55,20 @@ _OF_STATE = {
     "starting": "starting",
     "restarting": "starting",
 }
-"""What a process that says it is in this state does; any other is unknown."""
+"""What a process with this announced state does; other states are unknown."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """A time of one process, and what share of it went into what."""
+    """An interval of one process, with the share of each activity."""
 
     begin: float
     end: float
     parts: dict[str, float]
-    """Shares by activity, in the order in which a step goes through them; they add up to 1."""
+    """Shares by activity, in the order within a step; they add up to 1."""
 
     @property
     def laid_out(self) -> Iterator[tuple[str, float, float]]:
-        """The activities one after the other: name, begin, end."""
+        """The activities one after the other, as (name, begin, end)."""
         begin = self.begin
         for activity, share in self.parts.items():
             end = begin + share * (self.end - self.begin)
@@ -77,27 +77,27 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Track:
-    """One process: what it did up to `since`, and what it says it does from then on."""
+    """One process: its activities up to `since`, and its announced state from then on."""
 
     def __init__(self, since: float, keep_seconds: float) -> None:
         self.stretches: deque[Stretch] = deque()
         self.since = since
         self.counters: Mapping[str, float] | None = None
-        """Counters of its last report; None before the first one of a process."""
+        """Counters of its last report; None before the first report of a process."""
         self._said: list[tuple[float, str]] = [(since, "starting")]
         self._keep_seconds = keep_seconds
 
     def say(self, seconds: float, activity: str) -> None:
-        """Record that it does this from now on, until something better is known."""
+        """Record an announced state, which holds until something better is known."""
         self._said.append((max(seconds, self.since), activity))
 
     def end_saying(self, activity: str, seconds: float) -> None:
-        """It waits from now on, if this is what it says it does."""
+        """Record that the process waits from now on, if `activity` is its announced state."""
         if self._said[-1][1] == activity:
             self.say(seconds, "waiting")
 
     def cover(self, end: float, seconds: Mapping[str, float], *, rest: str = "other") -> None:
-        """Record what it did up to `end`: these activities, and `rest` for the time they do not account for."""
+        """Add the interval up to `end`: these activities, and `rest` for the time they do not cover."""
         if end <= self.since:
             return
         length = end - self.since
@@ -107,12 +107,12 @@ class _Track:
         self._append(Stretch(begin=self.since, end=end, parts=_shares_of(known)))
 
     def fill(self, end: float) -> None:
-        """Record that it did what it said, up to `end`."""
+        """Add the interval up to `end` with the announced state."""
         for stretch in list(self.open_stretches(end)):
             self._append(stretch)
 
     def open_stretches(self, end: float) -> Iterator[Stretch]:
-        """What it says it has done since."""
+        """The interval from the last known time to `end`, with the announced state."""
         begin = self.since
         followed_by = [*(seconds for seconds, _ in self._said[1:]), math.inf]
         for (_, activity), until in zip(self._said, followed_by, strict=True):
@@ -121,7 +121,7 @@ class _Track:
                 begin = stop
 
     def restart(self, seconds: float, *, rewinds: bool = False) -> None:
-        """Another process takes its place, perhaps at an earlier time."""
+        """Start again for a new process, which may begin at an earlier time."""
         if not rewinds:
             self.fill(seconds)
         while self.stretches and self.stretches[-1].end > seconds:
@@ -129,7 +129,7 @@ class _Track:
         self.since, self.counters, self._said = seconds, None, [(seconds, "starting")]
 
     def report(self, seconds: float, counters: Mapping[str, float], *, up_seconds: float) -> None:
-        """Counters that have grown since its last report, or since its start."""
+        """Add the time since the last report, or since the start, from the growth of the counters."""
         before = self.counters
         if before is None or up_seconds < before["up"]:
             before = dict.fromkeys(counters, 0.0) | {"up": 0.0}
@@ -137,10 +137,10 @@ class _Track:
         grown = {name: value - before[name] for name, value in counters.items()}
         up = up_seconds - before["up"]
         self.counters = {**counters, "up": up_seconds}
-        if up <= 0:  # it does not say: an engine of another freerun
+        if up <= 0:  # unknown: an engine of another freerun version
             self.fill(seconds)
             return
-        # Its clock and ours agree only roughly: what counts is which share of its time went into what.
+        # The process's clock and ours agree only roughly, so only the shares count.
         scale = (seconds - self.since) / max(up, sum(grown.values()))
         self.cover(seconds, {name: scale * value for name, value in grown.items()})
 
@@ -155,7 +155,7 @@ class _Track:
 
 
 class Occupation:
-    """A listener that knows what each process did; `keep_seconds` bounds how far back."""
+    """A listener that derives what each process did; `keep_seconds` limits how far back."""
 
     def __init__(self, *, keep_seconds: float = math.inf) -> None:
         self.started = 0.0
@@ -196,9 +196,9 @@ class Occupation:
                     track.say(event.seconds, "unknown")
 
     def shares(self, begin: float, end: float) -> dict[str, dict[str, float]]:
-        """What share of the window each process gave to each activity; of the part of it in which there was a run.
+        """For each process, the share of the window spent on each activity; only the time within the run counts.
 
-        They add up to 1 for each process.
+        The shares of each process add up to 1.
         """
         begin = max(begin, self._first)
         if end <= begin:
@@ -212,7 +212,7 @@ class Occupation:
 
 
 def occupation(events: Iterable[Any]) -> Occupation:
-    """What all processes did, by these events."""
+    """The occupation of all processes, from these events."""
     known = Occupation()
     for event in events:
         known(event)
@@ -226,20 +226,20 @@ def shares(source: RunState | Iterable[Any], begin: float, end: float) -> dict[s
 
 
 def _note_step(trainer: _Track, event: StepFinished) -> None:
-    """The trainer published and saved, waited for its batch, and trained."""
+    """Add publishing and saving, the wait for the batch, and the training step."""
     began = event.seconds - event.step_seconds
     trainer.fill(began - event.wait_seconds)
     phases: dict[str, float] = {}
     for name, seconds in event.result.phases:
         phases[name] = phases.get(name, 0.0) + seconds
-    phases.pop("loading", None)  # it is over when the wait begins, and was told by an `Activity`
+    phases.pop("loading", None)  # over when the wait begins, and already told by an `Activity`
     between = {name: phases.pop(name) for name in BETWEEN_STEPS if name in phases}
-    # A batch that is ready is sent behind the publication: what does not fit into the wait was in the step.
+    # A batch that is ready is sent behind the publication: phases that do not fit into the wait were in the step.
     room = max(0.0, began - trainer.since)
     fits = min(1.0, room / total) if (total := sum(between.values())) > 0 else 0.0
     trainer.cover(began, {name: fits * seconds for name, seconds in between.items()}, rest="waiting")
     late = {name: (1 - fits) * seconds for name, seconds in between.items()}
-    rest = "other" if phases else "training"  # a trainer that does not tell its phases
+    rest = "other" if phases else "training"  # a trainer that does not report its phases
     trainer.cover(event.seconds, late | phases, rest=rest)
     trainer.say(event.seconds, "loading")
 

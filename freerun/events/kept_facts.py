@@ -1,4 +1,4 @@
-"""What the state of a run keeps of a step, an evaluation and a grader."""
+"""What the state of a run keeps about a step, an evaluation and a grader."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class Step:
 
 @dataclass
 class EvalMark:
-    """The newest step's metrics when an evaluation was over."""
+    """An evaluation, with the metrics of the newest step at its end."""
 
     version: int
     accuracy: float
@@ -48,13 +48,13 @@ class EvalMark:
 
 @dataclass
 class GraderTrack:
-    """One grader's counters; those of the processes that died are added."""
+    """One grader's counters, including those of its earlier processes."""
 
     latest: GraderReport
     num_graded: int = 0
     num_failed: int = 0
     slowest_seconds: float = 0.0
-    """The longest job of the last reports; an old one counts half with each report after it."""
+    """The longest recent job; an old maximum is halved with each later report."""
 
     def report(self, report: GraderReport) -> None:
         is_new = report.up_seconds < self.latest.up_seconds

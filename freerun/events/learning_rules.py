@@ -101,7 +101,7 @@ def variety(state: RunState, now: float) -> Complaint | None:
     share = mean_of(steps, "distinct_text_share")
     if share is None or state.group_size == 1:
         return None
-    # A group always has one text: in small ones that alone is above the limit.
+    # Even with equal texts a group has one distinct text: in small groups its share alone exceeds the limit.
     least = 1 / state.group_size if state.group_size else 0.0
     if share >= max(LOW_VARIETY, least + 1e-9):
         return None
@@ -114,7 +114,7 @@ def variety(state: RunState, now: float) -> Complaint | None:
 LOW_ENTROPY = 0.2
 HIGH_ENTROPY = 2.0
 MUCH_ENTROPY = 1.0
-"""Nats: a policy that barely explored may explore twice as much without harm."""
+"""In nats: below this entropy, a policy may double it without harm."""
 
 
 def entropy(state: RunState, now: float) -> Complaint | None:
@@ -261,7 +261,7 @@ def held_out_fell(state: RunState, now: float) -> Complaint | None:
         f"at version {first.version}, {percent(last.accuracy)} at version {last.version}{sure}"
     )
     advice = "use the best checkpoint instead of the last, lower train.lr, and check what the reward pays for"
-    # While it runs the next evaluation may be higher again.
+    # While the run continues, the next evaluation may be higher again.
     level: Severity = "alarm" if is_certain else "warn" if state.finished else "info"
     return level, text, advice, "#/learning"
 
@@ -271,7 +271,7 @@ def held_out_gap(state: RunState, now: float) -> Complaint | None:
     if not known or known[-1].version == 0:
         return None
     last = known[-1]
-    # Training accuracy of the same time: a run that learns fast is far ahead of its last evaluation.
+    # Compare with training accuracy at the same time: a run that learns fast is far ahead of its last evaluation.
     near = [step for step in state.last_steps if abs(step.result.version - last.version) <= WINDOW // 2]
     accuracy = mean_of(near, "accuracy") if len(near) >= MIN_STEPS else None
     if accuracy is None or accuracy - last.accuracy <= LARGE_GAP or not last.accuracy_high < accuracy:
@@ -321,7 +321,7 @@ def grader(state: RunState, now: float) -> Complaint | None:
 
 
 def _one_answer(state: RunState) -> Complaint | None:
-    """A dead grader gives one reward to all; so does one that finds everything right, which is fine."""
+    """Equal rewards everywhere: from a broken grader, or from one that rightly finds everything correct."""
     steps = window(state)
     share, reward = mean_of(steps, "common_reward_share"), newest(state, "common_reward")
     is_mostly_right = (mean_of(steps, "accuracy") or 0.0) >= MOSTLY

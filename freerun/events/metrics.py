@@ -1,8 +1,8 @@
 """The state of a run, accumulated from its events; the live view and the summary both render it.
 
 `RunState` is a listener. Every event updates it in microseconds, and nothing is formatted here. Numbers that
-depend on the time take `now`, on the run's clock. Events read back from a store give the same state, except for
-the recent completions, which the store keeps elsewhere.
+depend on the current time take `now`, on the run's clock. Events read from a store give the same state, except
+for the recent completions, which the store keeps in another table.
 """
 
 import re
@@ -45,9 +45,9 @@ WINDOW_STEPS = 8
 NUM_FIRST_STEPS = 5
 NUM_LAST_STEPS = 20
 KEEP_SECONDS = 600.0
-"""How far back it is known what each process did."""
+"""How far back the activities of each process are kept."""
 NUM_RECENT = 40
-"""Completions to show: more lines than most terminals have."""
+"""Completions to show, more than most terminals have lines."""
 
 
 PROGRESS = (GroupFinished, StepFinished, SftStep, EvalFinished, EngineLoaded, WeightsLoaded, CheckpointSaved)
@@ -68,7 +68,7 @@ class RunState:
     seconds: float = 0.0
     """The run's clock at the newest event."""
     rewards: list[float] = field(default_factory=list)
-    """One per step that had a reward."""
+    """One per step that has a reward."""
     evals: list[EvalFinished] = field(default_factory=list)
     skipped_evals: list[EvalSkipped] = field(default_factory=list)
     eval_marks: list[EvalMark] = field(default_factory=list)
@@ -79,9 +79,9 @@ class RunState:
     first_step: Step | None = None
     train_seconds: float = 0.0
     cores: CoresMoved | None = None
-    """The trainer's cores, if they have changed."""
+    """The trainer's cores, if they have been moved."""
     returned_seconds: float = 0.0
-    """Time for which the trainer borrowed cores, up to the last return."""
+    """Total time of borrowed cores, up to the last return."""
     num_trained: int = 0
     """Samples trained on."""
     num_steps_seen: int = 0
@@ -93,12 +93,12 @@ class RunState:
     """Groups by the outcome of their rollout."""
     last_failure: str = ""
     failures: Counter[str] = field(default_factory=Counter)
-    """Failed groups by where they failed: see `failure_kind`."""
+    """Failed groups by kind of failure; see `failure_kind`."""
     engines: dict[str, EngineTrack] = field(default_factory=dict)
     token_marks: TokenMarks = field(default_factory=TokenMarks)
     graders: dict[str, GraderTrack] = field(default_factory=dict)
     processes: dict[str, ProcessUse] = field(default_factory=dict)
-    """Resource usage of each process, according to the last report."""
+    """Resource usage of each process, from the last report."""
     queues: Queues | None = None
     loaded_version: int = 0
     is_live: bool = False
@@ -106,7 +106,7 @@ class RunState:
     prompts_per_step: int = 0
     grade_limit_seconds: float = 0.0
     division: Division | None = None
-    """Between rollouts and training; None if the run does not say."""
+    """The division between rollouts and training; None if the run does not report it."""
     origin: str = ""
     progressed: float = 0.0
     """When any process last made progress."""
@@ -116,7 +116,7 @@ class RunState:
     deaths: list[WorkerDied] = field(default_factory=list)
     recent: deque[RecentCompletion] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))
     excerpted: set[int] = field(default_factory=set)
-    """Groups that are not trained on yet, and of which a completion is shown already."""
+    """Groups not trained on yet of which a completion has already been shown."""
     sft: list[SftStep] = field(default_factory=list)
     checkpoint: CheckpointSaved | None = None
     finished: RunFinished | None = None
@@ -183,14 +183,14 @@ class RunState:
 
     @property
     def generated_tokens_per_second(self) -> float | None:
-        """All engines together, over the last seconds."""
+        """Rate of all engines together, over the last seconds."""
         rates = [e.tokens_per_second for e in self.engines.values()]
         known = [rate for rate in rates if rate is not None]
         return sum(known) if known else None
 
     @property
     def trained_tokens_per_second(self) -> float | None:
-        """Sampled tokens consumed per second over the last steps, waiting included."""
+        """Sampled tokens consumed per second over the last steps, including waits."""
         seconds = self.steps[-1].seconds - self.steps[0].begin if self.steps else 0.0
         tokens = sum(step.num_tokens for step in self.steps)
         if tokens and seconds > 0:
@@ -199,7 +199,7 @@ class RunState:
 
     @property
     def recent_train_share(self) -> float | None:
-        """Share of the time over the last steps that the trainer was training."""
+        """Share of time spent training, over the last steps."""
         if not self.steps:
             return None
         return _share(sum(s.step_seconds for s in self.steps), self.steps[-1].seconds - self.steps[0].begin)
@@ -225,22 +225,22 @@ class RunState:
 
     @property
     def generate_share(self) -> float | None:
-        """Mean busy share of the engines since they had weights."""
+        """Mean busy share of the engines since their first weights."""
         known = [share for engine in self.engines.values() if (share := engine.busy_share) is not None]
         return sum(known) / len(known) if known else None
 
     def engine_total(self, name: str) -> float:
-        """A counter of `EngineStats` over all engines and the whole run."""
+        """A counter of `EngineStats`, summed over all engines and the whole run."""
         return sum(engine.total(name) for engine in self.engines.values())
 
     @property
     def is_sft_only(self) -> bool:
-        """Whether it is a run of SFT alone, of which nothing is evaluated."""
+        """Whether the run consists of SFT alone, without evaluations."""
         return bool(self.sft) and not self.num_steps and not self.evals
 
     @property
     def sft_seconds_left(self) -> float | None:
-        """Time left of SFT, at its pace since it began."""
+        """Estimated time left of SFT, at its mean pace."""
         if len(self.sft) < 2:
             return None
         first, last = self.sft[0], self.sft[-1]
@@ -249,7 +249,7 @@ class RunState:
         return (last.seconds - first.seconds) / (last.step - first.step) * (last.num_steps - last.step)
 
     def eta_seconds(self, now: float) -> float | None:
-        """Time left at the pace of the last steps."""
+        """Estimated time left, at the pace of the last steps."""
         if not self.steps or self.finished:
             return None
         pace = (self.steps[-1].seconds - self.steps[0].begin) / len(self.steps)
@@ -260,7 +260,7 @@ class RunState:
         engine = self.engines.setdefault(event.worker, EngineTrack())
         before = engine.total("num_tokens")
         engine.report(event.seconds, event.stats)
-        if event.stats.version is not None:  # the time before its first weights is none of generation
+        if event.stats.version is not None:  # time before the first weights does not count as generation
             self.token_marks.begin(event.seconds, self.engine_total("num_tokens"))
         if engine.total("num_tokens") > before:
             self.progressed = event.seconds
@@ -275,7 +275,7 @@ class RunState:
             self.failures[failure_kind(event.reason)] += 1
 
     def _finish_eval(self, event: EvalFinished) -> None:
-        """A resumed run evaluates its first version again."""
+        """Record an evaluation; a resumed run evaluates its first version again."""
         self.evals = [row for row in self.evals if row.version != event.version]
         self.evals.append(msgspec.structs.replace(event, prompts=(), groups=()))
         metrics = self.steps[-1].result.metrics if self.steps else {}
@@ -295,16 +295,16 @@ class RunState:
         return now - self.cores.seconds if self.cores is not None and self.cores.num_borrowed else 0.0
 
     def _start(self, event: RunStarted) -> None:
-        self._end_loan(event.seconds)  # with the processes of the previous session
+        self._end_loan(event.seconds)  # the processes of the previous session are gone
         self.name, self.directory = event.name, event.directory
         self.num_steps, self.max_staleness = event.num_steps, event.max_staleness
         self.group_size, self.prompts_per_step = event.group_size, event.prompts_per_step
         self.division = Division(event.num_engines, event.gpus_per_engine, event.num_ranks)
         self.grade_limit_seconds, self.progressed = event.grade_limit_seconds, event.seconds
         self.loaded_version, self.is_live = event.version, event.is_live
-        self.origin = event.origin or self.origin  # and of the sessions after it
+        self.origin = event.origin or self.origin  # holds for later sessions too
         self.start_version = self.version = event.version
-        self.started = self.seconds = event.seconds  # of a resumed run: before the end of the session before
+        self.started = self.seconds = event.seconds  # may be before the last session's end
         self.finished = None
         self.token_marks = TokenMarks()
         self.activities.clear()
@@ -313,7 +313,7 @@ class RunState:
         result = msgspec.structs.replace(event.result, trajectories=())
         step = Step(event.seconds, event.step_seconds, event.wait_seconds, result)
         self.version = result.version
-        if TRAINER in self.activities:  # what it did is over; the next event says what it does now
+        if TRAINER in self.activities:  # its last activity is over; the next event tells the current one
             self.activities[TRAINER] = Activity(seconds=event.seconds, worker=TRAINER, doing=Doing("idle"))
         self.steps.append(step)
         self.last_steps.append(step)
@@ -335,7 +335,7 @@ class RunState:
             self.show(excerpt_of(samples[result.version % len(samples)].parts[0]), group.ordinal)
 
     def show(self, excerpt: RecentCompletion, ordinal: int) -> None:
-        """Add a completion that was trained on, unless its group has shown one when it was finished."""
+        """Add a trained completion, unless its group already showed one when it finished."""
         if ordinal in self.excerpted:
             self.excerpted.discard(ordinal)
         else:
@@ -343,7 +343,7 @@ class RunState:
 
 
 def failure_kind(reason: str) -> str:
-    """A key for failures of the same cause: the traceback's frames, or the line without numbers."""
+    """A key that is equal for failures of one cause: a traceback's frames, or the line without numbers."""
     lines = reason.strip().splitlines()
     if len(lines) > 2:
         return "\n".join([*lines[1:-1], lines[-1].partition(":")[0]])

@@ -1,16 +1,16 @@
-"""The state of a recorded run without reading all that led to it.
+"""Opens the state of a recorded run without reading all of its events.
 
-Most events are overtaken: a report by the next one of the same process, what waits by what waits now. Of a group
+Most events are superseded: a report by the next one of the same process, queue counts by newer ones. Of groups
 that went into the buffer only the number is kept. So a run of a million trajectories opens in a fraction of a
-second, with the same state as after replaying every event. The steps to look at are given: between
-two of them only the newest of what is overtaken is read. Also kept are
+second, with the same state as after replaying every event. The steps to examine are given: between two of them,
+only the newest of the superseded events are read. Also kept are
 
     what the state keeps of the past     the last `KEEP_SECONDS` of each process, tokens at the last steps
-    the first report of each engine      its totals begin there, and the order of the engines
+    the first report of each engine      its totals begin there; it gives the order of the engines
     reports around a new process         its counters begin again at 0
 
-Everything after the last step is read. Events that are taken in are compared with their checksums; those that are
-overtaken or only counted are not, `RunReader.verify` does that.
+Everything after the last examined step is read. Events that are read are compared with their checksums;
+superseded or counted events are not (`RunReader.verify` does that).
 """
 
 import zlib
@@ -29,7 +29,7 @@ from freerun.types import decoder_for, encode
 T = TypeVar("T")
 _OVERTAKEN = ("activity", "engine_loaded", "engine_report", "process_report", "queues")
 _OF_A_WORKER = ("activity", "engine_loaded", "engine_report")
-# No text in an event has these bytes inside: in UTF-8 the byte after the first word cannot occur there.
+# No text in an event contains these bytes: in UTF-8 the byte after the first word cannot occur there.
 _BUFFERED = encode("outcome") + encode("buffered")
 _NO_EXCERPT = encode("excerpt") + encode(None)
 _ONLY_COUNTS = f"instr(body, :buffered) AND substr(body, -{len(_NO_EXCERPT)}) = :no_excerpt"
@@ -56,7 +56,7 @@ class _Counters(msgspec.Struct, frozen=True):
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """The part of a worker's event that decides whether it is read."""
+    """The part of a worker's event that decides whether it is read in full."""
 
     worker: str
     stats: _Counters | None = None
@@ -69,7 +69,7 @@ _decode_event: Callable[[bytes], AnyEvent | Rewound] = decoder_for(AnyEvent | Re
 class OpenedRun(NamedTuple):
     state: RunState
     last_id: int
-    """Id of the newest event in it; 0 if there is none."""
+    """Id of the newest event in the state; 0 if there is none."""
 
 
 def open_state(
@@ -78,7 +78,7 @@ def open_state(
     examined: Callable[[int], range] = lambda num_steps: range(0),
     look: Callable[[RunState, StepFinished], None] = lambda state, event: None,
 ) -> OpenedRun:
-    """The state after all events. `look` sees it after those steps that `examined` gives, by their place."""
+    """The state after all events. `look` is called with it after the steps that `examined` selects by index."""
     with reader.unchanged():
         [[last_step]] = reader.plain_rows(_LAST_STEP)
         found = reader.plain_rows(_READ, buffered=_BUFFERED, no_excerpt=_NO_EXCERPT, last=last_step)
@@ -105,7 +105,7 @@ def open_state(
 
 
 def recorded_state(reader: RunReader) -> RunState:
-    """The state of the run according to its events, with the completions of its newest step."""
+    """The state of the run after all recorded events, with the completions of its newest step."""
     state = open_state(reader).state
     if (newest := reader.step_range()) is not None:
         reader.show_batch(state, newest[1])
@@ -113,7 +113,7 @@ def recorded_state(reader: RunReader) -> RunState:
 
 
 def _kept(reader: RunReader, rows: list[_Row], marks: set[int], after_last: int) -> list[_Row]:
-    """The rows whose events are not overtaken before the next mark, and those that the state keeps longer."""
+    """The rows whose events are not superseded before the next mark, and those that the state keeps longer."""
     said = {row.id: _as(_decode_said, reader, row.body) for row in rows if row.kind in _OF_A_WORKER}
     kept = {row.id: row for row in _recent(rows, said)}
     newest: dict[tuple[str, str], _Row] = {}
@@ -143,7 +143,7 @@ def _kept(reader: RunReader, rows: list[_Row], marks: set[int], after_last: int)
 
 
 def _recent(rows: list[_Row], said: dict[int, _Said]) -> Iterator[_Row]:
-    """What each worker reported in its last minutes, and its last report before that."""
+    """Each worker's reports of the last minutes, and its last report before them."""
     told = [(row, said[row.id].worker) for row in rows if row.kind in ("activity", "engine_report")]
     ends = {worker: row.seconds for row, worker in told}
     ends |= {worker: row.seconds for row, worker in told if row.kind == "engine_report"}

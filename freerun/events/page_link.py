@@ -1,6 +1,6 @@
-"""The link to a live run's page, with its token: in a file that only its user can read.
+"""The link to a live run's page, with its token: stored in a file that only its user can read.
 
-It is neither in the store nor in a log, and is gone when the run has ended.
+It is neither in the store nor in a log, and is removed when the run ends.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ _MAX_BYTES = 1000
 
 
 def new_token() -> str:
-    """What a browser must know to be answered."""
+    """A random token that a browser must present."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def write_link(run: Path, link: str) -> None:
-    """Write the link to a new file, in place of an old one."""
+    """Write the link to a new file, which replaces an old one."""
     forget_link(run)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(run / LINK_FILE, flags, 0o600), "w") as file:
@@ -33,7 +33,7 @@ def forget_link(run: Path) -> None:
 
 
 def read_link(run: Path) -> str:
-    """The link of a run's page; empty if there is none that this user wrote for itself."""
+    """The link of a run's page; empty unless this user has written one."""
     try:
         with os.fdopen(os.open(run / LINK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
             found = os.fstat(file.fileno())

@@ -75,7 +75,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: RunStatus
     version: int
     num_steps: int
-    """How many steps the run was asked for."""
+    """Number of steps that the run was asked for."""
     reward: float | None
     """Mean reward of the last step."""
     accuracy: float | None
@@ -83,9 +83,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     updated: float
     """Unix time of the last commit."""
     reason: str = ""
-    """Why it failed or cannot be read."""
+    """Why the run failed or cannot be read."""
     sft_step: int | None = None
-    """Supervised steps done, if that is all the run has done."""
+    """Supervised steps done, if the run has done nothing else."""
     num_sft_steps: int = 0
 
 
@@ -146,11 +146,11 @@ class RunReader:
         return self._read(EVAL_COMPLETIONS, "WHERE version = ? ORDER BY abs(ordinal), sample, part", version)
 
     def trajectories(self, version: int) -> list[TrajectoryRow]:
-        """The batch that the step to `version` consumed, in the order it was given."""
+        """The batch consumed by the step to `version`, in its order."""
         return self._read(TRAJECTORIES, "WHERE version = ? ORDER BY rowid", version)
 
     def group(self, version: int, ordinal: int) -> list[TrajectoryRow]:
-        """What the step to `version` consumed of the group `ordinal`."""
+        """The trajectories of group `ordinal` that the step to `version` consumed."""
         return self._read(TRAJECTORIES, "WHERE ordinal = ? AND +version = ? ORDER BY rowid", ordinal, version)
 
     def containing(self, text: str, *, limit: int) -> list[TrajectoryRow]:
@@ -160,24 +160,24 @@ class RunReader:
         return self._read(TRAJECTORIES, which, f"%{escaped}%", limit)
 
     def lost(self) -> list[LostRow]:
-        """What was sampled and not trained on, oldest first: the newest groups of each outcome."""
+        """Samples that were not trained on, oldest first: the newest groups of each outcome."""
         return self._read(LOST_GROUPS, "ORDER BY event, sample, part")
 
     def samples(self, selection: Selection) -> list[tuple[TrajectoryRow, ...]]:
-        """Samples that were trained on, each with all its parts: quick on stores of any size."""
+        """Trained samples, each with all its parts; fast on stores of any size."""
         steps = self._steps_of_largest_weight(selection.limit) if can_use_step_maxima(selection) else ()
         return self._samples(TRAJECTORIES, trained_query(selection, steps), selection.limit)
 
     def eval_samples(self, version: int, selection: Selection) -> list[tuple[EvalCompletionRow, ...]]:
-        """Samples of the evaluation of `version` that were kept."""
+        """The kept samples of the evaluation of `version`."""
         return self._samples(EVAL_COMPLETIONS, eval_query(selection, version), selection.limit)
 
     def lost_samples(self, selection: Selection) -> list[tuple[LostRow, ...]]:
-        """Samples that were not trained on, the newest first."""
+        """Samples that were not trained on, newest first."""
         return self._samples(LOST_GROUPS, lost_query(selection), selection.limit)
 
     def num_samples(self, selection: Selection, *, eval_version: int | None = None) -> int:
-        """How many there are without the limit: of an evaluation, lost ones, or trained ones."""
+        """How many samples there are without the limit: of an evaluation, lost ones, or trained ones."""
         query = query_of(selection, eval_version)
         return self._number_of(query.count, *query.values)
 
@@ -192,21 +192,21 @@ class RunReader:
         return rows[0] if rows else None
 
     def provenance(self) -> list[Provenance]:
-        """What each session of the run was made with, in order."""
+        """The provenance of each session of the run, in order."""
         names = [field.name for field in msgspec.structs.fields(Provenance)]
         rows = list(self._rows(f"SELECT {', '.join(names)} FROM sessions ORDER BY session"))
         with self._readable():
             return [msgspec.convert(dict(row), Provenance) for row in rows]
 
     def trained_ordinals(self) -> list[int]:
-        """One ordinal per group and step that trained on it, in order: exactly once means no ordinal twice."""
+        """One ordinal per trained group and step, in order; exactly once means that none occurs twice."""
         rows = self._rows(
             "SELECT ordinal FROM trajectories GROUP BY version, ordinal ORDER BY version, min(rowid)"
         )
         return [row[0] for row in rows]
 
     def trained_groups(self) -> list[tuple[int, int, int]]:
-        """Version of the step, ordinal and number of sequences of each group that was trained on, in order."""
+        """(version of the step, ordinal, number of sequences) of each trained group, in order."""
         rows = self._rows(
             "SELECT version, ordinal, count(*) FROM trajectories GROUP BY version, ordinal "
             "ORDER BY version, min(rowid)"
@@ -214,14 +214,14 @@ class RunReader:
         return [(row[0], row[1], row[2]) for row in rows]
 
     def events(self, *kinds: str) -> Iterator[AnyEvent | Rewound]:
-        """Recorded events in order, all or those of some kinds; steps come without their batches."""
+        """Recorded events in order, of all or some kinds; steps come without their batches."""
         for _, event in self.numbered_events(*kinds):
             yield event
 
     def numbered_events(
         self, *kinds: str, after: int = 0, begin: float = -math.inf, end: float = math.inf, holding: bytes = b""
     ) -> Iterator[tuple[int, AnyEvent | Rewound]]:
-        """Events with their ids, of a window of the run's clock, after an id, and with these bytes inside."""
+        """Events with their ids: in a window of the run's clock, with ids above `after`, and with these bytes."""
         marks = ", ".join("?" * len(kinds))
         where = f"kind IN ({marks}) AND" if kinds else ""
         query = (
@@ -233,11 +233,11 @@ class RunReader:
             yield row["id"], event
 
     def weights_loaded(self) -> list[WeightsLoaded]:
-        """Which versions the engines had, with their checksums; a resumed run loads its first version again."""
+        """The versions that engines loaded, with checksums; a resumed run loads its first version again."""
         return [event for event in self.events("weights_loaded") if isinstance(event, WeightsLoaded)]
 
     def latest_second(self, *, after: int) -> float:
-        """The run's clock at the latest of the events after an id; 0 if there is none."""
+        """The run's clock at the latest event after an id; 0 if there is none."""
         query = "SELECT coalesce(max(seconds), 0.0) FROM events INDEXED BY events_by_kind WHERE id > ?"
         return float(next(self._rows(query, after))[0])
 
@@ -250,11 +250,11 @@ class RunReader:
         return next((str(row[0]) for row in self._rows("SELECT kind FROM events ORDER BY id DESC LIMIT 1")), "")
 
     def event_kinds(self, after: int) -> list[str]:
-        """The kinds of the events after an id, in order, without reading them."""
+        """The kinds of the events after an id, in order, without decoding the events."""
         return [row[0] for row in self._rows("SELECT kind FROM events WHERE id > ? ORDER BY id", after)]
 
     def data_version(self) -> int:
-        """Changes whenever another process has committed: cheap to ask."""
+        """A number that changes whenever another process has committed; cheap to query."""
         return self._number_of("PRAGMA data_version")
 
     def verify(self) -> None:
@@ -264,10 +264,10 @@ class RunReader:
             raise damaged(self.file, complaints[0][0])
         for table in TABLES:
             for _ in self._rows(f"SELECT * FROM {table.name}"):
-                pass  # each is compared with its checksum
+                pass  # reading compares each row with its checksum
 
     def show_batch(self, state: RunState, version: int) -> None:
-        """Add completions of this step to the recent ones of a state that was made of recorded events."""
+        """Add this step's completions to the recent ones of a state made from recorded events."""
         query = (
             "SELECT ordinal FROM trajectories WHERE version = ? GROUP BY ordinal ORDER BY min(rowid) DESC LIMIT ?"
         )
@@ -291,7 +291,7 @@ class RunReader:
             raise StoreError(f"store {self.file} holds no run; it was not made by freerun train")
         with self._readable():
             summary = self._summarise(rows[0])
-            return msgspec.convert(msgspec.structs.asdict(summary), RunSummary)  # its session has no checksum
+            return msgspec.convert(msgspec.structs.asdict(summary), RunSummary)  # a session's row has no checksum
 
     def _summarise(self, session: sqlite3.Row) -> RunSummary:
         last, evals = self.last_step(), self.evals()
@@ -318,7 +318,7 @@ class RunReader:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """A snapshot: every query inside sees the store as of the first one."""
+        """Make a snapshot: every query inside sees the store as of the first one."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -326,7 +326,7 @@ class RunReader:
             self._db.execute("ROLLBACK")
 
     def plain_rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        """The rows as tuples, not compared with their checksums: for those who read many."""
+        """Rows as tuples, not compared with their checksums: for reading many rows."""
         cursor = self._db.cursor()
         cursor.row_factory = None
         try:
@@ -335,7 +335,7 @@ class RunReader:
             raise unreadable(self.file, error) from error
 
     def _rows(self, query: str, *values: object) -> Iterator[sqlite3.Row]:
-        """The rows as they were written: one that carries a checksum is compared with it."""
+        """Rows as they were written; rows with a checksum are compared with it."""
         try:
             for row in self._db.execute(query, values):
                 names = row.keys()
@@ -354,7 +354,7 @@ class RunReader:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Raise `StoreError` for what cannot be decoded: damage, or a store of another freerun version."""
+        """Raise `StoreError` if something cannot be decoded: damage, or a store of another freerun version."""
         try:
             yield
         except (msgspec.MsgspecError, ValueError, TypeError, LookupError, OverflowError) as error:
@@ -366,7 +366,7 @@ class RunReader:
         return sorted(known, key=known.__getitem__, reverse=True)[:number]
 
     def _samples(self, table: Table[R], query: SampleQuery, limit: int) -> list[tuple[R, ...]]:
-        """The keys first, in an order that may need the whole table; then the rows of those alone."""
+        """First query the keys, in an order that may need the whole table; then only the rows with these keys."""
         num_rows = NUM_PARTS_EXPECTED * limit
         while True:
             rows = list(self._rows(f"{query.keys} LIMIT ?", *query.values, num_rows))
@@ -380,7 +380,7 @@ class RunReader:
 
 
 def list_runs(directory: Path) -> list[RunSummary]:
-    """Every run in a directory, the most recently written first; a store that cannot be read is a crashed run."""
+    """Every run in a directory, most recently written first; a store that cannot be read is a crashed run."""
     files = directory.glob(STORES_OF_RUNS) if directory.is_dir() else []
     return sorted((_summarise(file) for file in files), key=lambda run: run.updated, reverse=True)
 

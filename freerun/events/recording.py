@@ -1,4 +1,4 @@
-"""The rows that an event becomes: one of `events`, and those of the tables that people query."""
+"""Converts an event to rows: one row of `events`, and rows of the tables that users query."""
 
 import math
 import sqlite3
@@ -34,7 +34,7 @@ UNKNOWN_TO_TRAINER = TrainedTrajectory(
 
 
 def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> int:
-    """Record an event without the parts that have a separate table: batches, prompts, completions; its id."""
+    """Record an event without the parts in separate tables (batches, prompts, completions); returns its id."""
     kind = str(event.__struct_config__.tag)
     # A run's start and end also name a version, but they stay true after a rewind.
     is_rewindable = kind in ("weights_loaded", "engine_loaded", "eval_skipped", "checkpoint_saved")
@@ -53,7 +53,7 @@ def insert_event(db: sqlite3.Connection, event: AnyEvent | Rewound) -> int:
 
 
 def without_batches(event: AnyEvent | Rewound) -> AnyEvent | Rewound:
-    """The event as `events` holds it: small."""
+    """The small form of the event that `events` holds."""
     replace = msgspec.structs.replace
     match event:
         case StepFinished():
@@ -69,7 +69,7 @@ def without_batches(event: AnyEvent | Rewound) -> AnyEvent | Rewound:
 
 
 def _with_valid_text(value: Any) -> Any:
-    """The same value, with replacements where a string, however deep, is not Unicode."""
+    """The value with invalid Unicode replaced in all strings, however deep."""
     if isinstance(value, str):
         return valid_text(value)
     if isinstance(value, msgspec.Struct):
@@ -79,7 +79,7 @@ def _with_valid_text(value: Any) -> Any:
 
 
 def insert_facts(db: sqlite3.Connection, event: AnyEvent, *, event_id: int, session: int) -> None:
-    """Write the rows of the tables that people query."""
+    """Write the rows of the tables that users query."""
     match event:
         case GroupFinished() if event.prompt is not None:
             LOST_GROUPS.insert(db, _lost_rows(event, event.prompt, event_id))
@@ -158,7 +158,7 @@ def _lost_rows(event: GroupFinished, prompt: Prompt, event_id: int) -> list[Lost
 
 
 def delete_after(db: sqlite3.Connection, version: int, seconds: float, *, kept: Sequence[str] = ()) -> int:
-    """Delete the steps after `version`, and events after `seconds` except `kept` kinds; returns how many steps."""
+    """Delete steps after `version` and events after `seconds` except `kept` kinds; returns the number of steps."""
     [num_steps] = db.execute("SELECT count(*) FROM steps WHERE version > ?", (version,)).fetchone()
     for table in TABLES:
         db.execute(f"DELETE FROM {table.name} WHERE version > ?", (version,))
@@ -171,7 +171,7 @@ def delete_after(db: sqlite3.Connection, version: int, seconds: float, *, kept: 
 
 
 def trim_lost(db: sqlite3.Connection) -> None:
-    """Keep the newest groups of each outcome."""
+    """Keep only the newest groups of each outcome."""
     for [outcome] in db.execute("SELECT DISTINCT outcome FROM lost").fetchall():
         newest = "SELECT DISTINCT event FROM lost WHERE outcome = ? ORDER BY event DESC LIMIT ?"
         db.execute(
@@ -181,7 +181,7 @@ def trim_lost(db: sqlite3.Connection) -> None:
 
 
 def _insert_eval(db: sqlite3.Connection, event: EvalFinished) -> None:
-    """The evaluation's tables; a resumed run evaluates its first version again and replaces the result."""
+    """Write the evaluation's tables; a resumed run evaluates its first version again and replaces the result."""
     version = event.version
     for table in (EVALS, EVAL_PROMPTS, EVAL_COMPLETIONS):
         db.execute(f"DELETE FROM {table.name} WHERE version = ?", (version,))
@@ -192,7 +192,7 @@ def _insert_eval(db: sqlite3.Connection, event: EvalFinished) -> None:
 
 
 def _trajectory_row(version: int, trajectory: Trajectory, trained: TrainedTrajectory) -> TrajectoryRow:
-    """A row of `trajectories`; `version` is the one its step produced, so it was trained at version - 1."""
+    """A row of `trajectories`; `version` is the one its step produced: it was trained at version - 1."""
     prompt, completion, reward = trajectory.prompt, trajectory.completion, trajectory.reward
     return TrajectoryRow(
         version=version,

@@ -1,4 +1,4 @@
-"""What the health rules look at, and how they word it."""
+"""The steps and metrics that the health rules look at, and their wording."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ Severity = Literal["alarm", "warn", "info"]
 Complaint = tuple[Severity, str, str, str]
 """Severity, text, advice, evidence: the fields of a `Finding`."""
 WINDOW = 10
-"""Steps that a rule about metrics looks at."""
+"""Number of steps that a rule about metrics looks at."""
 MIN_STEPS = 5
-"""Steps that it needs, unless the run has ended."""
+"""Minimum number of steps for a rule, unless the run has ended."""
 
 
 def window(state: RunState) -> list[Step]:
@@ -25,12 +25,12 @@ def window(state: RunState) -> list[Step]:
 
 
 def is_past_start(state: RunState) -> bool:
-    """Whether the window and the first steps are different ones."""
+    """Whether the window does not overlap with the first steps."""
     return state.num_steps_seen >= WINDOW + NUM_FIRST_STEPS
 
 
 def values_of(steps: Iterable[Step], name: str) -> list[float]:
-    """A metric of the steps that have it; a number that is not finite says nothing."""
+    """The metric's values in the steps that have it; non-finite values are ignored."""
     values = (step.result.metrics.get(name, math.nan) for step in steps)
     return [value for value in values if math.isfinite(value)]
 
@@ -51,7 +51,7 @@ def first_of(state: RunState, name: str) -> float | None:
 
 
 def recent(state: RunState, name: str) -> float | None:
-    """The median over the last few steps: one odd step is not a trend."""
+    """Median over the last few steps: one odd step is not a trend."""
     values = values_of(window(state)[-MIN_STEPS:], name)
     return median(values) if values else None
 
@@ -61,12 +61,12 @@ def falls(values: Sequence[float]) -> bool:
 
 
 def step_seconds(state: RunState) -> float:
-    """Time from one step to the next."""
+    """Median time from one step to the next."""
     return median([step.step_seconds + step.wait_seconds for step in state.last_steps] or [math.inf]) or 1e-9
 
 
 def plural(number: float, noun: str) -> str:
-    """`1 update`, `3 updates`."""
+    """Format as `1 update`, `3 updates`."""
     return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
 
 

@@ -1,11 +1,11 @@
-"""What a run has on disk: how much it takes, and which versions have a checkpoint."""
+"""A run's files on disk: their size, and the versions with a checkpoint."""
 
 import os
 from pathlib import Path
 
 
 def disk_bytes(directory: Path) -> int:
-    """Size of all files below a directory; links are not followed, and what goes away meanwhile does not count."""
+    """Size of all files below a directory; links are not followed, and files that disappear are ignored."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
@@ -17,11 +17,11 @@ def disk_bytes(directory: Path) -> int:
 
 
 def describe_bytes(number: int) -> str:
-    """`1.2 GB`, `3.4 MB`."""
+    """Format as `1.2 GB`, `3.4 MB`."""
     return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
 
 
 def saved_versions(checkpoints: Path) -> frozenset[int]:
-    """Versions that have a checkpoint in this directory."""
+    """Versions with a checkpoint in this directory."""
     numbers = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))
     return frozenset(int(number) for number in numbers if number.isdecimal())

@@ -1,4 +1,4 @@
-"""Health rules about running: what the bottleneck is, what is wasted, whether there is progress."""
+"""Health rules about the run's operation: the bottleneck, waste, and progress."""
 
 from freerun.events.batch_advice import batch_gain, describe_batch, fixed_seconds
 from freerun.events.bound_advice import describe_bound
@@ -32,7 +32,7 @@ def limit(state: RunState, now: float) -> Complaint | None:
     if state.is_live and waits > TRAINER_WAITS:  # clients may stay away
         return None
     closed = sum(values_of(steps, "gate_closed_seconds")) / seconds
-    when = f"of the time in {name_steps(steps)}"  # the whole run may have been otherwise
+    when = f"of the time in {name_steps(steps)}"  # the whole run may have been different
     if closed > GATE_CLOSED and waits > TRAINER_WAITS:
         text = (
             f"trainer and engines wait for each other: the gate was closed {percent_of(closed)} {when}, the "
@@ -53,7 +53,7 @@ def limit(state: RunState, now: float) -> Complaint | None:
 
 
 def _division_advice(state: RunState) -> str:
-    """Which division of the same GPUs would have trained more; empty if none would by much."""
+    """The division of the same GPUs that would have trained more; empty if none is much better."""
     engine_share, trainer_share = state.generate_share, state.train_share
     if state.division is None or engine_share is None or trainer_share is None:
         return ""
@@ -62,7 +62,7 @@ def _division_advice(state: RunState) -> str:
 
 
 def _with_batch(advice: str, state: RunState) -> str:
-    """The advice, and what larger steps would gain if that is worth it."""
+    """The advice, and the gain of larger steps if it is worth mentioning."""
     steps, share, num_engines = state.last_steps, state.generate_share, len(state.engines)
     if state.is_live or share is None or not state.prompts_per_step:  # clients decide how much there is to train
         return advice

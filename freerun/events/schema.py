@@ -1,4 +1,4 @@
-"""The tables of a run's store; `recording.py` has the rows that events become.
+"""The tables of a run's store; `recording.py` converts events to rows.
 
     sessions      one row per start of the run (a resumed one has several): process, state, settings, provenance
     events        every event in order, without the batches                   (msgpack body)
@@ -8,8 +8,8 @@
     evals         one row per evaluated version; eval_prompts: one per prompt of it
     eval_completions   what was sampled in it: all of `freerun eval`, some of a run's
 
-(ordinal, sample, part) is the key of `trajectories`: SQLite itself refuses to record one trajectory as trained
-twice. Rows of `sessions` change, so they carry no checksum. `docs/metrics.md` has every column.
+(ordinal, sample, part) is the key of `trajectories`: SQLite itself refuses to record a trajectory as trained
+twice. Rows of `sessions` change, so they have no checksum. `docs/metrics.md` describes every column.
 """
 
 import sqlite3
@@ -27,12 +27,12 @@ from freerun.types import FinishReason, Floats, Ints, Span
 
 STORE_NAME = "store.sqlite"
 STORES_OF_RUNS = f"[!.]*/{STORE_NAME}"
-"""In a directory of runs; what begins with a dot is a run that is still being made, or was given up."""
+"""Stores in a directory of runs; a name that begins with a dot is a run still being made, or given up."""
 SCHEMA_VERSION = 8
 PAGE_BYTES = 8192
-"""Rows of a few hundred tokens waste pages of SQLite's 4096 bytes: a third less disk, and faster."""
+"""Rows of a few hundred tokens waste SQLite's 4096-byte pages: these need a third less disk and are faster."""
 NUM_LOST = 200
-"""Groups of each outcome that are kept."""
+"""Number of groups kept of each outcome."""
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite raises for a damaged file; the second when the message itself quotes damaged bytes."""
 
@@ -47,7 +47,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     staleness_counts: dict[int, int]
     metrics: dict[str, float]
     phases: tuple[tuple[str, float], ...] = ()
-    """What the trainer did since the step before, with seconds."""
+    """What the trainer did since the previous step, with seconds."""
     queues: QueueCounts | None = None
     """What waited after the step."""
 
@@ -77,28 +77,28 @@ class TrajectoryRow(EvalCompletionRow, frozen=True, kw_only=True, eq=False):
     prompt_token_ids: Ints
     logprobs: Floats
     spans: tuple[Span, ...]
-    """Given tokens are in spans without a version."""
+    """Spans; given tokens are in spans without a version."""
     reward_parts: dict[str, float]
-    """What each part of a summed reward was worth before its weight; empty for a reward of one part."""
+    """Values of the parts of a summed reward, before weighting; empty for a reward of one part."""
     reward_turns: tuple[float, ...]
-    """What each call of a session earned; empty where only the whole was judged."""
+    """Reward of each call of a session; empty if only the whole session was judged."""
     log_weights: Floats
-    """Proximal minus behaviour logprob of each sampled token, as float16; empty where it was not computed."""
+    """Proximal minus behaviour logprob of each sampled token, as float16; empty if it was not computed."""
     advantage: float
     """Mean over its sampled tokens; NaN if unknown."""
     num_clipped: int
-    """Tokens that the trust region held back."""
+    """Number of tokens held back by the trust region."""
     clipped: Ints
-    """Their places among its sampled tokens."""
+    """Positions of these among the trajectory's sampled tokens."""
 
 
 class LostRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A recorded completion that was not trained on; a group that failed before it had any is one row without."""
+    """A recorded completion that was not trained on; a group without completions has one row."""
 
     version: int | None
-    """The oldest that sampled it."""
+    """The oldest version that sampled it."""
     event: int
-    """Its `group_finished`: the rows of a group have it in common."""
+    """Id of its `group_finished` event, shared by the rows of a group."""
     seconds: float
     outcome: str
     reason: str
@@ -121,11 +121,11 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded event."""
 
     id: int | None = None
-    """Its place in the order of events; given by SQLite."""
+    """Position in the order of events; assigned by SQLite."""
     seconds: float
     kind: str
     version: int | None
-    """A rewind to an earlier version removes it."""
+    """The version whose rewind removes the event."""
     body: bytes
 
 
@@ -158,7 +158,7 @@ class StoreError(FreerunError):
 
 
 def damaged(file: Path, what: str) -> StoreError:
-    """The error for a store that is not what was written."""
+    """The error for a store whose contents are not what was written."""
     return StoreError(
         f"store {file} is damaged: {what}; put an intact copy in its place, or start a run under another name"
     )
@@ -169,11 +169,11 @@ class Rewound(Event, frozen=True, kw_only=True, tag="rewound"):
 
     version: int
     num_steps: int
-    """Steps that were discarded."""
+    """Number of discarded steps."""
 
 
 def store_file(path: Path) -> Path:
-    """The store of a run directory; a path that names the file itself is taken as it is."""
+    """The store of a run directory; a path to the file itself is returned as it is."""
     return path if path.suffix == ".sqlite" else path / STORE_NAME
 
 
@@ -190,7 +190,7 @@ def check_schema(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _statements(db: sqlite3.Connection) -> frozenset[str]:
-    """The SQL of the tables of a file, which may be damaged too."""
+    """The SQL of a file's tables; the file may be damaged."""
     return frozenset(row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
 
 
@@ -206,14 +206,14 @@ def is_empty(db: sqlite3.Connection) -> bool:
 
 
 def create_tables(db: sqlite3.Connection) -> None:
-    # Not `executescript`, which would commit the transaction under way.
+    # `executescript` would commit the transaction in progress.
     for statement in (SESSIONS, *(table.create for table in TABLES), *INDEXES):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def process_created(pid: int) -> float | None:
-    """When the process with this id was started, or None if there is none; tells a reused id apart."""
+    """When the process with this id was started, which tells reused ids apart; None if there is none."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
@@ -222,6 +222,6 @@ def process_created(pid: int) -> float | None:
 
 
 def is_alive(pid: int, created: float) -> bool:
-    """Whether the process that wrote this id and start time still runs."""
+    """Whether the process with this id and start time still runs."""
     found = process_created(pid)
     return found is not None and abs(found - created) < 1.0

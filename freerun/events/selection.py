@@ -1,9 +1,9 @@
-"""Which recorded samples to read: of a step, a group or the whole run, by what is wrong with them, in an order.
+"""Selects recorded samples: of a step, a group or the whole run, by what is wrong with them, in an order.
 
-    Selection ─► narrow query: keys of the samples, ordered, with a limit ─► whole rows of those alone
+    Selection ─► narrow query: ordered keys of the samples, with a limit ─► whole rows of these alone
 
-A store may hold millions of trajectories of many kilobytes: whole rows are read only for the samples that are
-asked for. A sample that became several sequences is found if one of them matches, and is given whole.
+A store may hold millions of trajectories of many kilobytes, so whole rows are read only for the requested
+samples. A sample that became several sequences is found if one of them matches, and is returned whole.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from freerun.events.schema import EVAL_COMPLETIONS, LOST_GROUPS, TRAJECTORIES
 from freerun.types import Floats, decoder_for
 
 SampleOrder = Literal["reward", "weight", "length", "age"]
-"""The greatest first."""
+"""Orders, each with the greatest first."""
 SampleFilter = Literal[
     "wrong", "right", "cut-off", "empty", "stale", "clipped", "equal", "lost", "filtered", "dropped", "requeued",
     "failed", "passed-over",
@@ -41,21 +41,21 @@ CONDITIONS: dict[SampleFilter, str] = {
     "passed-over": "outcome = 'passed_over'",
 }
 OF_LOST: tuple[SampleFilter, ...] = ("lost", "filtered", "dropped", "requeued", "failed", "passed-over")
-"""Filters that mean what was sampled and not trained on."""
+"""Filters that refer to samples that were not trained on."""
 OF_TRAINED: tuple[SampleFilter, ...] = ("stale", "clipped", "equal")
 KEYS = {
     "reward": "reward",
     "weight": "largest_log_weight(log_weights)",
-    "length": "length(token_ids)",  # of the encoded array: SQLite knows it without reading the row to its end
+    "length": "length(token_ids)",  # of the encoded array: SQLite knows it without reading the whole row
     "age": "staleness",
 }
 NUM_PARTS_EXPECTED = 2
-"""Sequences of a sample that the first query allows for."""
+"""Expected sequences per sample, for the limit of the first query."""
 _floats: msgspec.msgpack.Decoder[Floats] = decoder_for(Floats)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read; everything that is given must hold."""
+    """What to read; all given conditions must hold."""
 
     step: int | None = None
     """Only what the step to this version consumed."""
@@ -63,9 +63,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Only the samples of this group."""
     where: tuple[SampleFilter, ...] = ()
     text: str = ""
-    """Only samples whose prompt, completion or answer contains it; capitals do not matter."""
+    """Only samples whose prompt, completion or answer contains this text, ignoring case."""
     order: SampleOrder | None = None
-    """None: as trained in a step, an evaluation or a group; else the newest first."""
+    """None: the order of training within a step, evaluation or group; otherwise newest first."""
     is_reversed: bool = False
     limit: int = 20
 
@@ -75,40 +75,40 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleQuery(msgspec.Struct, frozen=True):
-    """The keys of the samples that a selection means, in order."""
+    """The ordered keys of the selected samples."""
 
     table: str
     key: tuple[str, ...]
-    """Columns that name a sample."""
+    """Columns that identify a sample."""
     where: str
     order: str
     values: tuple[Any, ...]
 
     @property
     def keys(self) -> str:
-        """One row for each sequence that matches; add a limit."""
+        """A statement for one row per matching sequence; add a limit."""
         return f"SELECT {', '.join(self.key)} FROM {self.table} {self.where} ORDER BY {self.order}"
 
     @property
     def count(self) -> str:
-        """The number of samples."""
+        """A statement for the number of samples."""
         return f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(self.key)} FROM {self.table} {self.where})"
 
     @property
     def parts(self) -> str:
-        """The end of a statement that reads one sample, whose key is given."""
+        """The end of a statement that reads one sample by its key."""
         return f"WHERE {' AND '.join(f'{column} = ?' for column in self.key)} ORDER BY part"
 
 
 def query_of(selection: Selection, eval_version: int | None = None) -> SampleQuery:
-    """The query for an evaluation, for lost samples, or for those that were trained on."""
+    """The query for an evaluation, for lost samples, or for trained ones."""
     if eval_version is not None:
         return eval_query(selection, eval_version)
     return lost_query(selection) if selection.is_of_lost else trained_query(selection)
 
 
 def trained_query(selection: Selection, steps: Sequence[int] = ()) -> SampleQuery:
-    """The query for samples that were trained on, only in these steps if any are given."""
+    """The query for trained samples, limited to these steps if any are given."""
     _refuse(selection, OF_LOST, "trained samples were not lost")
     is_small = selection.step is not None or selection.ordinal is not None
     query = _query(TRAJECTORIES.name, ("ordinal", "sample"), selection, "rowid" if is_small else "rowid DESC")
@@ -139,13 +139,13 @@ def lost_query(selection: Selection) -> SampleQuery:
 
 
 def largest_log_weight(encoded: bytes) -> float | None:
-    """The largest log-weight among a trajectory's tokens, from its encoded log-weights; a function for SQLite."""
+    """The largest log-weight of a trajectory's tokens, from the encoded array; used as an SQLite function."""
     log_weights = _floats.decode(encoded)
     return float(log_weights.max()) if log_weights.size else None
 
 
 def can_use_step_maxima(selection: Selection) -> bool:
-    """Whether the samples of largest weight are in the steps of largest weight, of which as many are needed."""
+    """Whether the samples with the largest weights can be found among as many steps with the largest weights."""
     is_of_run = selection.step is None and selection.ordinal is None
     return (
         selection.order == "weight"
@@ -167,7 +167,7 @@ def _conditions(selection: Selection) -> tuple[list[str], tuple[Any, ...]]:
         if wanted is not None:
             conditions.append(f"{column} = ?")
             values.append(wanted)
-    # A number from a struct, never a text: it is safe inside the statement.
+    # A number from a struct, never text, so it is safe inside the statement.
     of = f"WHERE version = {selection.step:d}" if selection.step is not None else ""
     conditions += [CONDITIONS[name].format(of=of) for name in selection.where]
     if selection.text:

@@ -1,7 +1,7 @@
-"""What each session of a run ran with: a resumed run may have changed its settings, a fork comes from another run.
+"""The settings of each session of a run: a resumed run may have changed them, and a fork comes from another run.
 
-A step belongs to the newest session that started below its version: a session that was resumed from an earlier
-version has overtaken what the one before made after it.
+A step belongs to the newest session that started below its version: a session resumed from an earlier version
+replaces the later steps of the session before it.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from freerun.events.reader import RunReader
 class SessionRow(NamedTuple):
     start_version: int
     settings: str
-    """A recipe as TOML."""
+    """The recipe as TOML."""
     origin: str
 
 
 def recorded_sessions(reader: RunReader) -> list[SessionRow]:
-    """The sessions in order, without those that ended before they began."""
+    """The sessions in order, without those that ended before they started."""
     query = "SELECT start_version, settings, origin FROM sessions WHERE settings != '' ORDER BY session"
     return [SessionRow._make(row) for row in reader.plain_rows(query)]
 

@@ -38,11 +38,11 @@ COMMIT_SECONDS = 0.25
 MAX_EVENTS_PER_COMMIT = 512
 DRAIN_SECONDS = 60.0
 RELEASE_SECONDS = 1.0
-"""How long the end waits for readers to close the file: those that follow the run do so at once."""
+"""How long the end of a run waits for readers to close the file; those that follow the run do so immediately."""
 
 
 class _Mark:
-    """Asks the writer to commit and report back; the last one also ends it."""
+    """Makes the writer commit and report back; the last mark also ends it."""
 
     def __init__(self, *, is_last: bool = False) -> None:
         self.is_last = is_last
@@ -91,17 +91,17 @@ class Store:
         self._drain(_Mark(), timeout_seconds)
         self.check()
         with self._exclusive() as db:
-            # Passive: never waits for a reader, and where there is one it may do nothing, not even sync the log.
+            # Passive: it never waits for a reader, but with a reader it may do nothing, not even sync the log.
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            with suppress(FileNotFoundError):  # a file system without logs: there every commit is synced
+            with suppress(FileNotFoundError):  # a file system without logs: every commit is synced there
                 _sync(self.file.with_name(f"{self.file.name}-wal"))
 
     def rewind(self, version: int, *, seconds: float = 0.0) -> int:
         """Delete every step after `version` and all events after `seconds`; returns the number of steps."""
         self.flush()
         with self._exclusive() as connection, _transaction(connection) as db:
-            # What belongs to no version but came after the checkpoint will happen again too; a session's
-            # start and end stay.
+            # Events without a version that came after the checkpoint will happen again too; starts and ends of
+            # sessions are kept.
             num_steps = delete_after(db, version, seconds, kept=("run_started", "run_finished", "rewound"))
             if num_steps:
                 insert_event(db, Rewound(seconds=seconds, version=version, num_steps=num_steps))
@@ -112,7 +112,7 @@ class Store:
         if self._is_closed:
             return
         self._is_closed = True
-        # If this times out the disk is stuck with the connection in use: there is nothing to release.
+        # A time-out means that the disk is stuck with the connection in use: there is nothing to release.
         self._drain(_Mark(is_last=True), DRAIN_SECONDS)
         with self._lock:
             _release(self._connection, self._session)
@@ -179,13 +179,13 @@ class Store:
 def _open(file: Path) -> tuple[sqlite3.Connection, int]:
     """Open or create the store and register this process as its only writer."""
     try:
-        # Autocommit mode: transactions are ours to begin and end. The lock in Store replaces the thread check.
+        # Autocommit mode: we begin and end transactions ourselves. The lock in Store replaces the thread check.
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30.0)
     except sqlite3.Error as error:
         raise _cannot_open(file, error) from error
     try:
         if not is_empty(connection):
-            check_schema(connection, file)  # Before anything is changed in a file that is not ours.
+            check_schema(connection, file)  # before anything is changed in a file that may not be ours
         else:
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -203,7 +203,7 @@ def _open(file: Path) -> tuple[sqlite3.Connection, int]:
 
 
 def _sync(file: Path) -> None:
-    """Flush a file to the disk; SQLite holds no locks on its log, which closing another descriptor would drop."""
+    """Flush a file to disk. SQLite has no locks on its log, which closing another descriptor would drop."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -219,7 +219,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _cannot_open(file: Path, error: Exception) -> StoreError:
-    """The reason and the remedy."""
+    """The error with its reason and remedy."""
     remedies = {
         sqlite3.SQLITE_FULL: "free disk space",
         sqlite3.SQLITE_IOERR: "look at the disk, free space on it",
@@ -233,7 +233,7 @@ def _cannot_open(file: Path, error: Exception) -> StoreError:
 
 
 def _enter_session(db: sqlite3.Connection, file: Path) -> int:
-    """Add the row of this process, unless another live process still writes the store."""
+    """Add the session row of this process; raises if another live process writes the store."""
     for pid, created in db.execute("SELECT pid, pid_created FROM sessions WHERE state = 'running'"):
         if pid != os.getpid() and is_alive(pid, created):
             raise StoreError(
@@ -254,7 +254,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         yield connection
         connection.execute("COMMIT")
     except BaseException:
-        # A full disk makes SQLite roll back by itself; then there is nothing left to undo.
+        # On a full disk SQLite rolls back by itself, and nothing is left to undo.
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
@@ -285,7 +285,7 @@ def _release(connection: sqlite3.Connection, session: int) -> None:
 
 
 def _has_left_log(connection: sqlite3.Connection) -> bool:
-    """Whether the file needs no log from now on; a reader that has it open may keep the log."""
+    """Whether the file has left write-ahead logging; a reader that has it open may prevent that."""
     try:
         return bool(connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete")
     except sqlite3.OperationalError:  # locked

@@ -1,6 +1,6 @@
-"""A copy of a run's store as it was at an earlier version: what another run continues from.
+"""Copies a run's store as it was at an earlier version, as the start of another run.
 
-The run itself may still be writing; its file is only read.
+The original run may still be writing; its file is only read.
 """
 
 import sqlite3
@@ -13,7 +13,7 @@ from freerun.events.schema import DAMAGE, StoreError, check_schema, store_file
 
 
 def copy_store(run: Path, directory: Path, *, version: int, seconds: float) -> None:
-    """Without the steps after `version`, the events after `seconds` and the sessions that began later."""
+    """Copy without the steps after `version`, the events after `seconds` and the sessions that began later."""
     source, target = store_file(run), store_file(directory)
     try:
         with (
@@ -25,7 +25,7 @@ def copy_store(run: Path, directory: Path, *, version: int, seconds: float) -> N
             db.execute("BEGIN IMMEDIATE")
             delete_after(db, version, seconds)
             db.execute("DELETE FROM sessions WHERE start_version >= ?", (version,))
-            # No process writes the copy yet, even if one writes the original.
+            # No process writes the copy, even if one writes the original.
             db.execute("UPDATE sessions SET state = 'interrupted', reason = '' WHERE state = 'running'")
             db.execute("COMMIT")
     except DAMAGE as error:

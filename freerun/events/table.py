@@ -1,7 +1,7 @@
-"""A struct as a table of SQLite: its fields are the columns, declared nowhere else.
+"""Stores structs as rows of an SQLite table: the fields are the columns and are declared nowhere else.
 
 Numbers, texts and bytes are columns of their type, so they can be queried; everything else is msgpack. NaN is
-stored as NULL, as SQLite requires. Every row carries a checksum: SQLite checks the structure of its file, not the
+stored as NULL, as SQLite requires. Every row has a checksum: SQLite checks the structure of its file, not the
 contents of rows.
 """
 
@@ -25,7 +25,7 @@ class Column(NamedTuple):
 
 
 class Table(Generic[R]):
-    """Rows of one struct, each belonging to a version, which is a column even if it is not a field."""
+    """Rows of one struct type, each with a version, which is a column even if it is not a field."""
 
     def __init__(self, name: str, row: type[R], *, key: tuple[str, ...]) -> None:
         self.name = name
@@ -35,11 +35,11 @@ class Table(Generic[R]):
 
     @property
     def create(self) -> str:
-        """The statement that makes it."""
+        """The statement that creates the table."""
         columns = {"version": _column(int)} | self._fields
         lines = [f"{name} {column.sql}" for name, column in columns.items()]
         lines.append("checksum INTEGER NOT NULL")
-        if self._key == ("id",):  # a number is never given twice, not even after a rewind: followers rely on it
+        if self._key == ("id",):  # ids are never reused, not even after a rewind: followers rely on it
             lines[lines.index("id INTEGER")] = "id INTEGER PRIMARY KEY AUTOINCREMENT"
         else:
             lines.append(f"PRIMARY KEY ({', '.join(self._key)})")
@@ -51,7 +51,7 @@ class Table(Generic[R]):
         if written:
             names = [*written[0], "checksum"]
             marks = ", ".join("?" * len(names))
-            # Not by name: SQLite's binding would look up each name in each row.
+            # By position: with named parameters, SQLite would look up each name in each row.
             values = [(*row.values(), checksum(row)) for row in written]
             db.executemany(f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({marks})", values)
 
@@ -65,14 +65,14 @@ class Table(Generic[R]):
 def checksum(row: Mapping[str, Any]) -> int:
     """Checksum of a row, the same before writing and after reading.
 
-    SQLite returns a whole number as a float in a float column, and NaN as None.
+    SQLite returns a whole number in a float column as a float, and NaN as None.
     """
     values = [row[name] for name in sorted(row) if name not in ("id", "checksum")]
     return zlib.crc32(encode([_as_read(value) for value in values]))
 
 
 def valid_text(text: str) -> str:
-    """Text as UTF-8 can hold it: a lone surrogate from a data file must not stop the writer."""
+    """The text without lone surrogates, which UTF-8 cannot hold: one in a data file must not stop the writer."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A run's timeline as a trace in Chrome's JSON format, which Perfetto opens: made from the store alone.
+"""Exports a run's timeline as a trace in Chrome's JSON format, which Perfetto opens, from the store alone.
 
     trainer       steps with their phases, waiting between them; counters of the main metrics
     rollout-N     what the engine did, its loads, the groups it sampled, the completions in its slots; counters of
@@ -6,9 +6,10 @@
     grader-N      grading and waiting
     controller    groups as they finish, checkpoints, evaluations, deaths; counters of the queues
 
-Arrows lead from a step to the loads of its version, and from a finished group to the step that trained on it. What
-a process did within a report of half a second is drawn one after the other: the shares are true, the order is not.
-The calls of sessions have no times in the store: a group's slice says how many sequences its samples became.
+Arrows lead from a step to the loads of its version, and from a finished group to the step that trained on it.
+The activities within a report of half a second are drawn one after the other: the shares are true, the order is
+not. The calls of sessions have no times in the store: a group's slice says how many sequences its samples
+became.
 """
 
 import math
@@ -41,10 +42,10 @@ from freerun.events.schema import Rewound
 
 CONTROLLER = "controller"
 SLICES, LOADS, FINISHED = 1, 2, 3
-"""Threads of a process: what it does; weights it loads; groups that finish."""
+"""Threads of a process: its activities, its loads of weights, its finished groups."""
 THREADS = {SLICES: "activity", LOADS: "loads", FINISHED: "finished groups"}
 FIRST_SLOT = 100
-"""Threads from here on are slots in use: a completion takes the first that is free."""
+"""Threads from here on are slots in use: a completion takes the first free one."""
 TRAINER_COUNTERS = ("reward", "staleness_mean", "entropy", "effective_sample_size", "grad_norm")
 LEFT_OUT = ("unknown", "starting")
 TraceEvent = dict[str, Any]
@@ -63,14 +64,14 @@ def write_trace(directory: Path, out: Path, *, begin: float = -math.inf, end: fl
 
 
 def make_trace(reader: RunReader, *, begin: float, end: float) -> dict[str, Any]:
-    """What a file of this window holds."""
+    """The contents of the file for this window."""
     events = trace_events(reader, begin=begin, end=end)
     facts = {"run": reader.status().name, "made_by": "freerun trace"}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
 
 def trace_events(reader: RunReader, *, begin: float = -math.inf, end: float = math.inf) -> list[TraceEvent]:
-    """All events of the trace, by time; the names of tracks first."""
+    """All events of the trace, ordered by time; the names of tracks first."""
     trace = _Trace(begin, end)
     occupation = Occupation()
     for event in reader.events():
@@ -83,7 +84,7 @@ def trace_events(reader: RunReader, *, begin: float = -math.inf, end: float = ma
 
 
 class _Trace:
-    """The trace being made."""
+    """A trace under construction."""
 
     def __init__(self, begin: float, end: float) -> None:
         self._window = (begin, end)
@@ -91,13 +92,13 @@ class _Trace:
         self._pids: dict[str, int] = {}
         self._threads: set[tuple[int, int]] = set()
         self._steps: dict[int, tuple[int, int]] = {}
-        """Begin and end of the steps that are drawn, in microseconds, by version."""
+        """Begin and end of each drawn step in microseconds, by version."""
         self._groups: dict[int, int] = {}
         """When each group was finished, by ordinal."""
         self._loads: list[tuple[int, str, int]] = []
-        """Version, worker, begin."""
+        """(version, worker, begin) of each load."""
         self._uses: list[tuple[float, float, str, str]] = []
-        """Begin, end, worker and name of each use of a slot."""
+        """(begin, end, worker, name) of each use of a slot."""
 
     def take(self, event: Any) -> None:
         match event:
@@ -128,7 +129,7 @@ class _Trace:
                 self._instant(CONTROLLER, text, event.seconds)
 
     def draw_activities(self, occupation: Occupation) -> None:
-        """What each process did; slices of the same kind that touch are one."""
+        """Draw what each process did; adjacent slices of the same kind are merged."""
         for worker, stretches in occupation.stretches.items():
             drawn: list[tuple[str, float, float]] = []
             for what, begin, end in (part for stretch in stretches for part in stretch.laid_out):
@@ -141,7 +142,7 @@ class _Trace:
                     self._slice(worker, SLICES, what, begin, end)
 
     def draw_slots(self) -> None:
-        """Completions while they had a slot, in as few threads as an engine had slots in use."""
+        """Draw completions while they had a slot, in as few threads as an engine had slots in use."""
         free_at: dict[str, list[float]] = {}
         for begin, end, worker, name in sorted(self._uses):
             slots = free_at.setdefault(worker, [])
@@ -165,7 +166,7 @@ class _Trace:
                     self._arrow(next(numbers), "group", *ends, facts)
 
     def finished(self) -> list[TraceEvent]:
-        """Sorted: an enclosing slice comes before those inside it, and before an arrow that begins in it."""
+        """The sorted events: an enclosing slice comes before the slices and arrows that start in it."""
         rank = {"X": 0, "b": 0, "s": 2, "f": 2, "e": 3}
         self._events.sort(key=lambda e: (e["ts"], rank.get(e["ph"], 1), -e.get("dur", 0)))
         return [*self._names(), *self._events]
@@ -226,7 +227,7 @@ class _Trace:
     def _slice(
         self, worker: str, tid: int, name: str, begin: float, end: float, facts: TraceEvent | None = None
     ) -> bool:
-        """A slice of a thread, if the window has some of it."""
+        """Add a slice to a thread, if it overlaps the window; returns whether it did."""
         if end < begin or not self._is_shown(begin, end):
             return False
         self._threads.add((self._pid(worker), tid))
@@ -237,7 +238,7 @@ class _Trace:
     def _async(
         self, worker: str, number: int, name: str, begin: float, end: float, facts: TraceEvent | None = None
     ) -> None:
-        """A slice that overlaps others, such as a group."""
+        """Add a slice that may overlap others, such as a group."""
         for ph, seconds in (("b", begin), ("e", max(begin, end))):
             self._add(ph, worker, SLICES, name, _micros(seconds), cat="group", id=number, args=facts or {})
 
@@ -268,7 +269,7 @@ def _thread(tid: int) -> str:
 
 
 def _moment(event: Any) -> str:
-    """What to call a moment of the whole run; empty if it is none."""
+    """The name of an event that concerns the whole run; empty for other events."""
     match event:
         case CheckpointSaved():
             return f"checkpoint {event.version}"

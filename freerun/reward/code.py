@@ -3,9 +3,9 @@
     prompt, completion ── program.py ──► program ──► candidate ◄─┐
     answer ── program.py ──► tests + names ────────► examiner ───┴──► verdict
 
-A program that fails, crashes, hangs or takes too much is wrong, and the log says why. Tests that cannot be tests
-(of nothing, or of what this Python lacks) raise, and so does a sandbox that does not work: no grade rather than
-a wrong one.
+A program that fails, crashes, hangs or uses too much is wrong, and the log says why. Tests that are unusable
+(they test nothing, or need what this Python lacks) raise, and so does a sandbox that does not work: no grade is
+better than a wrong one.
 """
 
 from freerun.config.reward import RewardConfig
@@ -20,7 +20,7 @@ _PROOF = Examination("assert double(21) == 42", ["double"])
 
 
 def check_absences(config: RewardConfig) -> None:
-    """Refuse a `reward.sandbox_without` that makes no sense."""
+    """Raise if `reward.sandbox_without` is invalid."""
     names = config.sandbox_without
     for name in names:
         if name not in FEATURES:
@@ -35,12 +35,12 @@ def check_absences(config: RewardConfig) -> None:
 
 
 def check_tests(prompt: Prompt) -> None:
-    """Raise `ValueError` if the answer is not a Python program that asks for a function."""
+    """Raise `ValueError` unless the answer is a Python program that calls for a function."""
     asked_names(prompt.answer, known=prompt_code(prompt.text).helpers)
 
 
 def code_grader(config: RewardConfig) -> GraderFunction:
-    """The grader, with its sandbox started and proven to work; raises `ConfigError` if it does not."""
+    """The grader, with its sandbox started and tested; raises `ConfigError` if the sandbox does not work."""
     sandbox = Sandbox(Limits(config.code_seconds, config.code_memory_bytes), without=config.sandbox_without)
     prove(sandbox)
 
@@ -54,16 +54,16 @@ def code_grader(config: RewardConfig) -> GraderFunction:
 
 
 def judge(sandbox: Sandbox, prompt: str, completion: str, answer: str) -> Verdict:
-    """Whether the completion passes the tests of the answer, and if not, why."""
+    """Whether the completion passes the tests in the answer, and if not, why."""
     code = prompt_code(prompt)
     names = asked_names(answer, known=code.helpers)
     program = program_in(completion, code, names.program)
-    # The prompt's helpers run with the tests: a completion may define others, but is not tested with them.
+    # The prompt's helpers run with the tests: a completion may define its own, but is not tested with them.
     return sandbox.examine(program, Examination(answer, names.program, prelude=code.header, modules=names.modules))
 
 
 def prove(sandbox: Sandbox) -> None:
-    """Start the sandbox; raise `ConfigError` unless it passes a right program and fails a wrong one."""
+    """Start the sandbox; raise `ConfigError` unless it passes a correct program and fails a wrong one."""
     try:
         sandbox.start()
         right = sandbox.examine("import xml.dom\ndef double(x): return 2 * x", _PROOF)

@@ -1,4 +1,4 @@
-"""What a grader has done since it was started: counted here, sent as `GraderReport`s."""
+"""Counts what a grader has done since its start, and reports it in `GraderReport`s."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,21 +9,21 @@ from freerun.types import Grade, GradeFailed
 
 
 class GraderCounts:
-    """Counts of one grader and its successors, each of which begins at 0; `clock` is any monotonic clock."""
+    """Counts of one grader and its successors, each starting at 0; `clock` is any monotonic clock."""
 
     def __init__(self, worker: str, clock: Callable[[], float], *, num_at_once: int = 1) -> None:
         self._worker = worker
         self._clock = clock
         self._num_at_once = num_at_once
-        """Jobs that it works on at the same time: its busy time is the mean over them."""
+        """Number of jobs it works on at the same time; its busy time is their mean."""
         self._final: list[GraderReport] = []
-        """Final reports of processes that are gone, not yet passed on."""
+        """Final reports of ended processes that have not been passed on yet."""
         self._started: float | None = None
         self._num_graded = self._num_failed = 0
         self._busy_seconds = self._slowest_seconds = 0.0
 
     def note_started(self) -> None:
-        """A new process begins; the counts of the previous one are kept until they are reported."""
+        """Start counting for a new process; counts of the previous one are kept until they are reported."""
         if self._started is not None:
             self._final.append(self._report(0.0))
         self._started = self._clock()
@@ -31,7 +31,7 @@ class GraderCounts:
         self._busy_seconds = self._slowest_seconds = 0.0
 
     def job(self) -> "_TimedJob":
-        """The time of one job; its grades are put into the list, if there are any."""
+        """Time one job; append its grades to the yielded list, if there are any."""
         return _TimedJob(self._clock, self._note_job)
 
     def _note_job(self, seconds: float, answers: list[Sequence[Grade]]) -> None:
@@ -42,7 +42,7 @@ class GraderCounts:
         self._num_failed += not grades or any(isinstance(grade, GradeFailed) for grade in grades)
 
     def reports(self, seconds: float) -> list[GraderReport]:
-        """What is new at this time of the run's clock; nothing until the grader has started."""
+        """The reports that are new at this time of the run's clock; none until the grader has started."""
         told, self._final = [_at(report, seconds) for report in self._final], []
         if self._started is not None:
             told.append(self._report(seconds))
@@ -62,7 +62,7 @@ class GraderCounts:
 
 
 class _TimedJob:
-    """A context: a class, since `contextlib` costs more than the rest of a job's counting."""
+    """A context manager; a class because `contextlib` costs more than the rest of a job's counting."""
 
     def __init__(self, clock: Callable[[], float], note: Callable[[float, list[Sequence[Grade]]], None]) -> None:
         self._clock = clock

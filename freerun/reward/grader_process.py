@@ -1,13 +1,13 @@
-"""One grader process and its successors: asked, timed, killed, replaced.
+"""One grader process and its successors: assign jobs, time, kill, replace.
 
-- Quick jobs are sent several at once: passing one alone costs the controller more than most grades take. Each job
-  has the full time limit, counted from the answer to the one before it.
-- A job that takes too long fails at once: its process is killed with all that it started.
+- Quick jobs are sent several at once: passing a single job costs the controller more than most grades take.
+Each job   has the full time limit, counted from the answer to the job before it.
+- A job that takes too long fails at once: its process is killed with everything it started.
 - A process that dies while grading may have been killed from outside (kill -9, the kernel out of memory), so the
-  job is tried once more in a new one; a second death is blamed on the job.
-- The jobs behind one that failed had not begun and are sent again.
-- A process that sends a grade for another job than the one under way is killed and counts as dead: what it sends
-  next might be taken for the grade of yet another job.
+  job is tried once more in a new process; a second death is attributed to the job.
+- The jobs queued behind a failed one have not begun and are sent again.
+- A process that sends a grade for a job other than the current one is killed and counts as dead: its next
+message might   be mistaken for the grade of yet another job.
 - Three failed starts in a row are a `WorkerError`, which ends the run.
 """
 
@@ -26,11 +26,11 @@ from freerun.types import Doing, Grade, GradeFailed
 AT_ONCE_SECONDS = 0.1
 """How long a job may be expected to wait behind others of its process while another process is free."""
 MAX_AT_ONCE = 8
-"""Bounds how many jobs wait behind one that takes much longer than those before it."""
+"""Limits how many jobs wait behind one that takes much longer than earlier jobs."""
 
 
 class GraderProcess:
-    """A grader process and, when it is killed or dies, the one that replaces it; used by one task at a time."""
+    """A grader process and its successors after a kill or death; used by one task at a time."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class GraderProcess:
         self.doing = Doing("starting")
         self.link: Link[m.FromWorker] | None = None
         self.ready = m.Ready()
-        """What its graders need to be told; known once it has started."""
+        """What its graders need to be given; known once the process has started."""
         self._configs = tuple(configs)
         self._launcher = launcher
         self._start_seconds = start_seconds
@@ -53,20 +53,20 @@ class GraderProcess:
         self._timeout_seconds = self._configs[0].timeout_seconds
         graders = (part.grader for config in self._configs for part in config.parts)
         self._seconds = dict.fromkeys(graders, self._timeout_seconds)
-        """How long each grader took; a slow answer counts half with each quick one after it."""
+        """Estimated seconds per job of each grader; a slow job counts half with each later quick one."""
         self._is_lost = False
         self.counts = GraderCounts(name, lambda: asyncio.get_running_loop().time())
         self._died_on: int | None = None
-        """The number of the job that the last process died on."""
+        """Number of the job during which the last process died."""
 
     @property
     def num_at_once(self) -> int:
-        """How many jobs may be sent together, for any graders."""
+        """How many jobs may be sent together, whatever their graders."""
         num_quick = AT_ONCE_SECONDS / max(*self._seconds.values(), AT_ONCE_SECONDS / MAX_AT_ONCE)
         return max(1, int(num_quick))
 
     async def start(self) -> None:
-        """Start the process; a grader it refuses is a `ConfigError`, one that does not come up a `WorkerError`."""
+        """Start the process; raises `ConfigError` if it refuses a grader, `WorkerError` if it does not start."""
         worker = WorkerJob(self.name, "grader", "freerun.reward.worker")
         self.link = await self._launcher.launch(worker, m.FromWorker)
         self._is_lost = False
@@ -94,7 +94,7 @@ class GraderProcess:
         await self.start()
 
     async def grade(self, jobs: Sequence[m.Job]) -> AsyncIterator[tuple[Grade, ...]]:
-        """The grades of each job, in order. Ends early when the process is lost: send the rest again."""
+        """The grades of each job, in order. Ends early if the process is lost: send the rest again."""
         if not jobs:
             return
         await self.ensure_alive()
@@ -108,7 +108,7 @@ class GraderProcess:
         self.doing = Doing("idle")
 
     async def _grade(self, job: m.Job, link: Link[m.FromWorker]) -> tuple[Grade, ...] | None:
-        """The grades of the job under way; None if the process died and the job may be tried once more."""
+        """The grades of the current job; None if the process died and the job may be tried once more."""
         self.doing = Doing("grading", job.key)
         clock, limit = asyncio.get_running_loop().time, self._timeout_seconds
         began = clock()
@@ -132,14 +132,14 @@ class GraderProcess:
     async def _receive(
         self, link: Link[m.FromWorker], timeout_seconds: float
     ) -> m.FromWorker | TimeoutError | WorkerError | None:
-        """The process's reply; an error if there is none in time or it is garbage; None if the process is gone."""
+        """The process's reply; an error if it is late or malformed; None if the process is gone."""
         try:
             return await within(timeout_seconds, link.receive)
         except (TimeoutError, WorkerError) as error:
             return error
 
     async def _end(self, link: Link[m.FromWorker], reply: object, timeout_seconds: float) -> str:
-        """End a process that gave the wrong reply, and say what happened to it."""
+        """End a process that gave the wrong reply; returns a description of what happened."""
         self._is_lost = True
         how = await end(link, is_closed=reply is None)
         if reply is None:

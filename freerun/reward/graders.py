@@ -10,10 +10,10 @@
              what the dataset of the answer, a reasoning_gym entry as JSON, gives the completion
     m:f      the user's function f of module m, called with what its parameters ask for (`user_call.py`)
 
-A grader returns a verdict (`verdict.py`) and raises what it cannot judge: a reference answer without a number is a
-failure of the grade, not a wrong completion. A completion without anything usable is wrong, not a failure.
+A grader returns a verdict (`verdict.py`), and raises if it cannot judge: a reference answer without a number is a
+failed grade, not a wrong completion. A completion without anything usable is wrong, not a failure.
 
-Nothing here bounds time or survives hostile code: that is the pool's job.
+Nothing here limits time or survives hostile code: that is the pool's job.
 """
 
 import importlib
@@ -40,15 +40,15 @@ from freerun.types import Prompt
 CALLERS_MODULE = "__main__"
 """Module of a reward function that exists only in the program that calls `freerun.train`."""
 NUM_REPORTED = 5
-"""Prompts that an error names."""
+"""Number of prompts that an error names."""
 
 
 def grade_number(prompt: str, completion: str, answer: str) -> bool:
     """Whether the completion's last number equals the answer's, by value: 3.0 is 3, 1,234 is 1234.
 
-    The last one, because reasoning comes before the result. A model that continues after its answer is judged by
-    its last number: a completion that was stopped at a stop string holds all the text of its last token, which
-    may reach beyond the string. ` 42\\n` is 42; ` 42\\n7 * 8` is 8.
+    The last number counts because reasoning comes before the result. A model that continues after its answer is
+    judged by its last number: the text of a completion that ended at a stop string includes the whole last
+    token, which may reach beyond the string. ` 42\\n` is 42; ` 42\\n7 * 8` is 8.
     """
     expected = require_number(answer)
     found = last_number(completion)
@@ -82,10 +82,9 @@ def _regex_grader(config: RewardConfig) -> GraderFunction:
 
 
 def _math_grader(config: RewardConfig) -> GraderFunction:
-    # Imported only if it is used: sympy takes half a second.
+    # Imported only when used: sympy takes half a second.
     math_verify = importlib.import_module("math_verify")
     # math-verify's timeouts use signal.alarm, which fails outside the main thread and cannot stop a loop in C; in
-    # AReaL that turned into rewards of 0. They are off: the pool kills the process when its time is over.
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # else it warns that they are off
 
     def parsed(text: str) -> list[Any]:

@@ -6,8 +6,8 @@ What counts as one number:
     $5   -$5   $-5   42.   \\boxed{42}                   what surrounds it is ignored
     1/2                                                a fraction of two whole numbers (not 1/2/2024)
 
-A minus is a sign only where no operand precedes it: `10-3` ends in 3, `= -3` in -3. A percent sign
-is ignored: `50%` is 50. LaTeX fractions and expressions need the `math` grader.
+A minus is a sign only where no operand precedes it: `10-3` ends in 3, `= -3` in -3. A percent sign is ignored:
+`50%` is 50. LaTeX fractions and expressions need the `math` grader.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Ratio(NamedTuple):
 
 
 def last_number(text: str) -> Ratio | None:
-    """The last number in the text, or None if it holds none."""
+    """The last number in the text, or None if there is none."""
     matches = list(_NUMBER.finditer(text, _start_of_last_run(text)))
     return _to_ratio(matches[-1]) if matches else None
 
 
 def _start_of_last_run(text: str) -> int:
-    """The start of the run of number characters that ends with the last digit."""
+    """The start of the run of number characters that contains the last digit."""
     # The last number cannot begin earlier; scanning a whole long completion takes a hundred times as long.
     position = len(text)
     while position and text[position - 1] not in _DIGITS:

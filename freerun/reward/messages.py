@@ -16,27 +16,27 @@ from freerun.types import Completion, FinishReason, GradeFailed, Prompt, Reward
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """Import the graders of these configurations, which differ in `grader` only."""
+    """Import the graders of these configurations, which differ only in `grader`."""
 
     configs: tuple[RewardConfig, ...]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """Completions of one prompt to be graded by one of the graders; rewards do not include the grader's weight."""
+    """Completions of one prompt to be graded by one grader; rewards do not include the grader's weight."""
 
     number: int
     """Unique among the jobs of a pool."""
     grader: str
     key: str
-    """Key of the prompt, for messages; graders do not see it."""
+    """Key of the prompt, used in messages; graders do not see it."""
     prompt: str
     answer: str
     completions: tuple[str, ...]
-    """One, or all of a group for a function that compares them."""
+    """One completion, or all of a group for a function that compares them."""
     finish_reasons: tuple[FinishReason, ...]
     num_tokens: tuple[int, ...]
     row: dict[str, Any] = {}
-    """Empty for a grader that does not ask for it."""
+    """Empty if the grader does not ask for it."""
 
 
 def job_of(
@@ -56,7 +56,7 @@ def job_of(
 
 
 class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
-    """Jobs to be done one after another, each answered as soon as it is done."""
+    """Jobs to be done in order; each is answered as soon as it is done."""
 
     jobs: tuple[Job, ...]
 
@@ -65,13 +65,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The graders are imported; the process takes jobs."""
 
     of_groups: tuple[str, ...] = ()
-    """Graders that compare all completions of a prompt."""
+    """Names of graders that compare all completions of a prompt."""
     with_rows: tuple[str, ...] = ()
-    """Graders that ask for the row of the prompt."""
+    """Names of graders that need the prompt's row."""
 
 
 class ConfigRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """The configuration names a grader that cannot be used."""
+    """The configuration names an unusable grader."""
 
     reason: str
 
@@ -79,7 +79,7 @@ class ConfigRefused(msgspec.Struct, frozen=True, tag="refused"):
 class Graded(msgspec.Struct, frozen=True, tag="graded"):
     number: int
     grades: tuple[Reward | GradeFailed, ...]
-    """One for each completion of the job."""
+    """One per completion of the job."""
 
 
 ToWorker = Begin | Jobs

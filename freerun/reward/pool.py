@@ -1,21 +1,21 @@
-"""The grader pool: completions in, grades out, through processes that can be killed.
+"""The grader pool: grades completions in processes that can be killed.
 
     grade() ──► queue of jobs ──► one task per process ──► grader process (one job after another)
        ▲                                  │
        └────── future of the job ◄────────┘
 
-- A grade is one job for each part of `reward.grader`; a part that compares the completions of a prompt is one job
-  for all of them. What needs no grader is decided here: a cut-off
-  completion is wrong (`reward.requires_stop`), and a long one is penalised.
-- The pool owns the futures. A process only turns jobs into grades and never sees who waits for them.
-- A part that fails fails the grade: a `GradeFailed` with its reason, never a reward (invariant 8).
-- A cancelled caller leaves the pool as it was: its queued jobs are skipped; one that a process already has ends or
-  times out by itself.
+- A grade is one job for each part of `reward.grader`; a part that compares the completions of a prompt is one
+job for   all of them. Rules that need no grader are applied here: a cut-off completion is wrong
+(`reward.requires_stop`), and   a long one is penalised.
+- The pool owns the futures. A process only turns jobs into grades and never sees the callers.
+- If one part fails, the grade fails: a `GradeFailed` with its reason, never a reward (invariant 8).
+- Cancelling a caller does not affect the pool: its queued jobs are skipped; a job that a process already has
+ends or   times out by itself.
 - When a process cannot be replaced, every waiting and later `grade` raises `WorkerError`, and so does
-  `wait_for_loss`, which ends the run before it uses up more prompts.
+`wait_for_loss`,   which ends the run before it uses up more prompts.
 
 The pool does not know what a grader computes, nor how many failures are too many: the controller counts them.
-Every process that had to be replaced is reported to `on_death`.
+Every replaced process is reported to `on_death`.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class GraderPool:
         own_graders: Iterable[str] = (),
         judges_sessions: bool = False,
     ) -> None:
-        """`own_graders` are those of prompts that are not graded by `reward.grader`."""
+        """`own_graders` are the graders of prompts that are not graded by `reward.grader`."""
         self.num_graded = 0
         self._configs = {grader: with_grader(config, grader) for grader in ("", *own_graders)}
         """Reward settings by `Prompt.grader`."""
@@ -74,7 +74,7 @@ class GraderPool:
         ]
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._waiting: dict[int, _Answer] = {}
-        """Pending answers by job number; a job that is missing has no caller any more."""
+        """Pending answers by job number; a missing job has no caller any more."""
         self._numbers = itertools.count()
         self._ready = Ready()
         self._refusal = "the grader pool is not started"
@@ -86,11 +86,11 @@ class GraderPool:
         return {process.name: process.doing for process in self._processes}
 
     def reports(self, seconds: float) -> list[GraderReport]:
-        """What each process has done, at this time of the run's clock."""
+        """Reports of what each process has done, at this time of the run's clock."""
         return [report for process in self._processes for report in process.counts.reports(seconds)]
 
     async def start(self) -> None:
-        """Start all processes; raises `ConfigError` or `WorkerError`, and then leaves none behind."""
+        """Start all processes; if one fails, end them all and raise `ConfigError` or `WorkerError`."""
         await start_all((process.start() for process in self._processes), self.close)
         self._ready = self._processes[0].ready
         if self._judges_sessions and self._ready.of_groups:
@@ -101,7 +101,7 @@ class GraderPool:
             self._supervisor.start(self._serve(process))
 
     async def close(self) -> None:
-        """End all processes and fail the grades that wait; returns when no process is left."""
+        """End all processes and fail waiting grades; returns when no process is left."""
         self._refuse("the grader pool is closed")
         for process in self._processes:
             process.doing = Doing("ended")
@@ -113,7 +113,7 @@ class GraderPool:
         return any(self._compares(part.grader) for part in self._configs[prompt.grader].parts)
 
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade:
-        """Grade the completion when a process is free; raises only if there will be none."""
+        """Grade the completion when a process is free; raises only if there will never be one."""
         if self.compares(prompt):
             return (await self.grade_group(prompt, [completion]))[0]
         self._check_open()
@@ -122,7 +122,7 @@ class GraderPool:
         return graded
 
     async def grade_group(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Grade]:
-        """Grade the completions of a prompt concurrently; what compares them gets all at once."""
+        """Grade the completions of a prompt concurrently; parts that compare them get all at once."""
         self._check_open()
         graders = [part.grader for part in self._configs[prompt.grader].parts]
         comparing = [self._job(grader, prompt, completions) for grader in graders if self._compares(grader)]
@@ -142,7 +142,7 @@ class GraderPool:
     async def _grade_parts(
         self, prompt: Prompt, completion: Completion, compared: Mapping[str, tuple[_Answer, int]]
     ) -> Grade:
-        """The weighted sum of the grades of all parts, or the failure of the first that fails."""
+        """The weighted sum of the grades of all parts, or the first failure."""
         config = self._configs[prompt.grader]
         is_cut_off = config.requires_stop and completion.finish_reason == "length"
         rewards: dict[str, Reward] = {}
@@ -211,9 +211,9 @@ class GraderPool:
         return taken
 
     def _refuse(self, reason: str) -> None:
-        """Fail every grade that waits, now and later."""
+        """Fail every waiting and later grade."""
         self._refusal = reason
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(WorkerError(reason))
-                answer.exception()  # mark it as retrieved: of several parts only the first is awaited
+                answer.exception()  # mark it as retrieved: only the first of several parts is awaited

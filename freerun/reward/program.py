@@ -1,15 +1,16 @@
-"""Static analysis for the code grader: the program in a completion, the names its tests ask for.
+"""Static analysis for the code grader: finds the program in a completion, and the names its tests ask for.
 
-- A completion with fenced blocks is the last of them that defines what the tests ask for, or else the last.
-  Blocks of other languages count only if there are no others. Without a block it is all code.
+- In a completion with fenced blocks, the program is the last block that defines what the tests ask for, else
+the last   block. Blocks of other languages count only if there are no others. A completion without a block is
+all code.
 - Prompt code is Python that ends with a function whose body is missing (HumanEval's form: imports, helpers,
   signature and docstring). It is the last fenced block of the prompt, or begins at the first line that looks like
   code. Other prompts, such as prose or a function to be repaired, have none.
-- A completion that defines what the tests ask for is a whole program, put after the imports and helpers of the
-  prompt. Any other completes the prompt's last function.
-- Code is cut before the first line that does not parse: models keep talking.
-- The names that the tests ask for are decided from the tests alone: a program that defines `set`, `math` or
-  `check` must not have the tests use them.
+- A completion that defines what the tests ask for is a whole program, put after the prompt's imports and helpers.
+  Any other completion completes the prompt's last function.
+- Code is cut before the first line that does not parse, because models continue with prose.
+- The names that the tests ask for are derived from the tests alone: a program that defines `set`, `math` or
+`check`   must not change what the tests use.
 """
 
 import ast
@@ -27,7 +28,7 @@ _PYTHON = re.compile(r"\W*(?:py\w*|$)", re.IGNORECASE)
 """The language after the backticks of a block that may be Python; may be empty."""
 _CHAT_MARKER = re.compile(r"<\|[^|>\n]*\|>(?:system|user|assistant)?")
 _FIRST_LINE = re.compile(r"^(?:(?:def|async def|class|from|import)\b|@)", re.MULTILINE)
-# Hostile text may parse slowly, or have to be cut line by line: these bound the time for all of it.
+# Hostile text may parse slowly, or may have to be cut line by line: these limit the total time.
 MAX_CHARACTERS = 100_000
 MAX_CHARACTERS_PARSED = 300_000
 MAX_BLOCKS = 8
@@ -60,7 +61,7 @@ def prompt_code(prompt: str) -> PromptCode:
     code = text[start.start() :]
     body = _parsed(code) or _parsed(f"{code.rstrip()}\n    pass\n")
     if not body or not _is_stub(body[-1]):
-        # In a chat prompt the beginning of the next turn follows the code.
+        # In a chat prompt, the beginning of the next turn follows the code.
         code = _longest_program(code)
         body = _parsed(code)
         if not body or not _is_stub(body[-1]):
@@ -84,16 +85,16 @@ def _python_blocks(text: str) -> list[str]:
 
 
 def _chosen_block(completion: str, names: set[str]) -> str:
-    """The block of the program: an example of how to use or run it may follow."""
+    """The block with the program; a block that shows how to use or run it may follow."""
     blocks = _python_blocks(completion) or [code for _, code in _FENCE.findall(completion)] or [completion]
     last_first = blocks[: -MAX_BLOCKS - 1 : -1]
-    # An example may import what was asked for.
+    # An example may import the requested name.
     defining = (block for block in last_first if _defined(_longest_program(block), with_imports=False) & names)
     return next(defining, blocks[-1])
 
 
 def _longest_program(code: str) -> str:
-    """The longest prefix of whole lines that parses; empty if it is not found soon."""
+    """The longest prefix of whole lines that parses; empty if none is found soon."""
     lines = code[:MAX_CHARACTERS].split("\0")[0].splitlines(keepends=True)
     num_parsed = 0
     while (num_parsed := num_parsed + sum(map(len, lines))) < MAX_CHARACTERS_PARSED:
@@ -101,7 +102,7 @@ def _longest_program(code: str) -> str:
             _parse("".join(lines))
             return "".join(lines)
         except SyntaxError as error:
-            # No prefix that includes the line of the error parses either.
+            # A prefix that includes the line of the error cannot parse either.
             del lines[max(0, min((error.lineno or 1) - 1, len(lines) - 1)) :]
         except _UNPARSABLE:
             break
@@ -122,7 +123,7 @@ def _parse(code: str) -> list[ast.stmt]:
 
 
 def _is_stub(statement: ast.stmt) -> bool:
-    """Whether it is a function without a body: imports, a docstring, `pass`, `...` or nothing."""
+    """Whether the statement is a function without a body: only imports, a docstring, `pass`, `...` or nothing."""
     if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
     return all(
@@ -138,7 +139,7 @@ def _first_line_number(statement: ast.stmt) -> int:
 
 
 def _defined(code: str, *, with_imports: bool = True) -> set[str]:
-    """Names that the top level of a program binds by def, class, assignment or import."""
+    """Names that a program binds at top level by def, class, assignment or import."""
     names: set[str] = set()
     for statement in _parsed(code) or []:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -159,11 +160,11 @@ class AskedNames(NamedTuple):
     program: list[str]
     """Names that the program under test must define."""
     modules: list[str]
-    """Modules of the standard library that are used without an import."""
+    """Modules of the standard library that the tests use without importing them."""
 
 
 def asked_names(tests: str, *, known: Collection[str]) -> AskedNames:
-    """What the tests use and neither define nor find in `known`; raises `ValueError` if they ask for nothing.
+    """Names that the tests use but neither define nor find in `known`; raises `ValueError` if there are none.
 
     Tests that ask for nothing would pass anything. Tests that ask only for built-in names, such as
     `assert sum(10, 15) == 6`, mean a function of that name, if they call just one.
@@ -184,18 +185,18 @@ def asked_names(tests: str, *, known: Collection[str]) -> AskedNames:
 
 
 def _referenced(table: symtable.SymbolTable, *, is_top: bool) -> set[str]:
-    """Global names that are read anywhere."""
+    """Global names that are read anywhere in the program."""
     names = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (is_top or s.is_global())}
     return names.union(*(_referenced(child, is_top=False) for child in table.get_children()))
 
 
 def _bound(table: symtable.SymbolTable) -> set[str]:
-    """Names that the top level binds itself."""
+    """Names that the top level binds."""
     return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
 
 
 def _is_only_qualifier(name: str, tests: str) -> bool:
-    """Whether a name occurs only as in `name.something`."""
+    """Whether a name occurs only in the form `name.something`."""
     tree = ast.parse(tests)
     qualifiers = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return all(id(n) in qualifiers for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name)

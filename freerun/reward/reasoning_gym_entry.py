@@ -1,7 +1,7 @@
-"""The grader "reasoning-gym": an entry of that package is the answer, and its dataset scores completions.
+"""The grader "reasoning-gym": the answer is an entry of that package, and the entry's dataset scores completions.
 
-The prompt's answer is the entry as JSON. What is scored is the text of the last <answer> pair; without
-one, the last lines of the completion, as many as the entry's own answer has.
+The prompt's answer is the entry as JSON. The scored text is that of the last <answer> pair; without one, it is
+the last lines of the completion, as many as the entry's own answer has.
 
 Some scorers of the package raise on unexpected text (prime factors that are not numbers): that is a wrong
 completion. Some compare with metadata that JSON does not keep (tuples, in arc_agi) and would call every
@@ -47,9 +47,9 @@ def check_entry(prompt: Prompt) -> None:
 
 def reasoning_gym_grader(config: RewardConfig) -> GraderFunction:
     check_installed()
-    # Imported only if it is used: it takes a second, and imports sympy.
+    # Imported only when used: it takes a second, and imports sympy.
     find_scorer = importlib.import_module("reasoning_gym").get_score_answer_fn
-    # A scorer is a whole dataset, and the completions of a group share one entry: cache both.
+    # A scorer is a whole dataset, and the completions of a group share one entry, so both are cached.
     scorer_of = lru_cache(maxsize=None)(find_scorer)
     read = lru_cache(maxsize=8)(lambda text: _read_entry(text, scorer_of))
 
@@ -65,14 +65,14 @@ def _read_entry(text: str, scorer_of: Callable[[str], Scorer]) -> tuple[dict[str
         entry = json.loads(text)
         scorer = scorer_of(entry["metadata"]["source_dataset"])
         own_answer = entry["answer"]
-        # Raises for an entry whose metadata are not its dataset's.
+        # Raises for an entry whose metadata do not fit its dataset.
         credit = scorer(answer=own_answer, entry=entry)
-    except Exception as error:  # any kind: the entry is the user's data, the scorer foreign code
+    except Exception as error:  # any kind: the entry is the user's data, the scorer third-party code
         raise ValueError(
             f"the answer {reprlib.repr(text)} is not the JSON of a reasoning_gym entry: "
             f"{type(error).__name__}: {error}"
         ) from error
-    # Datasets with many solutions may name none.
+    # Datasets with many solutions may have entries without an answer.
     if own_answer is not None and credit < 1 - CREDIT_TOLERANCE:
         raise ValueError(
             f"the scorer of {entry['metadata']['source_dataset']} gives the entry's own answer {credit}; "

@@ -1,10 +1,10 @@
-"""What a user's function is called with: the parameters that it names.
+"""Calls a user's function with the parameters that it names.
 
     def grade(prompt, completion, answer, row, finish_reason, num_tokens)        one completion, one verdict
     def grade(prompt, completions, answer, row, finish_reasons, num_tokens)      all of a group, a list of verdicts
 
-Every parameter may be left out. One named `completions` or `finish_reasons` makes it a group function, which is
-called once for all completions of a prompt; `num_tokens` is then a list too. Parameters of other names need a
+Every parameter may be omitted. One named `completions` or `finish_reasons` makes it a group function, which is
+called once for all completions of a prompt; `num_tokens` is then a list too. Parameters with other names need a
 default.
 """
 
@@ -29,7 +29,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class UserCall:
-    """Which arguments a user's function takes."""
+    """The arguments that a user's function takes."""
 
     names: tuple[str, ...]
     is_group: bool
@@ -39,7 +39,7 @@ class UserCall:
         return "row" in self.names
 
     def verdicts(self, function: Callable[..., Any], job: Job) -> Any:
-        """What the function says about the completions of a job; a group function's answer is not checked."""
+        """The function's verdicts on the completions of a job; the result of a group function is not checked."""
         if self.is_group:
             return function(**self._arguments(job))
         return [function(**self._arguments(job, index)) for index in range(len(job.completions))]
@@ -59,7 +59,7 @@ class UserCall:
 
 
 def call_of(name: str, function: Callable[..., Any]) -> UserCall:
-    """How to call the function; refuses one that asks for what no grader is given."""
+    """How to call the function; raises if it needs an argument that graders do not get."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a function of an extension module may have no signature
@@ -78,7 +78,7 @@ def call_of(name: str, function: Callable[..., Any]) -> UserCall:
 
 
 def group_refusal(name: str) -> ConfigError:
-    """Why a function that compares a group cannot judge the sessions of a run."""
+    """The error for a function that compares a group, in a run with sessions."""
     return ConfigError(
         f'config: {GRADER_SETTING}: "{name}" asks for the completions of a group, but sessions ask for one grade '
         'each, at different times; ask for "completion"'

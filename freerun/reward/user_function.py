@@ -1,17 +1,17 @@
 """Reward functions of the user: imported by name in a grader process, or called in threads of this program.
 
 A function named "module:function" is imported and checked before the first grade. Importing runs the user's
-code, so it happens in a grader process, never in the controller. All async functions of a process run on one
-event loop, so an HTTP client made in one grade serves the next. Grades still come one at a time; for more at
-once raise `reward.num_workers`.
+code, so it happens in a grader process, never in the controller. All async functions of a process run on one event
+loop, so an HTTP client created in one grade can be reused in the next. Grades still run one at a time; raise
+`reward.num_workers` for more.
 
 A function that only the calling program has (a lambda, a notebook cell) cannot be imported by another process:
 
     FunctionGrader.grade() ──► one of reward.num_workers slots ──► a new thread ──► the function
 
-A thread cannot be killed. If the function takes too long, its grade fails after `reward.timeout_seconds` and the
-thread runs until the function returns or the program ends. All threads share the program's interpreter lock with
-the controller.
+A thread cannot be killed. If the function takes too long, its grade fails after `reward.timeout_seconds`, but
+the thread runs until the function returns or the program ends. All threads share the program's interpreter lock
+with the controller.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from freerun.reward.weighted_sum import as_wrong, overlong_value, weigh
 from freerun.types import Completion, Doing, Grade, GradeFailed, Prompt
 
 RewardFunction = Callable[..., Any]
-"""Called with what its parameters ask for (`user_call.py`); returns a verdict (`verdict.py`) or a list of them."""
+"""Called with the parameters it names (`user_call.py`); returns a verdict (`verdict.py`) or a list of verdicts."""
 
 
 def import_function(name: str) -> LoadedGrader:
-    """A grader that calls the function with what its parameters ask for."""
+    """Import a function as a grader, called with the parameters it names."""
     _, function = import_named(name, setting=GRADER_SETTING)
 
     def finished(**arguments: Any) -> Any:
@@ -56,12 +56,12 @@ def _loaded(call: UserCall, function: Callable[..., Any]) -> LoadedGrader:
 
 @cache
 def _event_loop() -> asyncio.Runner:
-    """The loop of all async functions of this process."""
+    """The event loop of all async functions of this process."""
     return asyncio.Runner()
 
 
 def check_function(name: str, function: RewardFunction) -> None:
-    """Refuse a function that a thread cannot call."""
+    """Raise if the function cannot be called from a thread."""
     call_of(name, function)
     if inspect.iscoroutinefunction(function):
         raise ConfigError(
@@ -99,14 +99,14 @@ class FunctionGrader:
         return {}
 
     def reports(self, seconds: float) -> list[GraderReport]:
-        """What the threads have done, at this time of the run's clock."""
+        """Reports of what the threads have done, at this time of the run's clock."""
         return self._counts.reports(seconds)
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: there is nothing to start."""
 
     async def close(self) -> None:
-        """Nothing to end: threads that still run cannot be stopped."""
+        """Do nothing: threads that still run cannot be stopped."""
 
     def compares(self, prompt: Prompt) -> bool:
         return self._grader.is_group
@@ -129,7 +129,7 @@ class FunctionGrader:
         return [self._settled(grade, completion) for grade, completion in zip(grades, completions, strict=True)]
 
     def _settled(self, grade: Grade, completion: Completion) -> Grade:
-        """The grade with what no function decides: whether the completion was cut off, and its length."""
+        """Apply the rules that need no function: for cut-off completions and for long ones."""
         if isinstance(grade, GradeFailed):
             return grade
         if self._config.requires_stop and completion.finish_reason == "length":
@@ -148,10 +148,10 @@ class FunctionGrader:
 
         def work() -> None:
             grades = judge(self._grader, job, self._config)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the run ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the run has ended
                 loop.call_soon_threadsafe(settle, grades)
 
-        # A daemon: a function that hangs must not keep the program from exiting.
+        # A daemon thread: a function that hangs must not keep the program from exiting.
         threading.Thread(target=work, name=f"freerun reward {job.number}", daemon=True).start()
         try:
             return await asyncio.wait_for(answer, self._config.timeout_seconds)

@@ -1,13 +1,13 @@
-"""From one call of a grader to its reward, before its weight.
+"""Converts the result of a grader call to its reward, before weighting.
 
     True, False        reward.correct, reward.incorrect
-    Credit(share)      in proportion between the two; right only at full credit
-    a number           the reward itself; right if it is greater than 0
+    Credit(share)      in proportion between the two; correct only at full credit
+    a number           the reward itself; correct if it is greater than 0
     {name: verdict}    the sum of its entries, each recorded under its name; the first entry decides whether the
                        completion is right
 
 A function that compares the completions of a group returns a list of these. A grader that raises, or returns
-anything else, is a failure with the end of its traceback.
+anything else, is a failure, reported with the end of its traceback.
 """
 
 import numbers
@@ -28,33 +28,33 @@ from freerun.types import Grade, GradeFailed, Reward
 GraderFunction = Callable[[str, str, str], Any]
 """(prompt text, completion text, answer) -> verdict: a grader that needs nothing else."""
 CREDIT_TOLERANCE = 1e-6
-"""Shares are sums and quotients of floats: within this of 1 is 1."""
+"""Shares are sums and quotients of floats: a share this close to 1 counts as 1."""
 
 
 class Credit(NamedTuple):
-    """A completion that is partly right."""
+    """A partly correct completion."""
 
     share: float
-    """How much of it is right, from 0 to 1."""
+    """Share that is correct, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class LoadedGrader:
-    """A grader that can be called, and what it has to be told."""
+    """A grader ready to be called, and what it needs to be given."""
 
     verdicts: Callable[[Job], Sequence[Any]]
-    """One verdict for each completion of a job, in order; `to_reward` checks that they are some."""
+    """Returns one verdict per completion of a job, in order; `to_reward` checks them."""
     is_group: bool = False
     takes_row: bool = False
 
 
 def of_text(grade: GraderFunction) -> LoadedGrader:
-    """A grader that judges one completion after another."""
+    """A grader that judges completions one by one."""
     return LoadedGrader(lambda job: [grade(job.prompt, completion, job.answer) for completion in job.completions])
 
 
 def judge(grader: LoadedGrader, job: Job, config: RewardConfig) -> tuple[Grade, ...]:
-    """Call the grader; a fork of this process that returns from it ends."""
+    """Call the grader; a fork of this process that returns from the call is ended."""
     pid = os.getpid()
     try:
         return tuple(to_reward(verdict, job.grader, config) for verdict in _verdicts(grader, job))
@@ -77,7 +77,7 @@ def _verdicts(grader: LoadedGrader, job: Job) -> Sequence[Any]:
 
 
 def to_reward(verdict: Any, grader: str, config: RewardConfig) -> Reward:
-    """The reward of a verdict; raises, naming the grader, for anything else."""
+    """The reward of a verdict; raises with the grader's name if it is not a verdict."""
     if not isinstance(verdict, Mapping):
         return _to_value(verdict, grader, config)
     if not verdict or not all(isinstance(name, str) and name.isprintable() for name in verdict):

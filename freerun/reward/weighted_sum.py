@@ -1,13 +1,13 @@
-"""From the rewards of the parts to the reward of the completion.
+"""Combines the rewards of the parts to the reward of the completion.
 
     value = sum over the parts of weight * value of the part, minus the overlong penalty
 
-The first part decides `is_correct`. Parts are recorded before their weights: a part of weight 0 is tracked without
+The first part decides `is_correct`. Parts are recorded before weighting: a part of weight 0 is tracked without
 being rewarded. A single part equals the value and is not recorded.
 
-The overlong penalty is DAPO's soft punishment (arXiv 2503.14476, section 3.4) in units of our rewards: nothing
-up to `limit - buffer` tokens, then linear, all of it at the limit. It softens the edge that a hard limit draws
-between two completions that differ by one token.
+The overlong penalty is DAPO's soft punishment (arXiv 2503.14476, section 3.4) in units of our rewards: 0 up to
+`limit - buffer` tokens, then linear, in full at the limit. It smooths the jump that a hard limit makes between two
+completions that differ by one token.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ OVERLONG = "overlong"
 
 
 def weigh(rewards: Mapping[str, Reward], config: RewardConfig, *, overlong: float) -> Grade:
-    """The reward of a completion whose parts got `rewards`, in the order of `config.parts`."""
+    """The reward of a completion from the rewards of its parts, in the order of `config.parts`."""
     value = overlong + sum(part.weight * rewards[part.grader].value for part in config.parts)
     if not abs(value) <= MAX_REWARD:
         return GradeFailed(
@@ -40,14 +40,14 @@ def weigh(rewards: Mapping[str, Reward], config: RewardConfig, *, overlong: floa
 
 
 def as_wrong(reward: Reward, config: RewardConfig) -> Reward:
-    """The reward with its deciding part at `reward.incorrect`; other parts stay, so their means are over all."""
+    """The reward with its deciding part set to `reward.incorrect`; other parts stay, so their means include it."""
     decisive = next(iter(reward.parts), "")
     parts = reward.parts | {decisive: config.incorrect} if decisive else {}
     return Reward(sum(parts.values()) if parts else config.incorrect, False, parts)
 
 
 def overlong_value(num_tokens: int, max_tokens: int, config: RewardConfig) -> float:
-    """The (negative) reward for the length of a completion."""
+    """The penalty (negative or 0) for the length of a completion."""
     buffer = config.overlong_buffer_tokens
     num_over = min(num_tokens - (max_tokens - buffer), buffer)
     return -config.overlong_penalty * num_over / buffer if num_over > 0 else 0.0

@@ -1,9 +1,9 @@
-"""A grader process: runs the run's graders, one completion at a time, in its main thread.
+"""A grader process: grades one completion at a time in its main thread.
 
-It trusts a grader with nothing but its answer. What the grader raises, an exit included, becomes data; what it
-prints goes to the log; a fork of this process that returns from the grader ends; programs it leaves running,
-daemons too, end with this process (`guard.py`). It sets no alarm and no limit: the pool outside holds the clock
-and kills.
+It takes nothing from a grader on trust except its answer. An exception or an exit becomes data; output goes to the
+log; a fork of this process that returns from the grader is ended; programs that a grader leaves running, daemons
+included, end with this process (`guard.py`). This process sets no alarms or limits: the pool keeps the time and
+kills.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from freerun.reward.verdict import judge
 
 def serve(parent: Parent[ToWorker]) -> None:
     """Answer jobs until the parent is gone, which ends the process."""
-    sys.stdout = sys.stderr  # the same log, written line by line: nothing is lost when the process is killed
+    sys.stdout = sys.stderr  # line-buffered: nothing is lost if the process is killed
     begin = _next_message(parent)
     assert isinstance(begin, Begin)
     try:
@@ -46,7 +46,7 @@ def serve(parent: Parent[ToWorker]) -> None:
 
 def _next_message(parent: Parent[ToWorker]) -> ToWorker:
     while (message := parent.receive(timeout_seconds=3600)) is None:
-        pass  # an idle hour; if the parent dies, this process ends
+        pass  # no job for an hour; if the parent dies, this process ends
     return message
 
 
@@ -56,5 +56,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name: graders may write into __main__, and must not replace what is used here.
+    # Run under its real name: graders may write into __main__ and must not replace names used here.
     importlib.import_module("freerun.reward.worker").main()
