@@ -1,11 +1,11 @@
 """Continuous batching without tokens: which sequences run, what a step computes, when one is finished.
 
-The rules are those of `engine/scheduler.py`, and a test compares the two: slots, room in the cache, preemption of
-the youngest, prompts computed once for a group, prefills in chunks beside decoding, loads that recompute or keep
-the cache, or wait until all running sequences are finished.
+The rules are those of `engine/scheduler.py`, and a test compares the two: slots, room in the cache, preemption
+of the youngest, prompts computed once per group, prefill chunks beside decoding, and loads that recompute the
+cache, keep it, or wait until all running sequences are finished.
 
-Sequences that decode all gain one token a step. Nothing is updated until something changes, so many steps at once
-cost as much as one: `plan` says how many, `advance` makes them.
+Decoding sequences gain one token per step. No state is updated until something else changes, so many steps cost as
+much as one: `plan` says how many equal steps follow, `advance` makes them.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from freerun.types import Request, Span
 
 
 class SampledSequence:
-    """One sample: how long it will be, how far it is."""
+    """One sample: its final length and its progress."""
 
     __slots__ = (
         "computed", "group", "index", "is_running", "length", "num_prompt", "order", "prefix_version", "sampled",
@@ -32,20 +32,20 @@ class SampledSequence:
         self.index = index
         self.order = order
         self.length = length
-        """Tokens that it will have."""
+        """Number of tokens it will have."""
         self.sampled = 0
         """Tokens sampled before step `since`."""
         self.since: int | None = None
-        """The step from which on it gains a token each; None while it does not decode."""
+        """The step from which it gains one token per step; None while it does not decode."""
         self.computed = 0
-        """Tokens in the cache while it does not decode."""
+        """Tokens in the cache; valid only while it does not decode."""
         self.prefix_version: int | None = None
         self.is_running = False
         self.spans: list[tuple[int, int]] = []
 
     @property
     def num_tokens(self) -> int:
-        """While it does not decode."""
+        """Number of tokens; valid only while it does not decode."""
         return self.num_prompt + self.sampled
 
     def add(self, version: int, num_tokens: int) -> None:
@@ -69,32 +69,32 @@ class SampledGroup:
         self.num_left = len(lengths)
 
     def spans(self) -> list[tuple[Span, ...]]:
-        """Of each sample, once all are finished."""
+        """The spans of each sample, once all are finished."""
         return [tuple(Span(version, number) for version, number in each.spans) for each in self.sequences]
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What the next steps compute: `num_steps` alike, of which only a single one has prefills."""
+    """The next `num_steps` equal steps; steps with prefills are planned one at a time."""
 
     num_steps: int
     num_decoding: int
     num_cached: int
-    """Tokens of the decoding sequences before the first step."""
+    """Cached tokens of the decoding sequences before the first step."""
     num_prefill: int = 0
     mean_context: float = 0.0
-    """Of the prefilled tokens."""
+    """Mean context of the prefilled tokens."""
     recomputed_share: float = 0.0
     chunks: tuple[tuple[SampledSequence, int], ...] = ()
-    """Sequences that are prefilled, each up to this token."""
+    """Sequences to prefill, each up to this token."""
 
     def num_attended(self, num_steps: int) -> int:
-        """Tokens of the decoding sequences, added up over the first steps: each gains one a step."""
+        """Cached tokens of the decoding sequences, summed over the first steps; each gains one per step."""
         return num_steps * self.num_cached + self.num_decoding * num_steps * (num_steps - 1) // 2
 
 
 class BatchedSequences:
-    """The sequences of one engine; `plan`, then `advance`, by one step or more."""
+    """The sequences of one engine; call `plan`, then `advance` by one or more steps."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -102,7 +102,7 @@ class BatchedSequences:
         self.is_draining = False
         self.waiting: deque[SampledSequence] = deque()
         self.running: dict[int, SampledSequence] = {}
-        """By order."""
+        """Running sequences by order."""
         self.groups: dict[int, SampledGroup] = {}
         self.num_steps = self.num_tokens = self.num_prefill_tokens = self.num_attended_tokens = 0
         self.num_preemptions = self.num_loads = self.num_interrupts = self.num_recomputed_tokens = 0
@@ -111,7 +111,7 @@ class BatchedSequences:
         self._lacking: list[SampledSequence] = []
         """Running sequences that do not decode, by order."""
         self._ends: list[tuple[int, int, SampledSequence]] = []
-        """A heap of the steps after which decoding sequences are finished; some are outdated."""
+        """A heap of the steps at which decoding sequences finish; may contain outdated entries."""
         self._by_prompt: dict[int, list[SampledSequence]] = {}
 
     @property
@@ -126,7 +126,7 @@ class BatchedSequences:
         self.waiting.extend(group.sequences)
 
     def abort(self, request_id: int) -> None:
-        """Unknown requests are ignored: it may just have finished."""
+        """Abort a request; an unknown one is ignored because it may just have finished."""
         group = self.groups.pop(request_id, None)
         for sequence in group.sequences if group else ():
             if sequence.is_running:
@@ -135,7 +135,7 @@ class BatchedSequences:
                 self.waiting.remove(sequence)
 
     def load(self, version: int) -> int:
-        """Sample under `version` from the next step on; returns how many sequences this interrupts."""
+        """Sample under `version` from the next step on; returns the number of interrupted sequences."""
         for sequence in self.running.values():
             self._settle(sequence)
         self.version, self.is_draining = version, False
@@ -189,7 +189,7 @@ class BatchedSequences:
         return finished
 
     def _plan_prefills(self) -> Steps:
-        """As `Scheduler._prefills`: oldest first, within the budget; a prompt is computed by one sequence."""
+        """Plan as `Scheduler._prefills`: oldest first, within the budget; one sequence computes a prompt."""
         budget = self.config.prefill_chunk_tokens
         chunks, pending, ready = [], set(), []
         contexts = recomputed = lacking_tokens = 0
@@ -227,7 +227,7 @@ class BatchedSequences:
         )
 
     def _finish_prefills(self, planned: Steps) -> list[SampledGroup]:
-        """Record what the step prefilled, share finished prompts, and sample where nothing is missing."""
+        """Record what the step prefilled, share finished prompts, and sample for sequences that lack nothing."""
         assert self.version is not None
         finished: list[SampledGroup] = []
         whole = []
@@ -250,7 +250,7 @@ class BatchedSequences:
         return finished
 
     def _start_decoding(self, sequences: list[SampledSequence]) -> None:
-        """They lack one token each: the next step computes it and samples another."""
+        """Let sequences that lack one token decode: the next step computes it and samples another."""
         for sequence in sequences:
             place = bisect(self._lacking, sequence.order, key=_order) - 1
             assert self._lacking[place] is sequence
@@ -326,14 +326,14 @@ class BatchedSequences:
         self.cache_tokens_used -= sequence.num_tokens
 
     def _settle(self, sequence: SampledSequence) -> None:
-        """Count the tokens that it has sampled while it decoded."""
+        """Count the tokens that the sequence has sampled since it began to decode."""
         if sequence.since is not None:
             assert self.version is not None
             sequence.add(self.version, self.num_steps - sequence.since)
             sequence.since = self.num_steps
 
     def _is_outdated(self, end: tuple[int, int, SampledSequence]) -> bool:
-        """Whether the sequence was removed or stopped decoding since."""
+        """Whether the sequence has been removed or has stopped decoding since the entry was made."""
         step, _, sequence = end
         return sequence.since is None or step != sequence.since + sequence.length - sequence.sampled
 

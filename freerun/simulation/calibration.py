@@ -1,4 +1,4 @@
-"""How long things take on your machine, from the store of a run: nothing has to be measured twice.
+"""Measures durations on your machine from the store of a run, so that nothing is measured twice.
 
     EngineReport, twice a second     steps, tokens, cached tokens, prefilled tokens ──► seconds
     StepFinished                     tokens ──► seconds; the phase "publishing"
@@ -6,7 +6,7 @@
     GraderReport                     seconds of a grade
     trajectories                     lengths, by ordinal
 
-The curves are those of the machine, the model and the other processes beside it at that time.
+The resulting curves are those of the machine, the model and the other processes that ran at the time.
 """
 
 import tomllib
@@ -34,24 +34,24 @@ from freerun.types import EngineStats
 MIN_STEPS_FITTED = 4
 MIN_REPORTS = 4
 MIN_PREFILL_SHARE = 0.1
-"""Of the tokens that engines computed: with fewer, a prefilled token is taken to cost as much as a sampled one."""
+"""Minimum share of prefilled among computed tokens; below, a prefilled token counts as costly as a sampled one."""
 _MAX_GROUPS = 4000
-"""Whose lengths are kept: the oldest."""
+"""Number of groups whose lengths are kept, the oldest first."""
 
 
 class FittedEngine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of a decode step, and of each thing in it."""
+    """Seconds per decode step, and per item in it."""
 
     step: float
     sequence: float
     cached_token: float
     prefill_token: float
     error: float
-    """Root mean square, relative to the mean."""
+    """Root mean square error, relative to the mean."""
 
 
 class FittedTrainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of a training step, and of each of its tokens."""
+    """Seconds per training step, and per token in it."""
 
     step: float
     token: float
@@ -59,7 +59,7 @@ class FittedTrainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class MeasuredTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of what does not depend on counts."""
+    """Durations that do not depend on counts."""
 
     hold: float
     transfer: float
@@ -71,11 +71,11 @@ class MeasuredLengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     prompt_tokens: int
     ordinals: list[int]
     groups: list[list[int]]
-    """Of each ordinal, the tokens of its samples."""
+    """Tokens of each sample, by ordinal."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one run."""
+    """The measurements of one run."""
 
     run: str
     engine: FittedEngine
@@ -110,7 +110,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     def setup(self, recipe: Recipe, *, num_warm_steps: int = 0) -> Setup:
-        """A run by this recipe, on the machine and with the lengths that were measured."""
+        """The setup of a run by this recipe, with the measured machine and lengths."""
         workload = self.workload
         return Setup(
             recipe=recipe,
@@ -141,14 +141,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def calibrate_run(directory: Path) -> Calibration:
-    """From the store of a run that trained at least a few steps."""
+    """Calibrate from the store of a run that trained at least a few steps."""
     with RunReader(store_file(directory)) as reader:
         return _Recorded(reader, directory).calibration()
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What a store tells."""
+    """The measurements in a store."""
 
     reader: RunReader
     directory: Path
@@ -191,7 +191,7 @@ class _Recorded:
         )
 
     def _report_pairs(self) -> Iterable[tuple[EngineStats, EngineStats]]:
-        """Consecutive reports of one process, without evaluations in between."""
+        """Consecutive reports of the same process, without evaluations in between."""
         last: dict[str, EngineStats] = {}
         for event in self.reader.events("engine_report"):
             assert isinstance(event, EngineReport)
@@ -218,8 +218,8 @@ class _Recorded:
         ended = {
             e.result.version: e.seconds for e in self.reader.events("step_finished") if isinstance(e, StepFinished)
         }
-        # A version is published when all engines have loaded the one before, and loaded when they have drained:
-        # both are simulated, so they are no part of its way.
+        # A version is published when all engines have loaded the previous one, and loaded when they have
+        # drained. Both are simulated, so they do not count as transfer time.
         confirmed = {
             event.version: event.seconds
             for event in self.reader.events("weights_loaded")
@@ -265,10 +265,11 @@ class _Recorded:
 
 
 def _fit_engine(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> tuple[list[float], float]:
-    """Seconds of a step, a sampled token, a cached token and a prefilled one.
+    """Seconds per step, sampled token, cached token and prefilled token.
 
-    Few prompt tokens come with each request and would take the blame for all that a request takes: messages, text.
-    The same products compute both kinds of tokens, so one factor for both is near the truth then.
+    Few prompt tokens come with each request, so a fit would attribute all costs of a request (messages, text)
+    to them. The same products compute both kinds of tokens, so then one factor for both is a good
+    approximation.
     """
     num_sampled, num_prefilled = (sum(row[column] for row in rows) for column in (1, 3))
     if num_prefilled >= MIN_PREFILL_SHARE * (num_sampled + num_prefilled):
@@ -279,25 +280,25 @@ def _fit_engine(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> 
 
 
 def _attended_tokens(before: EngineStats, after: EngineStats) -> float:
-    """Cached tokens of the steps between two reports; from their ends for an engine that does not count them."""
+    """Cached tokens of the steps between two reports; estimated from both ends if not counted."""
     if after.num_attended_tokens:
         return after.num_attended_tokens - before.num_attended_tokens
     return (after.num_steps - before.num_steps) * (before.cache_tokens_used + after.cache_tokens_used) / 2
 
 
 def _training_seconds(step: StepRow) -> float:
-    """Without what was left of the publication before it when the batch was sent."""
+    """Seconds of the step without the rest of the previous publication when the batch was sent."""
     held = dict(step.phases).get("publishing", 0.0)
     return max(1e-6, step.step_seconds - max(0.0, held - step.wait_seconds))
 
 
 def _working_seconds(stats: EngineStats) -> float:
-    """Computing, and what text and messages take beside it."""
+    """Seconds of computing, and of handling text and messages."""
     return stats.up_seconds - stats.idle_seconds - stats.load_seconds - stats.evaluate_seconds
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
-    """As TOML, for people and for `read_calibration`."""
+    """Write as TOML, for people and for `read_calibration`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tables: dict[str, Any] = msgspec.to_builtins(calibration)
     lines = [f"# {line}" for line in str(calibration).splitlines()]

@@ -1,4 +1,4 @@
-"""How long things take: a decode step, a prefill, a training step, new weights.
+"""Cost models: the duration of a decode step, a prefill, a training step, and an update of the weights.
 
     measured    linear in what was counted, fitted to a run (`calibration.py`)
     roofline    from a GPU's data sheet and three constants
@@ -28,7 +28,7 @@ from freerun.simulation.hardware import Gpu
 from freerun.simulation.shapes import BFLOAT16_BYTES, ModelShape
 
 FORWARD_BACKWARD = 3.0
-"""Passes over the tokens of a step, each as long as a forward pass."""
+"""Cost of training a token, in forward passes."""
 _SMOOTHNESS = 1.2
 _MEMORY_SHARE = 0.80
 _FLOPS_SHARE = 0.78
@@ -38,55 +38,55 @@ _SEQUENCE_SECONDS = 5e-6
 
 
 class EngineCosts(Protocol):
-    """Of one engine."""
+    """Cost model of one engine."""
 
     def step_seconds(self, num_sequences: int, num_cached: float) -> float:
-        """One decode step of sequences that hold `num_cached` tokens together."""
+        """Seconds of one decode step for sequences that hold `num_cached` tokens together."""
         ...
 
     def prefill_seconds(self, num_tokens: int, mean_context: float = 0.0) -> float:
-        """What prompt or recomputed tokens add to a step."""
+        """Seconds that prompt or recomputed tokens add to a step."""
         ...
 
 
 class TrainerCosts(Protocol):
-    """Of all ranks together."""
+    """Cost model of the trainer, all ranks together."""
 
     def step_seconds(self, lengths: Sequence[int]) -> float:
-        """One step on sequences of these lengths, prompts included."""
+        """Seconds of one step on sequences of these lengths, prompts included."""
         ...
 
 
 @dataclass(frozen=True)
 class WeightCosts:
-    """How long a new version takes to reach the engines."""
+    """Seconds for a new version to reach the engines."""
 
     hold_seconds: float = 0.0
-    """The trainer stands still."""
+    """Time in which the trainer is blocked."""
     transfer_seconds: float = 0.0
-    """Until the engines may load it, beside everything else."""
+    """Time until the engines may load the version; nothing else is blocked."""
     load_seconds: float = 0.0
-    """An engine stands still."""
+    """Time in which an engine is blocked."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the roofline does not know of itself."""
+    """Constants that the roofline does not determine."""
 
     overhead_seconds: float
-    """Of a decode step: launches, scheduler, Python."""
+    """Overhead of a decode step: launches, scheduler, Python."""
     attention: float
-    """Share of the memory bandwidth at which attention reads the cache."""
+    """Share of the memory bandwidth that attention reaches when it reads the cache."""
     mfu: float
-    """Share of the peak that the trainer reaches."""
+    """Share of peak performance that the trainer reaches."""
     fixed_seconds: float = 5.0
-    """Of a training step: data, optimizer, logging."""
+    """Fixed time of a training step: data, optimizer, logging."""
 
 
 CONSTANTS = Constants(overhead_seconds=4.5e-3, attention=0.7, mfu=0.29)
-"""Least squares on six synchronous step times: set A of docs/results/simulation.md."""
+"""Least-squares fit to six synchronous step times: set A of docs/results/simulation.md."""
 ROOFLINE_ERROR = "25 % either way is usual, 45 % happens"
-"""Of figures from the roofline alone: docs/results/simulation.md."""
+"""Error of estimates from the roofline alone: docs/results/simulation.md."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class RooflineEngine:
     num_gpus: int = 1
     constants: Constants = CONSTANTS
     memory_share: float = 0.85
-    """Of the GPU's memory, for weights and cache."""
+    """Share of the GPU's memory available for weights and cache."""
 
     @cached_property
     def _read_power(self) -> float:
@@ -158,7 +158,7 @@ class RooflineEngine:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that fit into memory beside the weights; negative if the weights do not fit."""
+        """Number of tokens that fit into memory beside the weights; negative if the weights do not fit."""
         room = self.memory_share * self.gpu.memory_bytes * self.num_gpus
         return int((room - BFLOAT16_BYTES * self.model.num_parameters) / self.model.cache_bytes)
 
@@ -170,7 +170,7 @@ class RooflineTrainer:
     gpu: Gpu
     model: ModelShape
     num_gpus: float
-    """A fraction in a run that is simulated at a smaller scale."""
+    """May be a fraction in a run that is simulated at a smaller scale."""
     passes: float = FORWARD_BACKWARD + 1
     """Forward and backward, the proximal forward, recomputed activations."""
     constants: Constants = CONSTANTS
@@ -183,7 +183,7 @@ class RooflineTrainer:
 
 
 def weight_costs(gpu: Gpu, num_bytes: int) -> WeightCosts:
-    """Of a version of this size, on a Ray cluster: once to each node, then into each engine."""
+    """Costs of a version of this size on a Ray cluster: sent once to each node, then loaded by each engine."""
     return WeightCosts(
         hold_seconds=num_bytes / gpu.publish_bandwidth,
         transfer_seconds=num_bytes / gpu.network_bandwidth,

@@ -1,11 +1,11 @@
-"""GPUs that move between rollouts and training while a run is simulated.
+"""Moves GPUs between rollouts and training during a simulated run.
 
-    a worker retires ──► its GPUs are the trainer's from the next step on
+    a worker retires ──► its GPUs belong to the trainer from the next step on
     a worker is added ──► the trainer gives up GPUs with its next step
 
-Both cost the trainer `switch_seconds`. A real run moves only rollout workers: the GPUs of a retired one are free
-for other jobs of the cluster, and the number of trainer ranks changes with `--resume`. A `trainer_with` that
-always returns the same costs simulates that.
+In both cases the trainer loses `switch_seconds`. A real run moves only rollout workers: the GPUs of a retired
+worker are free for other jobs of the cluster, and the number of trainer ranks changes with `--resume`. To
+simulate that, use a `trainer_with` that always returns the same costs.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from freerun.simulation.costs import TrainerCosts
 
 @dataclass(frozen=True)
 class ElasticSplit:
-    """How a simulated run begins, and what its moves cost."""
+    """The initial split of a simulated run, and the costs of its moves."""
 
     num_started: int
-    """Rollout workers at the start."""
+    """Number of rollout workers at the start."""
     trainer_with: Callable[[int], TrainerCosts]
-    """The trainer beside so many rollout workers."""
+    """Returns the trainer's costs beside this many rollout workers."""
     start_seconds: float = 30.0
-    """For a worker that is added to load its model."""
+    """Time for an added worker to load its model."""
     switch_seconds: float = 60.0
-    """For the trainer to begin a step with more or fewer GPUs than the last."""
+    """Extra time of a trainer step that begins with another number of GPUs than the last one."""
 
 
 class SharingTrainer:
-    """Implements `TrainerCosts`: it trains with the GPUs that no rollout worker has."""
+    """Implements `TrainerCosts` with the GPUs that no rollout worker uses."""
 
     def __init__(self, split: ElasticSplit, num_workers: Callable[[], int]) -> None:
         self._split = split

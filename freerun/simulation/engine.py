@@ -1,10 +1,10 @@
 """A simulated rollout worker: `batching.py` in virtual time, behind the messages of `workers/messages.py`.
 
-    message ──► at the end of the step under way ──► batch ──► many steps as one timer ──► Finished, Loaded, Report
+    message ──► at the end of the current step ──► batch ──► many steps as one timer ──► Finished, Loaded, Report
 
-Between two events (an arrival, a finished sequence, a full cache, a load) every step is alike but for the growing
-cache, so they are one timer. A message that arrives meanwhile cuts it off at the end of the current step, as the
-real worker takes in messages between steps.
+Between two events (an arrival, a finished sequence, a full cache, a load) all steps are equal except for the
+growing cache, so they are one timer. A message that arrives meanwhile shortens it to the end of the current
+step, because the real worker takes in messages between steps.
 
 Not simulated: evaluations (pinned versions), sessions, text. A completion has tokens without content.
 """
@@ -24,7 +24,7 @@ from freerun.types import Completion, EngineStats, Publication
 from freerun.workers import messages as m
 
 REPORT_SECONDS_SIMULATED = 10.0
-"""Between two reports: every second of a day of many engines would be most of the work."""
+"""Interval of reports: with one per second, reports would be most of the work for many engines over a day."""
 _TOKENS = np.zeros(1 << 18, np.int32)
 _LOGPROBS = np.zeros(1 << 18, np.float32)
 
@@ -51,11 +51,11 @@ class SimulatedEngine:
         self._inbox: deque[Any] = deque()
         self._incoming: Publication | None = None
         self._arrived = self._drain_seconds = 0.0
-        """When it was taken in, and how long it then waited."""
+        """When the load arrived, and how long it then waited."""
         self._steps: Steps | None = None
-        """Under way until `_timer` fires."""
+        """The steps in progress until `_timer` fires."""
         self._num_steps = 0
-        """Of them, those that are made."""
+        """How many of them will be made."""
         self._began = 0.0
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._is_loading = False
@@ -63,7 +63,7 @@ class SimulatedEngine:
         self._ended: float | None = None
         self.busy_seconds = self.idle_seconds = self.load_seconds = self.recompute_seconds = 0.0
         self.sequence_seconds = 0.0
-        """Sequences that decoded, times how long."""
+        """Sum over decoding sequences of their decoding time."""
 
     def take(self, message: Any) -> None:
         if isinstance(message, m.StartEngine):
@@ -84,7 +84,7 @@ class SimulatedEngine:
 
     @property
     def up_seconds(self) -> float:
-        """From its start to its end, or to now."""
+        """Time from its start to its end, or to now."""
         return (self._loop.time() if self._ended is None else self._ended) - self._started
 
     def end(self) -> None:
@@ -121,7 +121,7 @@ class SimulatedEngine:
     # ---- a turn: between two steps --------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Finish the steps under way, take in messages, load if weights are there, and begin the next steps."""
+        """Between two steps: finish those in progress, take in messages, load weights, and begin the next ones."""
         self._timer = None
         if not self.is_up:
             return
@@ -135,7 +135,7 @@ class SimulatedEngine:
 
     def _take_in_messages(self) -> None:
         assert self._batch is not None
-        # What was sent behind a load is meant for the new weights.
+        # Messages behind a load are meant for the new weights.
         while self._inbox and (self._incoming is None or self._batch.is_draining):
             match self._inbox.popleft():
                 case m.Generate(requests=requests):
@@ -155,7 +155,7 @@ class SimulatedEngine:
         return [min(cap, length) for length in lengths]
 
     def _begin_load(self) -> bool:
-        """Whether the engine now stands still for new weights."""
+        """Whether the engine now pauses to load new weights."""
         assert self._batch is not None
         if self._incoming is None or (self._batch.is_draining and self._batch.has_begun):
             return False
@@ -201,7 +201,7 @@ class SimulatedEngine:
         self._timer = self._loop.call_later(self._seconds(steps.num_steps), self._turn)
 
     def _seconds(self, num_steps: int) -> float:
-        """How long the first of the steps under way take: the cache grows by as many tokens as decode."""
+        """Duration of the first of the steps in progress; the cache grows by one token per decoding sequence."""
         steps, costs = self._steps, self._costs
         assert steps is not None
         first = costs.step_seconds(steps.num_decoding, steps.num_cached)
@@ -211,7 +211,7 @@ class SimulatedEngine:
         return num_steps * (first + costs.step_seconds(steps.num_decoding, grown)) / 2
 
     def _cut_off(self) -> None:
-        """Make only the steps that have begun: a message waits."""
+        """Make only the steps that have begun, because a message waits."""
         assert self._steps is not None
         elapsed = self._loop.time() - self._began
         low, high = 1, self._num_steps
@@ -255,5 +255,5 @@ def _completions(group: SampledGroup) -> tuple[Completion, ...]:
 
 
 def _zeros(zeros: np.ndarray, length: int) -> np.ndarray:
-    """A view: no completion takes further memory."""
+    """A view of shared zeros: completions take no further memory."""
     return zeros[:length] if length <= len(zeros) else np.zeros(math.ceil(length), zeros.dtype)

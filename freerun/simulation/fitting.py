@@ -1,4 +1,4 @@
-"""Least squares with factors that are never negative: nothing takes less time because there is more of it."""
+"""Least squares with non-negative factors, since more work never takes less time."""
 
 import math
 from collections.abc import Sequence
@@ -8,10 +8,11 @@ import numpy as np
 
 
 def fit_times(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[list[float], float]:
-    """Factors of the columns that explain `seconds`, and the root mean square of the errors, relative to the mean.
+    """Factors of the columns that fit `seconds`, and the root mean square error relative to the mean.
 
-    Not relative to each: what disturbs some of the times is part of their sum, and times near zero would decide
-    alone. There are few columns: every subset is tried, and the best without a negative factor is taken.
+    Errors are not taken relative to each time: disturbances are part of the total, and times near zero would
+    dominate. There are few columns, so every subset is tried, and the best one without a negative factor is
+    taken.
     """
     counts, wanted = np.array(rows, float), np.array(seconds, float)
     scaled, target = counts / wanted.mean(), wanted / wanted.mean()

@@ -1,10 +1,10 @@
-"""How fast a recipe would train, what limits it and what would help: the last lines of `--dry-run`.
+"""Forecasts a recipe's speed, its bottleneck and remedies: the last lines of `--dry-run`.
 
     calibrations/NAME.toml, or a stored run of the recipe ──► measured curves ──┐
     nothing measured, CPUs ──► the speed of a matrix product ──────────────────┼──► simulation ──► lines
     nothing measured, GPUs ──► the roofline of an h100 ────────────────────────┘
 
-The planner (`plan.py`) does the rest. It says from what it was estimated, and how wrong that may be.
+The planner (`plan.py`) does the rest. The forecast says what it is based on, and how wrong it may be.
 """
 
 import os
@@ -40,18 +40,18 @@ _NUM_PROMPTS_COUNTED = 100
 _SIDE = 768
 _MEASURE_SECONDS = 0.2
 _SPREAD = 2.0
-"""Of what a matrix product tells about a run, either way."""
+"""Factor by which estimates from a matrix product may be wrong, either way."""
 
 
 @dataclass(frozen=True)
 class _Basis:
-    """What is simulated, and from what."""
+    """The simulated setup, and what it is based on."""
 
     setup: Setup
     words: str
     error: str
     spread: float
-    """By which the time is given either way."""
+    """Factor by which the time may be wrong, either way."""
 
 
 def describe_forecast(recipe: Recipe) -> str:
@@ -83,7 +83,7 @@ def _lines(recipe: Recipe, basis: _Basis) -> list[str]:
 
 
 def _remedies(setup: Setup, base: float, gains: dict[Limit, float]) -> list[Remedy]:
-    """What could be changed on this machine, each alone."""
+    """Changes that are possible on this machine, each alone."""
     recipe = setup.recipe
     prompts = 4 * recipe.train.prompts_per_step
     larger = with_recipe(setup, replace(recipe, train=replace(recipe.train, prompts_per_step=prompts)))
@@ -116,7 +116,7 @@ def _basis_of(recipe: Recipe) -> _Basis:
 
 
 def _find_calibration(recipe: Recipe) -> Calibration | None:
-    """The one of this name, else from the newest stored run with the same model and machine."""
+    """The calibration of this name, else one from the newest stored run with the same model and machine."""
     if (file := CALIBRATIONS / f"{recipe.run.name}.toml").is_file():
         return read_calibration(file)
     directory = Path(recipe.run.directory)
@@ -126,7 +126,7 @@ def _find_calibration(recipe: Recipe) -> Calibration | None:
             if _what_curves_depend_on(load_recipe(run.config)) == _what_curves_depend_on(recipe):
                 return calibrate_run(run.path)
         except FreerunError:
-            continue  # too short, damaged, or of another version: the next one
+            continue  # too short, damaged, or of another version: try the next one
     return None
 
 
@@ -156,7 +156,7 @@ def _measured(recipe: Recipe, calibration: Calibration) -> _Basis:
 
 
 def _from_matrix_products(recipe: Recipe) -> _Basis:
-    """Two operations per parameter and sampled token, eight per trained one; the processes share the cores."""
+    """Estimated from two operations per parameter and sampled token, eight per trained one, on shared cores."""
     num_parameters, speed = count_parameters(Path(recipe.model.path)), _operations_per_second()
     num_workers, num_ranks = recipe.engine.num_workers, recipe.train.num_ranks
     engine_speed = speed / (num_workers + num_ranks)
@@ -192,7 +192,7 @@ def _from_data_sheets(recipe: Recipe) -> _Basis:
 
 
 def _guess(recipe: Recipe) -> Workload:
-    """Completions of a share of the allowed length; prompts as they are."""
+    """Assume completions of a share of the allowed length; prompts as they are."""
     source = read_inputs(recipe, Path(recipe.model.path)).source
     assert source is not None, "a recipe that generates has prompts"
     prompts = [source.at(ordinal) for ordinal in range(min(_NUM_PROMPTS_COUNTED, source.epoch_size))]
@@ -205,14 +205,14 @@ def _guess(recipe: Recipe) -> Workload:
 
 
 def _steady(recipe: Recipe) -> Recipe:
-    """As many steps as tell the pace."""
+    """The recipe with just enough steps to measure its pace."""
     num_steps = sum(steady_steps(recipe.buffer.max_staleness))
     train, engine = replace(recipe.train, num_steps=num_steps), replace(recipe.engine, min_workers=0)
     return replace(recipe, train=train, engine=engine)
 
 
 def _operations_per_second() -> float:
-    """Of products of float32 matrices on all cores; by CPU time, because other programs may run now."""
+    """Speed of float32 matrix products on all cores; by CPU time, because other programs may be running."""
     matrix = np.ones((_SIDE, _SIDE), np.float32)
     num_done, began = 0, time.process_time()
     while (seconds := time.process_time() - began) < _MEASURE_SECONDS:
@@ -222,7 +222,7 @@ def _operations_per_second() -> float:
 
 
 def range_of_times(low: float, high: float) -> str:
-    """`roughly 2 min to 8 min`; a range without width is no range."""
+    """For example `roughly 2 min to 8 min`; a range with equal ends is shown as one value."""
     shortest, longest = _duration(low), _duration(high)
     return f"roughly {shortest} to {longest}" if shortest != longest else f"about {longest}"
 

@@ -1,6 +1,6 @@
-"""Simulated graders: processes behind the real pool that take a while, or grades that take no time at all.
+"""Simulated graders: processes behind the real pool that take time, or instant grades.
 
-Every other sample is right: a reward that all samples of a group share would leave nothing to train on.
+Every other sample is correct: if all samples of a group had equal rewards, there would be nothing to train on.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class SimulatedGrader:
         self._grade_seconds = grade_seconds
         self._loop = asyncio.get_running_loop()
         self._free = 0.0
-        """When it has done all its jobs."""
+        """When it will have finished all its jobs."""
         self.busy_seconds = 0.0
 
     def take(self, message: Any) -> None:
@@ -38,11 +38,11 @@ class SimulatedGrader:
                     self._loop.call_at(self._free, self._link.tell, m.Graded(job.number, grades))
 
     def end(self) -> None:
-        """Timers that still fire tell a link that is closed."""
+        """Do nothing: timers that still fire send to a link that is closed."""
 
 
 class InstantGrader:
-    """Implements `protocols.Grader`: for runs in which grading is not what is asked about."""
+    """Implements `protocols.Grader`, for runs whose grading time does not matter."""
 
     def __init__(self) -> None:
         self.num_graded = 0

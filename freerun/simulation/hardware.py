@@ -1,11 +1,11 @@
-"""GPUs as data: speed, memory, links and price. Your own are a TOML file (`--hardware FILE`).
+"""GPUs as data: speed, memory, links and price. Add others in a TOML file (`--hardware FILE`).
 
     [mi300x]
     flops = 1.307e15              # dense, bfloat16
     memory_bandwidth = 5.3e12     # bytes per second
     memory_bytes = 192e9
 
-The rest has defaults. The built-in figures are those of the vendors' data sheets; prices are examples of 2026.
+Other fields have defaults. The built-in figures are from the vendors' data sheets; prices are examples of 2026.
 """
 
 import difflib
@@ -31,7 +31,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     memory_bytes: Positive
     gpus_per_node: Annotated[int, Meta(ge=1)] = 8
     all_reduce_seconds: Positive = 25e-6
-    """Of a small message over the GPUs of a node, twice in each layer of a tensor-parallel model."""
+    """Time for a small message over the GPUs of a node, twice per layer in a tensor-parallel model."""
     network_bandwidth: Positive = 12.5e9
     """Bytes per second into a node: 100 Gbit/s."""
     load_bandwidth: Positive = 4e9
@@ -39,7 +39,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     publish_bandwidth: Positive = 60e9
     """Bytes per second at which the trainer copies its weights for publication; not measured."""
     price: Annotated[float, Meta(ge=0)] = 0.0
-    """Of one GPU for an hour, in dollars; 0 if unknown."""
+    """Price of one GPU per hour in dollars; 0 if unknown."""
 
 
 GPUS = {
@@ -49,7 +49,7 @@ GPUS = {
     "a100": Gpu(flops=312e12, memory_bandwidth=2.04e12, memory_bytes=80e9, price=1.3),
     "l40s": Gpu(flops=362e12, memory_bandwidth=0.864e12, memory_bytes=48e9, all_reduce_seconds=60e-6, price=0.9),
 }
-"""By the names that `--kind` takes."""
+"""GPUs by the names that `--kind` accepts."""
 
 
 def find_gpu(kind: str, own: Path | None = None) -> Gpu:

@@ -1,7 +1,7 @@
-"""Lines of time of a simulated run, from its events: slots in use, the gate, loads.
+"""Draws a simulated run's slots in use, gate and loads over time, from its events.
 
-One character for each part of the time: tenths of what could be, so `4` is from 40 to 50 %, `9` all above 90 %,
-and a dot nothing. Simulated engines report every 10 s and after each load; between reports the last one counts.
+One character per interval: tenths of the maximum, so `4` means 40 to 50 %, `9` everything above 90 %, and a dot
+nothing. Simulated engines report every 10 s and after each load; between reports the last one counts.
 """
 
 from bisect import bisect_right
@@ -12,13 +12,13 @@ from freerun.simulation.run import Outcome
 
 
 class Lanes:
-    """An event listener; knows each lane at any width once the run is over."""
+    """An event listener; can draw the lanes at any width once the run is over."""
 
     def __init__(self) -> None:
         self._slots: dict[str, list[tuple[float, int, int]]] = {}
-        """Of each engine: when, sequences running, slots."""
+        """(time, running sequences, slots), by engine."""
         self._closed: list[tuple[float, float]] = [(0.0, 0.0)]
-        """When, and for how long the gate had been closed by then."""
+        """(time, how long the gate had been closed by then)."""
         self._loads: list[tuple[float, float]] = []
 
     def __call__(self, event: AnyEvent) -> None:
@@ -59,7 +59,7 @@ class Lanes:
         return (self._closed_by(end) - self._closed_by(begin)) / (end - begin)
 
     def _closed_by(self, seconds: float) -> float:
-        """Between two counts as if it had been closed evenly."""
+        """Time for which the gate was closed by then, interpolated between two counts."""
         place = bisect_right(self._closed, seconds, key=lambda count: count[0])
         before = self._closed[place - 1]
         if place == len(self._closed):

@@ -1,11 +1,11 @@
-"""How long completions are: two numbers, a cap, and how alike the samples of one prompt are.
+"""Lengths of completions: two parameters, a cap, and how alike the samples of one prompt are.
 
 A length is lognormal, `exp(mu + sigma z)`, cut off at a cap. `likeness` is the share of the variance of `z` that
 samples of one prompt have in common: 0 if prompts do not differ, 1 if all samples of a prompt are equally long. It
-matters: a step that waits for whole groups waits longer if long samples come together. Lengths may drift while
-the policy learns. A run's own lengths are `RecordedLengths`.
+matters because a step that waits for whole groups waits longer if long samples occur together. Lengths may drift
+while the policy learns. `RecordedLengths` uses the lengths of a run.
 
-Every length depends only on the seed, the ordinal and the sample, so the order of requests changes none.
+Every length depends only on the seed, the ordinal and the sample, not on the order of requests.
 """
 
 import math
@@ -21,20 +21,20 @@ _NUM_BISECTIONS = 80
 _MAX_SIGMA = 5.0
 _NUM_REMEMBERED = 4096
 _STREAM = 1_000_003
-"""Spreads seeds and ordinals over the seeds of `random.Random`."""
+"""Factor that spreads seeds and ordinals over the seeds of `random.Random`."""
 
 
 class Lengths(Protocol):
     """The lengths of the samples of one prompt."""
 
     def of_group(self, ordinal: int, num_samples: int) -> list[int]:
-        """Of its first samples: how many are asked for changes none."""
+        """Lengths of the first `num_samples` samples; they do not depend on `num_samples`."""
         ...
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Lengths grow by `factor` from the first ordinal to `num_prompts`, and stay there or come back as slowly."""
+    """Lengths grow by `factor` from the first ordinal to `num_prompts`, then stay or fall at the same pace."""
 
     factor: float
     num_prompts: int
@@ -62,14 +62,14 @@ class LognormalLengths:
         of_prompt = math.sqrt(self.likeness) * self.sigma * gauss(0, 1)
         spread = math.sqrt(1 - self.likeness) * self.sigma
         middle = self.mu + of_prompt + (math.log(self.drift.at(ordinal)) if self.drift else 0.0)
-        # The exponent is bounded: a cap of a billion tokens is more than any engine holds.
+        # The exponent is bounded: a cap of a billion tokens exceeds the capacity of any engine.
         drawn = [math.exp(min(21.0, middle + spread * gauss(0, 1))) for _ in range(num_samples)]
         return [max(1, min(self.cap, int(length))) for length in drawn]
 
 
 @dataclass(frozen=True)
 class RecordedLengths:
-    """Those of a run, by ordinal; another ordinal takes a recorded group. Implements `Lengths`."""
+    """Recorded lengths by ordinal; for an unknown ordinal a recorded group is used. Implements `Lengths`."""
 
     groups: Mapping[int, Sequence[int]]
     seed: int = 0
@@ -87,7 +87,7 @@ class RecordedLengths:
 
 
 class DrawnOnce:
-    """Lengths of whole groups, remembered while their samples are asked for one by one. Implements `Lengths`."""
+    """Caches the lengths of whole groups while their samples are requested one by one. Implements `Lengths`."""
 
     def __init__(self, lengths: Lengths, group_size: int) -> None:
         self._group_size = group_size
@@ -101,12 +101,12 @@ class DrawnOnce:
 
 
 def capped_mean(mu: float, sigma: float, cap: float) -> float:
-    """Of lognormal lengths that are cut off at `cap`."""
+    """Mean of lognormal lengths that are cut off at `cap`."""
     return _partial_moment(mu, sigma, cap, 1)
 
 
 def capped_square(mu: float, sigma: float, cap: float) -> float:
-    """Mean of the squared lengths."""
+    """Mean of the squares of these lengths."""
     return _partial_moment(mu, sigma, cap, 2)
 
 
@@ -117,14 +117,14 @@ def _partial_moment(mu: float, sigma: float, cap: float, power: int) -> float:
 
 
 def fit_mean(mean: float, sigma: float, cap: int) -> float:
-    """The `mu` with which lengths cut off at `cap` have this mean; the mean must be below the cap."""
+    """The `mu` for which lengths cut off at `cap` have this mean, which must be below the cap."""
     if not 1 <= mean < cap:
         raise ValueError(f"a mean length of {mean:g} is not between 1 and the cap of {cap} tokens")
     return _bisect(lambda mu: capped_mean(mu, sigma, cap), mean, 0.0, math.log(cap) + 40 * sigma)
 
 
 def fit_cut(mean: float, cut_share: float, cap: int) -> tuple[float, float]:
-    """`mu` and `sigma` with which the mean is this, and this share is cut off at `cap`."""
+    """The `mu` and `sigma` for this mean and this share of lengths cut off at `cap`."""
     place = _NORMAL.inv_cdf(1 - cut_share)
 
     def mean_with(sigma: float) -> float:
@@ -142,7 +142,7 @@ def _bisect(rising: Callable[[float], float], wanted: float, low: float, high: f
 
 
 def measure_likeness(groups: Sequence[Sequence[int]]) -> float:
-    """The share of the variance of log-lengths that samples of one prompt share: an intraclass correlation."""
+    """The share of the variance of log-lengths common to samples of one prompt: an intraclass correlation."""
     logs = [[math.log(max(1, length)) for length in group] for group in groups if len(group) > 1]
     if len(logs) < 2:
         return 0.5

@@ -1,6 +1,6 @@
-"""Calibrates a recipe by running it for a minute: engine and trainer side by side, through the real workers.
+"""Calibrates a recipe by running it for a minute: engine and trainer together, as real workers.
 
-A part measured alone is too fast: text, messages and the other stage beside it take time too.
+Measured alone, each part would be too fast: text, messages and the other stage take time too.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ _NEVER_STEPS = 1_000_000_000
 
 
 def calibrate_recipe(recipe: Recipe, *, seconds: float) -> Calibration:
-    """Train by the recipe in a temporary directory for this long, from its first event on."""
+    """Train by the recipe in a temporary directory for this long, counted from its first event."""
     with tempfile.TemporaryDirectory(prefix="freerun-calibrate-") as directory:
         measured = replace(
             recipe,

@@ -1,13 +1,13 @@
-"""A simulated run in a few lines: who was busy, who waited, and one line of time for each stage."""
+"""Describes a simulated run in a few lines: who was busy, who waited, and a timeline per stage."""
 
 from freerun.simulation.run import Outcome, SimulatedStep
 
 LINE_WIDTH = 60
-"""Characters of a line of time."""
+"""Width of a timeline in characters."""
 
 
 def describe_occupation(outcome: Outcome) -> list[str]:
-    """Shares of the time, and the trainer's steps on a line of time."""
+    """Shares of the time, and the trainer's steps on a timeline."""
     return [
         f"trained   {outcome.tokens_per_second:,.0f} tokens/s, {outcome.step_seconds:.1f} s a step",
         f"engines   computing {outcome.engine_busy:.0%} (recomputing caches {outcome.engine_recomputing:.0%}), "
@@ -20,7 +20,7 @@ def describe_occupation(outcome: Outcome) -> list[str]:
 
 
 def timeline(outcome: Outcome, width: int = LINE_WIDTH) -> str:
-    """One character for each part of the time: what the trainer did in the middle of it."""
+    """One character per interval: what the trainer did in the middle of it."""
     part = outcome.seconds / width
     return "".join(_doing_at(outcome.steps, outcome.begin + (place + 0.5) * part) for place in range(width))
 

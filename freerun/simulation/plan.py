@@ -1,9 +1,9 @@
-"""The best way to run a recipe on some GPUs: which split, how fast, what limits it, what would help.
+"""Plans a recipe on a number of GPUs: the best split, its speed, its bottleneck, and remedies.
 
-    candidates ──closed form──► the best few ──simulation──► the best ──twice as much of each──► what limits it
+    candidates ──closed form──► the best few ──simulation──► the best ──twice as much of each──► the bottleneck
 
-What limits a run is found by giving it more: twice the engines, a trainer twice as fast, twice as many batches
-under way, weights in half the time, twice the graders. What helps most alone is the limit.
+The bottleneck is found by giving the run more: twice the engines, a trainer twice as fast, twice as many
+batches in flight, weights in half the time, twice the graders. The one that helps most alone is the bottleneck.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ from freerun.simulation.workload import Workload
 
 Limit = Literal["generation", "training", "bound", "loads", "graders"]
 NUM_SIMULATED = 6
-"""Candidates that are simulated, of those that the closed form likes best."""
+"""Number of candidates to simulate, chosen by the closed form."""
 BALANCED = 0.05
-"""If nothing alone helps by more, nothing alone is the limit."""
+"""If no single change gains more than this, there is no single bottleneck."""
 
 
 @dataclass(frozen=True)
 class Considered:
-    """One split and what came of it, at full scale."""
+    """One split and its simulated result, at full scale."""
 
     split: GpuSplit
     tokens_per_second: float
@@ -48,7 +48,7 @@ class Considered:
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change, and by what factor it trains more."""
+    """A change, and the speedup it gives."""
 
     words: str
     factor: float
@@ -56,26 +56,26 @@ class Remedy:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """What `freerun plan` tells."""
+    """The result of `freerun plan`."""
 
     best: Considered
     others: tuple[Considered, ...]
-    """Simulated too, the best first."""
+    """Other simulated splits, the best first."""
     own: Considered | None
-    """The recipe's own split, if it uses as many GPUs."""
+    """The recipe's own split, if it uses the same number of GPUs."""
     gains: dict[Limit, float]
-    """By what factor twice as much of each thing would train more."""
+    """The speedup with twice as much of each thing."""
     remedies: tuple[Remedy, ...]
 
     @property
     def limit(self) -> Limit | None:
-        """None if nothing alone is the limit."""
+        """The bottleneck; None if there is no single one."""
         limit = max(self.gains, key=lambda name: self.gains[name])
         return limit if self.gains[limit] > 1 + BALANCED else None
 
 
 def make_plan(recipe: Recipe, machine: Machine, workload: Workload, num_gpus: int) -> ClusterPlan:
-    """Simulate the most promising splits and diagnose the best."""
+    """Simulate the most promising splits and diagnose the best one."""
 
     def consider(split: GpuSplit, changed: Recipe = recipe) -> Considered:
         return consider_setup(changed, split, setup_of(changed, machine, split, workload))
@@ -96,7 +96,7 @@ def make_plan(recipe: Recipe, machine: Machine, workload: Workload, num_gpus: in
 
 
 def _spread(ranked: Sequence[GpuSplit]) -> list[GpuSplit]:
-    """The first few, not all with engines of one size: the closed form is least sure of that."""
+    """The first few splits, with engines of more than one size: the closed form is least reliable about that."""
     chosen: list[GpuSplit] = []
     for split in ranked:
         alike = sum(other.gpus_per_engine == split.gpus_per_engine for other in chosen)
@@ -127,7 +127,7 @@ class _TwiceAsFast:
 
 
 def doubled(setup: Setup) -> dict[Limit, Setup]:
-    """The run with twice as much of each thing; without graders if they take no time."""
+    """The run with twice as much of each thing; without graders if grading takes no time."""
     recipe, weights = setup.recipe, setup.weights
     twice, bound = replace(recipe.engine, num_workers=2 * recipe.engine.num_workers), recipe.buffer.max_staleness
     later = 2 * bound + 1
@@ -156,7 +156,7 @@ def doubled(setup: Setup) -> dict[Limit, Setup]:
 
 
 def gains_of(setup: Setup, outcome: Outcome) -> dict[Limit, float]:
-    """By what factor each of these trains more."""
+    """The speedup that each of these setups gives."""
     base = outcome.tokens_per_second
     return {limit: simulate(changed).tokens_per_second / base for limit, changed in doubled(setup).items()}
 
@@ -168,7 +168,7 @@ def with_recipe(setup: Setup, recipe: Recipe) -> Setup:
 def _remedies(
     recipe: Recipe, best: Considered, gains: dict[Limit, float], consider: Callable[[GpuSplit, Recipe], Considered]
 ) -> list[Remedy]:
-    """What a user can change, each simulated alone."""
+    """Changes that a user can make, each simulated alone."""
     base, train, split = best.tokens_per_second, recipe.train, best.split
     batches = replace(recipe, train=replace(train, prompts_per_step=4 * train.prompts_per_step))
     slots = replace(recipe, engine=replace(recipe.engine, num_slots=2 * recipe.engine.num_slots))

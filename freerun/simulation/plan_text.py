@@ -1,4 +1,4 @@
-"""A plan as text: the splits, what limits the best, what would help, memory, cost, and how wrong it may be."""
+"""Formats a plan: the splits, the bottleneck of the best, remedies, memory, cost, and possible errors."""
 
 from freerun.config.recipe import Recipe
 from freerun.simulation.costs import ROOFLINE_ERROR, RooflineEngine
@@ -8,7 +8,7 @@ from freerun.simulation.workload import Workload
 
 _NUM_SHOWN = 5
 MIN_GAIN = 0.03
-"""A smaller one is within what the simulation varies by."""
+"""Smaller gains are within the variation of the simulation."""
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -58,7 +58,7 @@ def _row(each: Considered, plan: ClusterPlan, recipe: Recipe, *, price: float) -
 
 
 def describe_staleness(counts: dict[int, int]) -> str:
-    """`1: 20 %  2: 80 %`."""
+    """For example `1: 20 %  2: 80 %`."""
     total = sum(counts.values())
     return "  ".join(f"{staleness}: {count / total:.0%}" for staleness, count in counts.items() if count)
 
@@ -101,7 +101,7 @@ def describe_limit(plan: ClusterPlan) -> str:
 
 
 def describe_remedies(plan: ClusterPlan) -> list[str]:
-    """What would help, in lines."""
+    """The remedies, one per line."""
     base = plan.best.tokens_per_second
     helping = [remedy for remedy in plan.remedies if remedy.factor > 1 + MIN_GAIN]
     useless = [remedy for remedy in plan.remedies if remedy.factor <= 1 + MIN_GAIN]
@@ -139,5 +139,5 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def describe_rate(tokens_per_second: float) -> str:
-    """`12k`, `1,234`."""
+    """For example `12k` or `1,234`."""
     return f"{tokens_per_second / 1e3:,.0f}k" if tokens_per_second >= 10_000 else f"{tokens_per_second:,.0f}"

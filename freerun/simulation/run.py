@@ -1,8 +1,8 @@
 """A simulated run: the real controller, pools, gate and buffer over workers that only take time.
 
-    Setup (a recipe, and how long things take) ──► simulate ──► Outcome
+    Setup (a recipe, and durations) ──► simulate ──► Outcome
 
-The recipe decides what it decides in a real run: workers, slots, cache, batch, bound, policy. Data, rewards,
+The recipe has the same effect as in a real run: workers, slots, cache, batch, bound, policy. Data, rewards,
 held-out evaluations and checkpoints are left out.
 """
 
@@ -51,14 +51,14 @@ from freerun.types import EngineStats, Prompt
 from freerun.workers.messages import Loaded
 
 _PATIENCE = 30_000_000.0
-"""Workers never hang here, and a step may take as long as its costs say."""
+"""Timeouts of workers: they never hang here, and a step may take as long as its costs say."""
 _NEVER = 1_000_000_000
 MakeBuffer = Callable[[Recipe], TrajectoryBuffer]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What is simulated."""
+    """The run to simulate."""
 
     recipe: Recipe
     engine_costs: EngineCosts
@@ -66,13 +66,13 @@ class Setup:
     lengths: Lengths
     weights: WeightCosts = field(default_factory=WeightCosts)
     prompt_tokens: int = 128
-    """Of every prompt."""
+    """Length of every prompt."""
     grade_seconds: float = 0.0
-    """Of one completion; 0 leaves the grader processes out."""
+    """Time to grade one completion; 0 simulates no grader processes."""
     num_warm_steps: int = 0
-    """Steps at the start that the outcome leaves out: the pipeline fills."""
+    """Number of initial steps that the outcome leaves out, while the pipeline fills."""
     elastic: ElasticSplit | None = None
-    """For recipes with `engine.min_workers`: how the workers that come and go share GPUs with the trainer."""
+    """For recipes with `engine.min_workers`: how added and retired workers share GPUs with the trainer."""
 
 
 @dataclass(frozen=True)
@@ -85,50 +85,50 @@ class SimulatedStep:
     wait_seconds: float
     gate_closed_seconds: float
     num_tokens: float
-    """Sampled ones."""
+    """Number of sampled tokens."""
     num_prompt_tokens: float
     staleness_counts: dict[int, int]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it, after the warm steps."""
+    """The result of a simulation, after the warm-up steps."""
 
     steps: tuple[SimulatedStep, ...]
     begin: float
-    """When the last warm step ended."""
+    """When the last warm-up step ended."""
     seconds: float
-    """From then to the end of the last step."""
+    """Time from `begin` to the end of the last step."""
     engine_busy: float
-    """Share of the time that engines computed."""
+    """Share of the time in which engines computed."""
     engine_loading: float
-    """Share that they stood still for loads."""
+    """Share of the time in which engines paused for loads."""
     engine_recomputing: float
-    """Share that they recomputed what a load or a preemption threw away."""
+    """Share of the time in which engines recomputed caches lost to loads or preemptions."""
     mean_decoding: float
-    """Sequences that an engine decoded at once while it computed."""
+    """Mean number of sequences that an engine decoded at once while it computed."""
     grader_busy: float
     sampled_per_second: float
-    """Tokens, of all engines."""
+    """Sampled tokens per second, of all engines."""
     num_preemptions: int
     num_rollouts: int
-    """Of the whole simulation."""
+    """Number of rollouts in the whole simulation."""
     mean_engines: float = 0.0
-    """That were there at once."""
+    """Mean number of engines that were running."""
 
     @property
     def num_tokens(self) -> float:
-        """With prompts."""
+        """Trained tokens, including prompts."""
         return sum(step.num_tokens + step.num_prompt_tokens for step in self.steps)
 
     @property
     def tokens_per_second(self) -> float:
-        """Trained on, with prompts."""
+        """Trained tokens per second, including prompts."""
         return self.num_tokens / self.seconds
 
     @property
     def step_seconds(self) -> float:
-        """From one step to the next."""
+        """Mean time from one step to the next."""
         return self.seconds / len(self.steps)
 
     @property
@@ -145,7 +145,7 @@ class Outcome:
 
     @property
     def staleness(self) -> dict[int, int]:
-        """Samples by staleness."""
+        """Number of samples by staleness."""
         total: Counter[int] = Counter()
         for step in self.steps:
             total.update(step.staleness_counts)
@@ -153,7 +153,7 @@ class Outcome:
 
 
 def check_can_simulate(recipe: Recipe) -> None:
-    """Refuse what the simulator would get wrong."""
+    """Raise if the simulator would give wrong results for this recipe."""
     if recipe.rollout.runs_sessions or recipe.online.is_on:
         raise FreerunError(
             "sessions of several turns are not simulated (rollout.episode, rollout.tools, rollout.command, "
@@ -169,13 +169,13 @@ def simulate(
     make_buffer: MakeBuffer | None = None,
     workflow: type[SingleTurn] = SingleTurn,
 ) -> Outcome:
-    """Run it to the end of `train.num_steps`; `make_buffer` and `workflow` replace the real ones."""
+    """Simulate to the end of `train.num_steps`; `make_buffer` and `workflow` replace the real ones."""
     check_can_simulate(setup.recipe)
     return run_in_virtual_time(_Simulation(setup, emit, make_buffer, workflow).run())
 
 
 def simulated_recipe(recipe: Recipe) -> Recipe:
-    """The recipe without what a simulation leaves out."""
+    """The recipe without the parts that a simulation leaves out."""
     return replace(
         recipe,
         model=ModelConfig(),
@@ -194,7 +194,7 @@ def simulated_recipe(recipe: Recipe) -> Recipe:
 
 
 class _Prompts:
-    """A stream of prompts that are nothing but their ordinal."""
+    """A stream of prompts that consist only of an ordinal."""
 
     fingerprint = "simulated"
     num_too_long = 0
@@ -215,7 +215,7 @@ class _Prompts:
 
 
 class _Simulation:
-    """The stages of one simulated run, and what is noted of it."""
+    """The stages of one simulated run, and what is recorded about it."""
 
     def __init__(
         self, setup: Setup, emit: Listener, make_buffer: MakeBuffer | None, workflow: type[SingleTurn]

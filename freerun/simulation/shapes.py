@@ -1,6 +1,6 @@
-"""How large a model is, for cost models: from its config.json, or by the name of a well-known one.
+"""Model sizes for cost models: from a config.json, or by the name of a well-known model.
 
-A plan needs the sizes of a model, not its weights. `--model qwen2.5-7b` plans for one that is not on this machine.
+A plan needs the sizes of a model, not its weights: `--model qwen2.5-7b` works without that model on this machine.
 """
 
 import difflib
@@ -29,7 +29,7 @@ class ModelShape:
 
     @property
     def num_multiplied(self) -> int:
-        """Parameters in the matrix products of one token: all but the embedding."""
+        """Number of parameters in the matrix products of one token: all but the embedding."""
         attention = self.hidden_size * self.head_size * 2 * (self.num_heads + self.num_kv_heads)
         layer = attention + 3 * self.hidden_size * self.intermediate_size
         return self.num_layers * layer + self.hidden_size * self.vocab_size
@@ -40,17 +40,17 @@ class ModelShape:
 
     @property
     def cache_bytes(self) -> int:
-        """Keys and values of one token, in bfloat16."""
+        """Bytes of the keys and values of one token, in bfloat16."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_size * BFLOAT16_BYTES
 
     @property
     def attention_flops(self) -> int:
-        """Of one token over one token of context."""
+        """Attention operations of one token per token of context."""
         return 4 * self.num_layers * self.num_heads * self.head_size
 
     @property
     def activation_bytes(self) -> int:
-        """That a token leaves behind for the backward pass, without gradient checkpointing; an estimate."""
+        """Bytes that a token's forward pass keeps for the backward pass, without recomputation; an estimate."""
         return self.num_layers * BFLOAT16_BYTES * (4 * self.intermediate_size + 11 * self.hidden_size)
 
 
@@ -64,7 +64,7 @@ MODEL_SHAPES = {
     "llama-3.1-8b": ModelShape(32, 4096, 32, 8, 128, 14336, 128256),
     "smollm2-135m": ModelShape(30, 576, 9, 3, 64, 1536, 49152, is_head_tied=True),
 }
-"""By the names that `--model` takes."""
+"""Shapes by the names that `--model` accepts."""
 
 
 def shape_of(config: DecoderConfig) -> ModelShape:
@@ -81,7 +81,7 @@ def shape_of(config: DecoderConfig) -> ModelShape:
 
 
 def find_shape(name: str, directory: str) -> ModelShape:
-    """The shape of this name; without a name, that of the model in the directory."""
+    """The shape of this name, or without a name that of the model in the directory."""
     if not name:
         return shape_of(model_config(Path(directory)))
     if name in MODEL_SHAPES:

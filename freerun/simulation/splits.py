@@ -1,7 +1,7 @@
-"""Ways to divide GPUs between rollouts and training: which fit into memory, and how fast they can be at most.
+"""Ways to divide GPUs between rollouts and training: which fit into memory, and an upper bound of their speed.
 
-The closed form is an upper bound: generation at full batches, training without waits, and no more under way than
-the staleness bound allows. It only chooses what is worth simulating.
+The closed form assumes generation at full batches, training without waits, and no more samples in flight than the
+staleness bound allows. It is used only to choose what to simulate.
 """
 
 import math
@@ -28,18 +28,18 @@ from freerun.simulation.shapes import BFLOAT16_BYTES, ModelShape
 from freerun.simulation.workload import Workload
 
 NUM_PARTS = 16
-"""Splits that are considered: in sixteenths of the GPUs."""
+"""Granularity of the splits: sixteenths of the GPUs."""
 TRAINED_BYTES = 16
-"""Weights, gradients and two moments in float32."""
+"""Bytes per parameter: weights, gradients and two moments in float32."""
 MAX_SIMULATED = 512
-"""Trajectories of a step; larger ones are simulated at a smaller scale, with engines and trainer alike."""
+"""Maximal trajectories per step; larger runs are simulated at a smaller scale, with fewer engines and ranks."""
 MIN_PROMPTS = 16
 MIN_ENGINES = 2
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the run is planned for."""
+    """The machine and model of a plan."""
 
     gpu: Gpu
     kind: str
@@ -49,7 +49,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class GpuSplit:
-    """GPUs for rollouts, in engines of some each, and GPUs for training."""
+    """GPUs for rollouts, in engines of equal size, and GPUs for training."""
 
     num_engines: int
     gpus_per_engine: int
@@ -69,25 +69,25 @@ class GpuSplit:
 
 
 def split_of(recipe: Recipe) -> GpuSplit:
-    """The recipe's own."""
+    """The split of the recipe."""
     engine = recipe.engine
     return GpuSplit(engine.num_workers, engine.num_gpus, recipe.train.num_ranks)
 
 
 def num_published(recipe: Recipe, shape: ModelShape) -> int:
-    """Parameters that each step publishes: of the adapter, if there is one."""
+    """Number of parameters that each step publishes; those of the adapter, if there is one."""
     if not recipe.lora.is_on:
         return shape.num_parameters
     return num_adapter_parameters(recipe.lora, _decoder_config(shape))
 
 
 def published_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Of a version: whole models travel in the engines' dtype, adapters in float32 (`weights/layout.py`)."""
+    """Bytes of a version: whole models travel in the engines' dtype, adapters in float32 (`weights/layout.py`)."""
     return num_published(recipe, shape) * BYTES["float32" if recipe.lora.is_on else recipe.engine.dtype]
 
 
 def trainer_bytes(recipe: Recipe, shape: ModelShape, num_ranks: int) -> float:
-    """Of a rank: its share of the state, embedding and head while it computes, and one micro-batch."""
+    """Bytes of a rank: its share of the state, embedding and head while it computes, and one micro-batch."""
     trained = num_published(recipe, shape)
     frozen = 0 if trained == shape.num_parameters else 4 * shape.num_parameters
     copies = 2 * shape.num_parameters if recipe.train.dtype == "bfloat16" else 0
@@ -95,14 +95,14 @@ def trainer_bytes(recipe: Recipe, shape: ModelShape, num_ranks: int) -> float:
     whole = 2 * 2 * 4 * shape.vocab_size * shape.hidden_size if num_ranks > 1 else 0
     tokens = recipe.train.micro_batch_tokens
     kept = shape.activation_bytes
-    if recipe.train.recompute_activations:  # the input of each layer, and everything of one layer
+    if recipe.train.recompute_activations:  # the input of each layer, and all activations of one layer
         kept = shape.activation_bytes // shape.num_layers + shape.num_layers * BFLOAT16_BYTES * shape.hidden_size
     activations = tokens * kept * (1 if recipe.train.dtype == "bfloat16" else 2)
     return state + whole + activations + 3 * 4 * tokens * shape.vocab_size
 
 
 def candidates(recipe: Recipe, machine: Machine, num_gpus: int) -> list[GpuSplit]:
-    """Splits that fit into memory, each with the smallest engines that do and with larger ones."""
+    """Splits that fit into memory, with the smallest engines that fit and with larger ones."""
     if num_gpus < 2:
         raise FreerunError(f"--gpus {num_gpus}: rollouts and training need at least one GPU each; give 2 or more")
     sizes = [size for size in (1, 2, 4, 8) if size <= machine.gpu.gpus_per_node and _holds(recipe, machine, size)]
@@ -135,16 +135,16 @@ def _room(gpu: Gpu) -> float:
 
 
 def _holds(recipe: Recipe, machine: Machine, num_gpus: int) -> bool:
-    """Whether weights and half a group of the longest sequences fit."""
+    """Whether the weights and half a group of the longest sequences fit."""
     engine = RooflineEngine(machine.gpu, machine.shape, num_gpus, machine.constants)
     longest = recipe.max_sequence_tokens
     return engine.cache_tokens >= max(longest, recipe.sampling.group_size * longest // 2)
 
 
 def steady_steps(max_staleness: int) -> tuple[int, int]:
-    """Steps until the pipeline is full, and those to measure then.
+    """Number of steps until the pipeline is full, and number of steps to measure after that.
 
-    Long completions come together again every `max_staleness + 1` steps: a window of whole periods is even.
+    Long completions recur together every `max_staleness + 1` steps; the window is a multiple of this period.
     """
     period = min(max_staleness, 11) + 1
     return period + 2, period * math.ceil(8 / period)
@@ -153,7 +153,7 @@ def steady_steps(max_staleness: int) -> tuple[int, int]:
 def setup_of(
     recipe: Recipe, machine: Machine, split: GpuSplit, workload: Workload, *, num_steps: int | None = None
 ) -> Setup:
-    """The run on these GPUs, at the smallest scale that keeps its answer; with `num_steps`, all of it."""
+    """The setup on these GPUs, at the smallest scale that keeps the result; with `num_steps`, all of its steps."""
     scale = _scale(recipe, split) if num_steps is None else 1
     num_warm, num_measured = steady_steps(recipe.buffer.max_staleness) if num_steps is None else (0, num_steps)
     engine = RooflineEngine(machine.gpu, machine.shape, split.gpus_per_engine, machine.constants)
@@ -211,7 +211,7 @@ def _scale(recipe: Recipe, split: GpuSplit) -> int:
 
 
 def passes_of(recipe: Recipe) -> float:
-    """Passes over a batch: the first minibatch needs no proximal forward, unless the objective wants it."""
+    """Passes over a batch: the first minibatch needs no proximal forward, unless the objective requires it."""
     objective, num_minibatches = recipe.objective, recipe.train.num_minibatches
     if objective.decides_over_the_step:
         return FORWARD_BACKWARD + 1
@@ -223,7 +223,7 @@ def weights_of(recipe: Recipe, machine: Machine) -> WeightCosts:
 
 
 def expected_tokens_per_second(recipe: Recipe, machine: Machine, split: GpuSplit, workload: Workload) -> float:
-    """The closed form: an upper bound of what the split trains on."""
+    """The closed form: an upper bound of the split's trained tokens per second."""
     mean = workload.mean_length(recipe.sampling.group_size)
     tokens = workload.prompt_tokens + mean
     engine = RooflineEngine(machine.gpu, machine.shape, split.gpus_per_engine, machine.constants)

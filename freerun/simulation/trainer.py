@@ -1,6 +1,6 @@
-"""A simulated trainer: answers the messages of `workers/messages.py` after the time that its cost model says.
+"""A simulated trainer: answers the messages of `workers/messages.py` after the time given by its cost model.
 
-Commands are done one after another, as in the real one. Publishing holds it up for one copy; the transfer and a
+Commands run one after another, as in the real trainer. Publishing blocks it for one copy; the transfer and a
 checkpoint run beside the next step.
 """
 

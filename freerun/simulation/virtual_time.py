@@ -1,10 +1,10 @@
 """An event loop whose clock jumps to the next timer: hours of a run in milliseconds.
 
-Nothing outside the loop can happen: there is no selector, and what would run in a thread runs at once. Two ways to
+Nothing happens outside the loop: there is no selector, and functions for a thread run immediately. Two ways to
 hang are therefore errors: `DeadlockError`, if nothing is left to wait for, and `TimeLimitError`, if the clock
 passes a limit (a run whose timers tick forever never deadlocks).
 
-Callbacks run in the order in which asyncio promises to run them, so the same program takes the same course.
+Callbacks run in the order that asyncio guarantees, so the same program always takes the same course.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from freerun.processes.garbage import searching_less_often
 
 R = TypeVar("R")
 MAX_CLEANUP_SECONDS = 1000.0
-"""After the time limit, for tasks that are cancelled to end."""
+"""Time after the limit in which cancelled tasks may end."""
 
 
 class DeadlockError(RuntimeError):
@@ -31,7 +31,7 @@ class TimeLimitError(RuntimeError):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Time passes only while nothing is ready to run, and then all at once."""
+    """An event loop in which time passes only while nothing is ready to run, and then all at once."""
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[Any]
@@ -47,11 +47,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def stand_still(self, seconds: float) -> None:
-        """As if the process had been stopped and continued: timers that were due fire before anything is read."""
+        """Simulate that the process was stopped and continued: due timers fire before anything is read."""
         self._now += seconds
 
     def run_in_executor(self, executor: Any, func: Callable[..., R], *args: Any) -> asyncio.Future[R]:  # type: ignore[override]
-        """Call the function now: while a thread worked, the clock would run away."""
+        """Call the function immediately: virtual time would run on while a thread works."""
         future: asyncio.Future[R] = self.create_future()
         try:
             future.set_result(func(*args))
@@ -65,7 +65,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]  # asyncio keeps it to itself
 
     def _jump(self) -> None:
-        """Set the clock to the next timer that was not cancelled."""
+        """Set the clock to the next timer that is not cancelled."""
         timers = self._scheduled
         while timers and timers[0]._cancelled:
             heapq.heappop(timers)._scheduled = False
@@ -100,7 +100,7 @@ class _NoSelector(selectors.BaseSelector):
 
 
 def stand_still(seconds: float) -> None:
-    """The running loop is stopped for a while, and continued."""
+    """Stop the running loop for a while, then continue."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     loop.stand_still(seconds)

@@ -1,11 +1,11 @@
-"""Simulated workers at the seam of `processes/link.py`: everything above it is the real thing.
+"""Simulated workers behind the interface of `processes/link.py`; everything above it is real.
 
     RolloutPool, TrainerClient, GraderPool ──send──► SimulatedLink ──take──► SimulatedWorker
                                            ◄receive─               ◄─tell──
 
-A worker is an object of this process that answers through its link, now or after a while of virtual time. Messages
-are not encoded. What can happen to a process happens to its link: it ends, falls silent, sends nonsense, or loses
-its machine.
+A worker is an object of this process that answers through its link, immediately or after some virtual time.
+Messages are not encoded. What can happen to a process happens to its link: it ends, falls silent, sends
+nonsense, or loses its machine.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from freerun.processes.patience import awake_clock
 from freerun.types import WeightRoute
 
 ROUTE = WeightRoute(channel="simulated")
-"""Weights have no bytes here: a version is all of them."""
+"""Weights have no bytes here: a version number represents them."""
 
 
 class SimulatedWorker(Protocol):
-    """What runs in the worker's process."""
+    """The program in the worker's process."""
 
     def take(self, message: Any) -> None:
         """Handle a message of the controller."""
@@ -36,7 +36,7 @@ MakeWorker = Callable[["SimulatedLink"], SimulatedWorker]
 
 
 class SimulatedLink:
-    """Implements `link.Link`; `tell` and what follows it are the worker's side."""
+    """Implements `link.Link`; `tell` and the methods after it are the worker's side."""
 
     def __init__(self, name: str, make_worker: MakeWorker, *, is_placed: bool = True) -> None:
         self.name = name
@@ -95,13 +95,13 @@ class SimulatedLink:
     # ---- the worker's side ----------------------------------------------------------------------
 
     def tell(self, message: Any) -> None:
-        """Send a message to the controller; lost if the process has ended or fell silent."""
+        """Send a message to the controller; lost if the process has ended or fallen silent."""
         if self.is_alive and self._silent_since is None:
             self._inbox.append(message)
             self._wake()
 
     def die(self, reason: str) -> None:
-        """The process ends; what it has sent before still arrives."""
+        """End the process; what it has already sent still arrives."""
         if self.is_alive:
             self.is_alive = False
             self._end_reason = reason
@@ -110,22 +110,22 @@ class SimulatedLink:
             self._wake()
 
     def take_away(self) -> None:
-        """The process is killed from outside, or with its machine."""
+        """Kill the process from outside, alone or with its machine."""
         if self.is_alive:
             self.was_taken_away = True
             self.die("it was taken away")
 
     def fall_silent(self) -> None:
-        """The process is stopped: not even a sign of life arrives."""
+        """Stop the process: not even a heartbeat arrives."""
         if self._silent_since is None:
             self._silent_since = self._clock.time()
 
     def send_nonsense(self) -> None:
-        """A message arrives that is none."""
+        """Send something that is not a message."""
         self.tell(WorkerError("received an unexpected message of 13 bytes"))
 
     def place(self) -> None:
-        """The cluster has found a machine for it."""
+        """Place the worker: the cluster has found a machine for it."""
         self.is_placed = True
 
     def _wake(self) -> None:
@@ -134,12 +134,12 @@ class SimulatedLink:
 
 
 class SimulatedLauncher:
-    """Implements `link.Launcher`; `make_worker` says what runs under a job, or raises `OSError` for no room."""
+    """Implements `link.Launcher`; `make_worker` makes a job's worker, or raises `OSError` for lack of room."""
 
     def __init__(self, make_worker: Callable[[WorkerJob, SimulatedLink], SimulatedWorker]) -> None:
         self.weights: WeightRoute | None = ROUTE
         self.links: dict[str, SimulatedLink] = {}
-        """The newest of each worker."""
+        """The newest link of each worker."""
         self._make_worker = make_worker
 
     async def launch(self, job: WorkerJob, receives: Any) -> SimulatedLink:

@@ -1,4 +1,4 @@
-"""What a run has to do, apart from the machine: lengths of completions and prompts, and the time of a grade."""
+"""The workload of a run, independent of the machine: lengths of completions and prompts, and grading time."""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -10,23 +10,23 @@ from freerun.simulation.lengths import Drift, Lengths, LognormalLengths, fit_mea
 DEFAULT_SIGMA = 0.8
 DEFAULT_LIKENESS = 0.5
 GUESSED_SHARE = 0.3
-"""Mean length as a share of the longest, if nothing is known."""
+"""Assumed mean length as a share of the maximum, if nothing is known."""
 _NUM_COUNTED = 256
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Of one task."""
+    """The workload of one task."""
 
     lengths: Lengths
     prompt_tokens: int
     grade_seconds: float
-    """Of one completion; 0 leaves graders out."""
+    """Time to grade one completion; 0 for no graders."""
     words: str
-    """Where it comes from, for people."""
+    """Its origin, as text for people."""
 
     def mean_length(self, group_size: int) -> float:
-        """Sampled tokens of a completion, over the first groups."""
+        """Mean sampled tokens per completion, over the first groups."""
         num_groups = max(1, _NUM_COUNTED // group_size)
         return fmean(
             length for ordinal in range(num_groups) for length in self.lengths.of_group(ordinal, group_size)
@@ -43,7 +43,7 @@ def guess_workload(
     prompt_tokens: int | None = None,
     grade_seconds: float = 0.0,
 ) -> Workload:
-    """From a mean length; without one it is a guess, and says so."""
+    """A workload from a mean length; without one it is a guess, and is described as such."""
     cap, is_guess = recipe.sampling.max_completion_tokens, mean is None
     mean = max(2.0, GUESSED_SHARE * cap) if mean is None else mean
     if not 1 <= mean < cap:

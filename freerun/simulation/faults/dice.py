@@ -1,8 +1,8 @@
-"""Chance that depends on what it decides, not on what was decided before.
+"""Random numbers that depend on what they decide, not on earlier decisions.
 
-With one stream of random numbers, a fault that is left out shifts all numbers after it, and the run takes another
-course. Here each number is a hash of the seed and of the name of what it is for. It is the same in every process:
-none depends on Python's own `hash`.
+With one stream of random numbers, leaving out a fault would shift all numbers after it, and the run would take
+another course. Here each number is a hash of the seed and of the name of its purpose. It is the same in every
+process, since it does not use Python's own `hash`.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class Dice:
-    """Numbers of one seed."""
+    """The random numbers of one seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def share(self, *what: str | int) -> float:
-        """At least 0 and less than 1."""
+        """A number of at least 0 and less than 1."""
         digest = blake2b(repr((self.seed, *what)).encode(), digest_size=7).digest()
         return int.from_bytes(digest) / 2**56
 

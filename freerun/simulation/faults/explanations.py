@@ -1,7 +1,7 @@
-"""Which fault explains which error: a run may only fail for a reason that a user could be told.
+"""Decides which fault explains which error: a run may only fail for a reason that can be shown to a user.
 
-The error of a session is explained if one of its faults may cause it, by its words. An exception that is no
-`FreerunError` is a bug, with one exception: a machine without room for a process refuses to start one.
+The error of a session is explained if the words of one of its faults match it. An exception that is not a
+`FreerunError` is a bug, except that a machine without room for a process refuses to start one.
 """
 
 import re
@@ -14,7 +14,7 @@ _NO_RESTARTS = r"no restarts are left|it never became ready"
 _NO_PLACE = r"no rollout worker has a place"
 _TRAINER = r"the trainer (is gone|fell silent|made no progress|sent nonsense)"
 _NO_START = r"^grader-\d+ could not start: "
-"""Before the run's first prompt; a grader that dies later is replaced."""
+"""Only before the run's first prompt; a grader that dies later is replaced."""
 
 _ERRORS: dict[FaultKind, str] = {
     "rollout dies": _NO_RESTARTS,
@@ -30,7 +30,7 @@ _ERRORS: dict[FaultKind, str] = {
     "disk full": r"no space left on device",
     "no room for a process": rf"Resource temporarily unavailable|{_NO_START}",
 }
-"""Words of the errors in which a session may end after a fault; other faults must not end one."""
+"""Patterns of the errors in which a session may end after a fault; other faults must not end a session."""
 
 _DEATHS: dict[FaultKind, str] = {
     "rollout dies": "rollout",
@@ -43,7 +43,7 @@ _DEATHS: dict[FaultKind, str] = {
     "grader sends a wrong number": "grader",
     "no room for a process": "grader",
 }
-"""Workers that may have to be replaced after a fault."""
+"""Kinds of workers that may have to be replaced after a fault."""
 
 
 def explains_error(faults: Sequence[Fault], error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""The timeline of a scenario in words: the few events that tell its story."""
+"""Describes the timeline of a scenario by its main events."""
 
 from freerun.events.events import (
     AnyEvent,
@@ -14,7 +14,7 @@ from freerun.events.events import (
 
 
 def in_words(event: AnyEvent) -> str:
-    """One line; empty for events that are left out."""
+    """The event as one line; empty for omitted events."""
     match event:
         case StepFinished(result=result, groups=groups):
             return f"step to version {result.version}, groups {[group.ordinal for group in groups]}"

@@ -1,6 +1,6 @@
-"""Faults happen to workers at their links, to the disk, to the machine, and to the controller's own process.
+"""Injects faults into workers' links, the disk, the machine, and the controller's own process.
 
-Each takes a fault and the world that it happens in, and says whether there was anything for it to happen to.
+Each function takes the world and a fault, and says whether there was a target for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_FAILURE_RATE = 0.5
 
 
 def apply_fault(world: FaultWorld, fault: Fault) -> bool:
-    """Let it happen; False if there is nothing that it could happen to."""
+    """Inject the fault; False if there is no target for it."""
     if fault.kind in _TO_THE_RUN:
         _TO_THE_RUN[fault.kind](world, fault)
         return True
@@ -46,14 +46,14 @@ def _die(world: FaultWorld, link: SimulatedLink, fault: Fault) -> None:
 
 
 def _die_on_leaving(world: FaultWorld, link: SimulatedLink, fault: Fault) -> None:
-    """Some rollout workers are told to retire at that moment, and die before they have finished."""
+    """Retire some rollout workers now, and let them die before they have finished."""
     if fault.strength > 0.7 and world.pool is not None and (name := world.pool.retire()):
         link = world.links[name]
     _die(world, link, fault)
 
 
 def _lose_machine(world: FaultWorld, link: SimulatedLink, fault: Fault) -> None:
-    """Half of them get another one at once."""
+    """Take the machine away; half of the workers get another one immediately."""
     world.homeless[link.name] = max(0.0, 2 * fault.strength - 1) * d.WITHOUT_MACHINE
     link.take_away()
 
@@ -63,7 +63,7 @@ def _fall_silent(world: FaultWorld, link: SimulatedLink, fault: Fault) -> None:
 
 
 def _get_stuck(world: FaultWorld, link: SimulatedLink, fault: Fault) -> None:
-    """At once, or some engines in their next load: only then they may be waited for without a request."""
+    """Hang now, or for some engines in their next load: only then may they be waited for without a request."""
     worker = _scripted(link)
     if isinstance(worker, ScriptedEngine) and fault.strength > 0.6:
         worker.hangs_in_load = True
@@ -105,14 +105,14 @@ def _scripted(link: SimulatedLink) -> ScriptedEngine | ScriptedTrainer | Scripte
 
 
 def _fill_disk(world: FaultWorld, fault: Fault) -> None:
-    """For one checkpoint: the trainer's files, or the state that the controller adds."""
+    """Let one checkpoint fail: the trainer's files, or the state that the controller adds."""
     world.disk_faults.append("the trainer's files" if fault.strength < 0.5 else "the state")
 
 
 def _take_room(world: FaultWorld, fault: Fault) -> None:
-    """For the next processes that are to be started: one, or so many that a grader cannot be replaced.
+    """Let the next process starts fail: one, or so many that a grader cannot be replaced.
 
-    In the latter case the system also kills one, to get memory back.
+    In the latter case the system also kills a process to get memory back.
     """
     world.num_refused_starts += 1 if fault.strength < 0.3 else 4
     if fault.strength >= 0.3:

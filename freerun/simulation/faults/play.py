@@ -1,7 +1,7 @@
-"""Plays a scenario: session after session, each with a new event loop, until the run has made its last step.
+"""Plays a scenario: one session after another, each in a new event loop, until the run has made its last step.
 
-What survives a session is its newest sealed checkpoint, as bytes. Everything above the links is the real thing,
-put together as in `session/train.py`; the prompts are only numbers, and no file is written.
+Only the newest sealed checkpoint survives a session, as bytes. Everything above the links is real and assembled
+as in `session/train.py`; prompts are only numbers, and no file is written.
 """
 
 import asyncio
@@ -45,25 +45,25 @@ from freerun.workers.trainer_client import TrainerClient
 
 SessionOutcome = Literal["ended", "stopped", "killed", "failed"]
 NUM_KEYS = 7
-"""Prompts of an epoch."""
+"""Number of prompts in an epoch."""
 Listen = Callable[[AnyEvent], None]
 
 
 @dataclass
 class Played:
-    """What became of a scenario."""
+    """The result of a scenario."""
 
     scenario: Scenario
     outcomes: list[SessionOutcome] = field(default_factory=list)
-    """Of each session."""
+    """The outcome of each session."""
     faults: list[Fault] = field(default_factory=list)
-    """Those that happened."""
+    """The faults that were injected."""
     timeline: list[str] = field(default_factory=list)
     violation: Violation | None = None
 
 
 class NumberedPrompts:
-    """Prompts that are only their ordinals; a few come again and again."""
+    """Prompts that consist only of their ordinals; a few of them repeat."""
 
     fingerprint = "numbers"
     num_too_long = 0
@@ -93,7 +93,7 @@ def play(scenario: Scenario, *, listen: Listen = lambda event: None) -> Played:
         for number in range(scenario.num_sessions):
             session = FaultSession(scenario, number, disk, properties, played, listen)
             played.outcomes.append(session.play())
-            gc.collect()  # an exception that was never read is reported when its task is deleted
+            gc.collect()  # an exception that was never retrieved is reported when its task is deleted
             properties.is_watching = False
             if properties.violation is not None or session.is_last:
                 break
@@ -105,7 +105,7 @@ def play(scenario: Scenario, *, listen: Listen = lambda event: None) -> Played:
 
 @contextlib.contextmanager
 def _only_new_garbage() -> Iterator[None]:
-    """`gc.collect` looks only at what is made from now on."""
+    """Make `gc.collect` look only at objects created from now on."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -136,7 +136,7 @@ _DECODER: msgspec.msgpack.Decoder[ControllerState] = decoder_for(ControllerState
 
 
 class FaultSession:
-    """One session of a scenario: from its start to an end, a signal, an error or a kill."""
+    """One session of a scenario: from its start to its end, a signal, an error or a kill."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class FaultSession:
         return outcome
 
     async def _run_to_end(self, running: asyncio.Future[None], violated: asyncio.Future[None]) -> SessionOutcome:
-        """Let it run, and end it as the scenario says."""
+        """Let the session run, and end it as the scenario says."""
         outcome: SessionOutcome = "ended"
         ending = self._scenario.ending(self._number)
         if ending != "end":
@@ -210,13 +210,13 @@ class FaultSession:
         return outcome if running.done() else self._kill()
 
     def _kill(self) -> SessionOutcome:
-        """Nothing that happens from now on counts."""
+        """Kill the controller: later events do not count."""
         self._is_killed = True
         self._properties.is_watching = False
         return "killed"
 
     def _stop(self, running: asyncio.Future[None], *, is_second: bool) -> None:
-        """As `session/lifetime.py` does on a signal."""
+        """Handle a signal as `session/lifetime.py` does."""
         if is_second or self._controller is None:
             running.cancel()
         else:

@@ -1,7 +1,7 @@
-"""What must hold in every run, with any fault: one small checker for each property.
+"""Properties that must hold in every run, with any faults: one small checker per property.
 
-A checker is told what happens at the link seam and what the controller emits, and reports what is broken. It never
-raises: the controller would take the exception for its own failure.
+A checker is told what happens at the links and what the controller emits, and reports violations. It never
+raises: the controller would treat the exception as its own failure.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 MAX_SESSION_SECONDS = 20_000.0
 PATIENCE = 10.0
-"""A version may take this many times the longest rollout."""
+"""A version may take this many times the duration of the longest rollout."""
 LOST_OUTCOMES = frozenset({"failed", "filtered", "dropped", "passed_over"})
 """Outcomes of prompts that are not trained on."""
 
 
 @dataclass
 class SessionView:
-    """What checkers may look at: one session of a scenario."""
+    """What checkers may look at in one session of a scenario."""
 
     scenario: Scenario
     number: int
     faults: list[Fault]
-    """Those that have happened in it."""
+    """Faults injected so far."""
     clock: Callable[[], float]
     stages: Stages | None = None
     """None until the workers have started."""
@@ -44,15 +44,15 @@ class SessionView:
 
 @dataclass(frozen=True)
 class SessionResult:
-    """How a session ended; one that was killed has none."""
+    """How a session ended; a killed session has no result."""
 
     error: BaseException | None
     engines: Sequence[ScriptedEngine]
-    """Those alive, before they are closed."""
+    """Engines alive, before they are closed."""
 
 
 class Property:
-    """A checker; every method is something that happens."""
+    """A checker; every method handles one kind of event."""
 
     number = 0
     promise = ""
@@ -115,7 +115,7 @@ class ExactLedger(Property):
         self._trained: set[int] = set()
         self._lost: set[int] = set()
         self._kept: dict[int, tuple[set[int], set[int]]] = {}
-        """Trained and lost ordinals when a checkpoint was captured, by its version."""
+        """Trained and lost ordinals at the time a checkpoint was captured, by its version."""
 
     def restored(self, state: ControllerState | None) -> None:
         trained, lost = self._kept[state.version] if state else (set[int](), set[int]())
@@ -168,7 +168,7 @@ class ExactGate(Property):
     def __init__(self, report: Callable[[Property, str], None]) -> None:
         super().__init__(report)
         self._restored_ahead: int | None = None
-        """Of the checkpoint, until the session's gate has been looked at."""
+        """`ahead` of the checkpoint, until the session's gate has been checked."""
 
     def restored(self, state: ControllerState | None) -> None:
         self._restored_ahead = state.ahead if state else None
@@ -320,6 +320,6 @@ ALL: tuple[type[Property], ...] = (
 
 
 def longest_round(scenario: Scenario) -> float:
-    """Seconds of the longest rollout with an evaluation before it, and all that a step needs besides."""
+    """Seconds of the longest rollout after an evaluation, plus everything else a step needs."""
     rollout = d.PARTS_PER_ROLLOUT * scenario.tail_seconds * scenario.slow_factor
     return 2 * rollout + d.ENGINE_START + d.LOAD + d.PUBLISH + d.SAVE + d.TRAIN

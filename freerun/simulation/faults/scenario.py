@@ -1,9 +1,9 @@
-"""A scenario: a recipe, timed faults, and how each session of the run ends. A seed is all that decides it.
+"""A scenario: a recipe, timed faults, and how each session of the run ends; determined by a seed alone.
 
     session 0 ── fault ── fault ── kill -9      session 1 ── Ctrl-C      session 2 ── fault ── end
 
-Each session resumes from the newest checkpoint of those before. Faults stay in the first sessions: the last ones
-have no excuse and must reach the last step.
+Each session resumes from the newest earlier checkpoint. Only the first sessions have faults: the last ones must
+reach the last step.
 """
 
 import dataclasses
@@ -36,17 +36,17 @@ FaultKind = Literal[
 SessionEnd = Literal["end", "Ctrl-C", "Ctrl-C twice", "kill -9"]
 
 PLANNED = frozenset({"a worker retires", "a worker is added"})
-"""What a run with `engine.min_workers` does by itself: no excuse for anything."""
+"""What a run with `engine.min_workers` does by itself; it explains no failure."""
 NUM_STEPS = 8
 FRESH_LENGTH = 3
-"""How many times longer runs with `buffer.keep_fresh` are: it first changes something after some ten batches."""
+"""Factor for the length of runs with `buffer.keep_fresh`, which changes something only after some ten batches."""
 MAX_FAULTS = 8
 NUM_ENDINGS = 3
-"""Sessions that may be ended from outside, and have faults."""
+"""Number of sessions that may be ended from outside, and have faults."""
 NUM_FREE_SESSIONS = 4
-"""Sessions after them, in which nothing happens from outside."""
+"""Number of later sessions, in which nothing happens from outside."""
 FAULT_SECONDS = 50.0
-"""Faults happen in this time from the start of their session."""
+"""Faults happen within this time from the start of their session."""
 ENDING_SECONDS = 40.0
 
 
@@ -54,12 +54,12 @@ ENDING_SECONDS = 40.0
 class Fault:
     session: int
     seconds: float
-    """Since the start of the session."""
+    """Time since the start of the session."""
     kind: FaultKind
     target: int
-    """Which of the workers, counted around."""
+    """Index of the affected worker, modulo their number."""
     strength: float
-    """From 0 to 1: how slow, how long, how often."""
+    """From 0 to 1: how slow, how long, or how often."""
 
     def __str__(self) -> str:
         return f"session {self.session}, {self.seconds:.2f} s: {self.kind} ({self.target}, {self.strength:.2f})"
@@ -71,15 +71,15 @@ class Scenario:
     recipe: Recipe
     faults: tuple[Fault, ...]
     endings: tuple[SessionEnd, ...]
-    """Of the first sessions; the others run to the end."""
+    """Endings of the first sessions; later sessions run to the end."""
     failure_rate: float
     """Share of groups that cannot be graded."""
     tail_seconds: float
-    """The longest part of a rollout."""
+    """Duration of the longest part of a rollout."""
     slow_factor: float
-    """How much slower the first engine is: what it samples is overtaken."""
+    """How much slower the first engine is, so that its samples are overtaken."""
     holds_one_version: bool
-    """Whether the engines load only when no version is pinned, as those of servers do."""
+    """Whether engines load only while no version is pinned, like those of servers."""
 
     @property
     def num_sessions(self) -> int:
@@ -89,12 +89,12 @@ class Scenario:
         return self.endings[session] if session < len(self.endings) else "end"
 
     def ending_seconds(self, session: int) -> float:
-        """When the session is ended from outside."""
+        """Time at which the session is ended from outside."""
         length = FRESH_LENGTH if self.recipe.buffer.keep_fresh else 1
         return length * ENDING_SECONDS * Dice(self.seed).share("ending", session)
 
     def without_session(self, session: int) -> "Scenario":
-        """With one session less: its faults are left out, those of later ones move up."""
+        """The scenario without this session: its faults are dropped, and later sessions move up."""
         faults = (
             dataclasses.replace(fault, session=fault.session - (fault.session > session))
             for fault in self.faults
@@ -104,7 +104,7 @@ class Scenario:
         return dataclasses.replace(self, faults=tuple(faults), endings=endings)
 
     def describe(self) -> list[str]:
-        """For people, in lines."""
+        """The scenario as lines of text."""
         recipe = self.recipe
         settings = [
             f"sampling.group_size = {recipe.sampling.group_size}",
@@ -143,7 +143,7 @@ class Scenario:
 
 
 def make_scenario(seed: int) -> Scenario:
-    """The scenario of a seed; every choice has its own number."""
+    """The scenario of a seed; every choice has its own random number."""
     dice = Dice(seed)
     endings = tuple(
         dice.choose(_ENDINGS, "how", session) for session in range(dice.choose(range(NUM_ENDINGS + 1), "sessions"))
@@ -173,7 +173,7 @@ def make_scenario(seed: int) -> Scenario:
 
 
 _KINDS: tuple[FaultKind, ...] = (*get_args(FaultKind), "rollout dies", "rollout dies")
-"""One more likely than the others: the most depends on it."""
+"""One kind is more likely than the others, because the most depends on it."""
 _ENDINGS: tuple[SessionEnd, ...] = ("end", "Ctrl-C", "Ctrl-C", "Ctrl-C twice", "kill -9", "kill -9")
 
 

@@ -1,9 +1,9 @@
-"""A rollout worker of a scenario: real messages and versions, no tokens to compute.
+"""A rollout worker of a scenario: real messages and versions, but no tokens to compute.
 
-It keeps the order of `workers/rollout_worker.py`: new weights are packed beside decoding, and messages behind them
-wait for that. What is packed is swapped in at once, or when a drained engine is idle, or when one that holds a
-single version is unpinned. A request is sampled in
-a few parts; the version at the end of each part is that of its token.
+It keeps the order of `workers/rollout_worker.py`: new weights are packed while it decodes, and messages behind
+them wait for that. Packed weights are swapped in at once, or when a draining engine is idle, or when an engine
+that holds a single version is unpinned. A request is sampled in a few parts; the version at the end of each
+part is that of its token.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _TOKENS, _LOGPROBS = np.zeros(d.PARTS_PER_ROLLOUT, np.int32), np.zeros(d.PARTS_P
 
 
 class ScriptedEngine:
-    """Implements `SimulatedWorker`; how long all takes is up to the dice."""
+    """Implements `SimulatedWorker`; the dice determine all durations."""
 
     def __init__(self, link: SimulatedLink, world: FaultWorld, *, launch: int) -> None:
         self.link = link
         self.is_ready = False
         self.is_stuck = False
         self.hangs_in_load = False
-        """It gets stuck when it is told to load."""
+        """Whether it will hang when told to load."""
         self.slowness = 0.0
-        """Of loads; a fault raises it."""
+        """Slowness of loads; a fault raises it."""
         self.num_refusals = 0
-        """Requests to refuse."""
+        """Number of requests to refuse."""
         self.version: int | None = None
         self.pinned: int | None = None
         self.running: dict[int, tuple[Request, list[int]]] = {}
-        """By request: the versions of its tokens so far."""
+        """By request id, the request and the versions of its tokens so far."""
         self.incoming: Publication | None = None
-        """A load that waits or is under way."""
+        """A load that waits or is in progress."""
         self._world = world
         self._dice = world.dice
         self._launch = launch
@@ -52,7 +52,7 @@ class ScriptedEngine:
         self._is_packing = False
         self._unread: deque[m.ToRollout] = deque()
         self._held: list[int] = []
-        """Requests that wait for weights, or for the load of a drained engine."""
+        """Requests that wait for weights, or for the load of a draining engine."""
         self._num_tokens = 0
         self._num_reported = 0
 
@@ -62,7 +62,7 @@ class ScriptedEngine:
 
     @property
     def requests(self) -> set[int]:
-        """What it has to do when it has read all messages."""
+        """The requests it will serve when it has read all messages."""
         held = {*self.running}
         for message in self._unread:
             if isinstance(message, m.Generate):
@@ -73,7 +73,7 @@ class ScriptedEngine:
 
     @property
     def versions_in_use(self) -> list[int]:
-        """Of the shared weights: what it samples with and what it reads."""
+        """The versions it uses from shared weights: to sample with, and to read."""
         incoming = [] if self.incoming is None else [self.incoming.version]
         return incoming if self.version is None else [self.version, *incoming]
 
@@ -87,7 +87,7 @@ class ScriptedEngine:
         self.is_stuck = True
 
     def start(self) -> None:
-        """It has a machine: load the model."""
+        """Load the model, on the machine it was given."""
         self._later(d.ENGINE_START * self._dice.share("start", self.name, self._launch), self._become_ready)
 
     def _later(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
@@ -133,7 +133,7 @@ class ScriptedEngine:
         self._report_often()
 
     def _report_often(self) -> None:
-        # As the real one: not if it has work and has sampled nothing since the last report.
+        # Like the real one: not if it has work but has sampled nothing since the last report.
         if not self.running or self._num_tokens > self._num_reported:
             self._report()
         self._later(d.REPORT, self._report_often)
@@ -169,7 +169,7 @@ class ScriptedEngine:
 
     def _end_part(self, request: Request, attempt: int) -> None:
         if request.request_id not in self.running:
-            return  # aborted
+            return  # the request was aborted
         _, versions = self.running[request.request_id]
         version = self.version if request.pinned_version is None else self._pinned_version(request)
         assert version is not None
@@ -212,7 +212,7 @@ class ScriptedEngine:
         self._read()
 
     def _try_load(self) -> None:
-        """Swap in what is packed, if nothing needs the present version."""
+        """Swap in the packed weights if nothing needs the current version."""
         if self.incoming is None or self._is_packing:
             return
         begun = [request for i, (request, _) in self.running.items() if i not in self._held]

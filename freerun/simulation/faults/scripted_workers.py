@@ -1,4 +1,4 @@
-"""The trainer and the graders of a scenario: real messages, nothing to compute; the dice say how long it takes."""
+"""The trainer and the graders of a scenario: real messages but no computation; the dice determine durations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ScriptedTrainer:
-    """One rank; implements `SimulatedWorker`. Commands one after another; files are written beside the next."""
+    """One rank; implements `SimulatedWorker`. Commands run in order; files are written beside the next one."""
 
     def __init__(self, link: SimulatedLink, world: FaultWorld) -> None:
         self.link = link
@@ -32,7 +32,7 @@ class ScriptedTrainer:
         self._parts: list[Group] = []
         self._is_busy = False
         self._answers = True
-        """Rank 0 does."""
+        """Whether it answers: only rank 0 does."""
 
     def take(self, message: m.ToTrainer) -> None:
         self._commands.append(message)
@@ -84,7 +84,7 @@ class ScriptedTrainer:
         self._work(longest * self._dice.share("train", self.version), finish)
 
     def _work(self, seconds: float, finish: Callable[[], None]) -> None:
-        """Do nothing else until it is finished."""
+        """Do nothing else until this is finished."""
 
         def end() -> None:
             if not self.is_stuck:
@@ -104,19 +104,19 @@ class ScriptedTrainer:
 
 
 class ScriptedGrader:
-    """Implements `SimulatedWorker`: one job after another. The same completion always gets the same grade."""
+    """Implements `SimulatedWorker`: one job after another. Equal completions always get equal grades."""
 
     def __init__(self, link: SimulatedLink, world: FaultWorld) -> None:
         self.link = link
         self.is_stuck = False
         self.failure_rate = world.scenario.failure_rate
-        """Share of groups."""
+        """Share of groups whose grading fails."""
         self.sends_wrong_number = False
         self._group_size = world.recipe.sampling.group_size
         self._dice = world.dice
         self._loop = asyncio.get_running_loop()
         self._free = 0.0
-        """When it has done all jobs."""
+        """When it will have finished all jobs."""
 
     def take(self, message: grading.ToWorker) -> None:
         if isinstance(message, grading.Begin):
@@ -142,7 +142,7 @@ class ScriptedGrader:
         ordinal, sample = map(int, text.split())
         if self._dice.share("failure", text) < self.failure_rate / self._group_size:
             return GradeFailed("the dice say so")
-        # Three groups in four are told apart: dynamic sampling must always find something to train on.
+        # Three groups in four have different rewards: dynamic sampling must always find something to train on.
         first = self._dice.share("verdict", ordinal, 0) < 0.5
         is_told_apart = self._dice.share("apart", ordinal) < 0.75
         is_correct = first if sample == 0 or not is_told_apart else (first + sample) % 2 == 1

@@ -1,4 +1,4 @@
-"""Many seeds in several processes: each plays every n-th seed and prints one line of JSON for each."""
+"""Plays many seeds in several processes: each plays every n-th seed and prints one JSON line per seed."""
 
 import asyncio
 import json
@@ -18,21 +18,21 @@ _MODULE = "freerun.simulation.faults.seeds"
 
 
 class SeedResult(msgspec.Struct, frozen=True):
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     outcomes: list[str]
-    """Of its sessions."""
+    """Outcomes of its sessions."""
     faults: list[str]
-    """Kinds of those that happened."""
+    """Kinds of the injected faults."""
     property: int = 0
-    """The one that is broken; 0 if all are kept."""
+    """Number of the violated property; 0 if all hold."""
     violation: str = ""
 
 
 @dataclass
 class SeedTotals:
-    """Results added up."""
+    """Sums over results."""
 
     num_seeds: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ def play_seed(seed: int) -> SeedResult:
 async def play_seeds(
     first: int, num_seeds: int, *, num_processes: int, on_result: Callable[[SeedTotals], None]
 ) -> SeedTotals:
-    """Play seeds from `first` on; `on_result` is called after each with what there is so far."""
+    """Play seeds from `first` on; `on_result` is called after each one with the totals so far."""
     totals = SeedTotals()
     num_processes = min(num_processes, num_seeds)
 

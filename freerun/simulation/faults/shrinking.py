@@ -1,7 +1,7 @@
-"""Shrinking: the least scenario in which the same promise is still broken.
+"""Shrinking: finds the smallest scenario that still violates the same property.
 
-One thing after another is left out, and stays out if the property is still broken: sessions, faults, settings.
-That works because the dice give everything else the same numbers as before.
+Sessions, faults and settings are left out one after another, and stay out if the property is still violated.
+This works because the dice give everything else the same numbers as before.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from freerun.simulation.faults.play import Played, play
 from freerun.simulation.faults.scenario import Fault, Scenario
 
 MAX_PLAYS = 250
-"""Of smaller scenarios."""
+"""Limit on the smaller scenarios to play."""
 Reduction = Callable[[Scenario], Scenario]
 """Leaves out one thing; returns an equal scenario if there is nothing to leave out."""
 _PLAIN: tuple[tuple[str, str, Any], ...] = (
@@ -34,11 +34,11 @@ _PLAIN: tuple[tuple[str, str, Any], ...] = (
     ("checkpoint", "keep_best", False),
     ("runtime", "max_worker_restarts", 1000),
 )
-"""Settings that play no part in a scenario."""
+"""Neutral values of a scenario's settings."""
 
 
 def shrink(broken: Played) -> Played:
-    """A scenario as small as can be found that breaks the same property."""
+    """The smallest scenario found that violates the same property."""
     assert broken.violation is not None
     number, smallest, num_plays = broken.violation.number, broken, 0
     is_smaller = True
@@ -54,7 +54,7 @@ def shrink(broken: Played) -> Played:
 
 
 def _reductions(scenario: Scenario) -> Iterator[Reduction]:
-    """What leaves out most comes first; from the last session on, so that the numbers of others stay."""
+    """The largest reductions come first, and the last session first, so that other sessions keep their numbers."""
     for session in reversed(range(len(scenario.endings))):
         yield partial(Scenario.without_session, session=session)
     for fault in scenario.faults:

@@ -1,4 +1,4 @@
-"""The world of one session: starts scripted workers, lets faults happen, tells all to the checkers."""
+"""The world of one session: starts scripted workers, injects faults, and informs the checkers."""
 
 import asyncio
 import errno
@@ -20,15 +20,15 @@ from freerun.types import Request
 from freerun.workers.rollout_pool import RolloutPool
 
 Note = Callable[[float, str], None]
-"""Called with the time and what happens, for people."""
+"""Called with the time and a description of each event."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A promise that was broken."""
+    """A violated property."""
 
     number: int
-    """Of the property."""
+    """Number of the property."""
     promise: str
     what: str
     session: int
@@ -45,7 +45,7 @@ class Properties:
         self.violation: Violation | None = None
         self.on_violation: Callable[[], None] = lambda: None
         self.is_watching = False
-        """False between sessions, and once a session was killed."""
+        """False between sessions, and after a session was killed."""
         self._checkers = [kind(self._report) for kind in ALL]
         self._listeners = {
             name: [
@@ -54,7 +54,7 @@ class Properties:
             for name, method in vars(Property).items()
             if callable(method) and not name.startswith("_")
         }
-        """By what happens, of the checkers that look at it."""
+        """For each kind of event, the checkers that handle it."""
         self._view: SessionView | None = None
 
     def begin(self, view: SessionView) -> None:
@@ -64,13 +64,13 @@ class Properties:
             checker.begin(view)
 
     def tell(self, happening: str, *facts: Any) -> None:
-        """Something happens: a method of `Property`."""
+        """Report an event, named by a method of `Property`."""
         if self.is_watching:
             for listener in self._listeners[happening]:
                 listener(*facts)
 
     def break_promise(self, number: int, what: str) -> None:
-        """For what is noticed outside of a session's event loop."""
+        """Report a violation that was noticed outside of a session's event loop."""
         checker = next(checker for checker in self._checkers if checker.number == number)
         self._report(checker, what)
 
@@ -82,7 +82,7 @@ class Properties:
 
 
 class FaultWorld:
-    """What the workers of one session share."""
+    """The state shared by the workers of one session."""
 
     def __init__(self, scenario: Scenario, session: int, properties: Properties, *, note: Note) -> None:
         self.scenario = scenario
@@ -91,14 +91,14 @@ class FaultWorld:
         self.properties = properties
         self.launcher = SimulatedLauncher(self._make_worker)
         self.homeless: dict[str, float] = {}
-        """How long the successor of a worker waits for a machine."""
+        """How long the successor of each worker waits for a machine."""
         self.disk_faults: list[str] = []
         self.num_refused_starts = 0
         self.happened: list[Fault] = []
         self.faults: list[Fault] = []
-        """Those that have happened and were not planned."""
+        """Faults injected so far, except planned ones."""
         self.pool: RolloutPool | None = None
-        """None until its workers have started."""
+        """None until the session's workers have started."""
         self._session = session
         self._note = note
         self._loop = asyncio.get_running_loop()
@@ -120,27 +120,27 @@ class FaultWorld:
         return self.recipe.engine.kv_on_load == "drain"
 
     def engines(self) -> Iterator[ScriptedEngine]:
-        """Those alive."""
+        """The engines that are alive."""
         for link in self.links.values():
             if link.is_alive and isinstance(link.worker, ScriptedEngine):
                 yield link.worker
 
     def attempt(self, request: Request) -> int:
-        """How many requests there were for this prompt before; the same when the request is sent again."""
+        """Number of earlier requests for this prompt; the same if a request is sent again."""
         if request.request_id not in self._attempts:
             self._attempts[request.request_id] = self._num_requests.get(request.ordinal, 0)
             self._num_requests[request.ordinal] = self._attempts[request.request_id] + 1
         return self._attempts[request.request_id]
 
     def is_disk_full(self, file: str) -> bool:
-        """Whether writing this fails now; the next time it will not."""
+        """Whether writing this file fails now; the next attempt succeeds."""
         if file in self.disk_faults:
             self.disk_faults.remove(file)
             return True
         return False
 
     def end_faults(self) -> None:
-        """The controller has ended: nothing more happens."""
+        """Note that the controller has ended: no more faults are injected."""
         for timer in self._timers:
             timer.cancel()
 
