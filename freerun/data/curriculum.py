@@ -1,8 +1,8 @@
-"""A curriculum by measured pass rate: prompts that teach nothing now rest, and are tried again later.
+"""A curriculum by measured pass rate: prompts that currently teach nothing rest, and are tried again later.
 
 The order of the stream does not change. A prompt whose last group was solved too rarely or too often is passed
-over at its next visits, then asked again. Nothing is dropped for good: every visit shortens the rest, so a stream
-in which all prompts rest recovers by itself. The state to save is which prompts rest, and for how long.
+over at its next visits, then used again. Nothing is dropped for good: every visit shortens the rest, so a
+stream in which all prompts rest recovers by itself. The saved state is which prompts rest, and for how long.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ NUM_VISITS_RESTED = 2
 
 
 class Curriculum:
-    """Which prompts rest; with the default band, none."""
+    """Tracks which prompts rest; with the default band, none does."""
 
     def __init__(
         self, *, min_pass_rate: float = 0.0, max_pass_rate: float = 1.0, resting: Mapping[str, int] | None = None
@@ -22,7 +22,7 @@ class Curriculum:
 
     @property
     def resting(self) -> dict[str, int]:
-        """Visits that each resting prompt, by its key, is still passed over."""
+        """Number of visits for which each resting prompt, by key, is still passed over."""
         return dict(self._resting)
 
     def note(self, key: str, pass_rate: float) -> None:
@@ -30,7 +30,7 @@ class Curriculum:
             self._resting[key] = NUM_VISITS_RESTED
 
     def passes_over(self, key: str) -> bool:
-        """Whether this visit of the prompt is passed over; it counts as one."""
+        """Whether this visit of the prompt is passed over; the call counts as a visit."""
         visits = self._resting.get(key, 0)
         if visits > 1:
             self._resting[key] = visits - 1

@@ -1,11 +1,11 @@
-"""Rows of a file, read by its suffix.
+"""Reads rows of a file, in the format of its suffix.
 
-    .jsonl      one JSON object a line        key  train.jsonl:17    (its line)
-    .json       an array of JSON objects      key  train.json:17     (its place, from 1)
+    .jsonl      one JSON object per line      key  train.jsonl:17    (line number)
+    .json       an array of JSON objects      key  train.json:17     (index, from 1)
     .parquet    columns, read with pyarrow    key  train.parquet:17
 
-A row that cannot be read is passed on with the reason and reported together with rows that cannot be used. Numbers
-in JSON keep their spelling; an object that repeats a key cannot be read.
+An unreadable row is passed on with the reason and reported together with unusable rows. Numbers in JSON keep their
+spelling; an object that repeats a key is unreadable.
 """
 
 import json
@@ -24,7 +24,7 @@ from freerun.errors import DataError
 Rows = Iterator[tuple[str, Row | RowError]]
 
 _NOT_JSON = (msgspec.DecodeError, ValueError, RecursionError)
-"""RecursionError: brackets nested a thousand deep."""
+"""RecursionError means brackets nested a thousand deep."""
 
 
 def read(path: Path, config: DataConfig) -> tuple[TaskPrompt, ...]:
@@ -42,7 +42,7 @@ def rows_of(path: Path) -> Rows:
 
 
 def _json_lines(path: Path) -> Rows:
-    # Bytes, because text would also be split at U+2028 and the like, which JSON allows within strings.
+    # Bytes, because text would also be split at U+2028 and other characters that JSON allows within strings.
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if line.strip():
             yield f"{path.name}:{number}", _parse(line)
@@ -66,7 +66,7 @@ def _parquet(path: Path) -> Rows:
             table, num_rows = file.read(), file.metadata.num_rows
         table.validate(full=True)
         rows = table.to_pylist()
-    # A damaged file raises Arrow's errors, OSError, UnicodeDecodeError, MemoryError and others of no common base.
+    # A damaged file raises Arrow's errors, OSError, UnicodeDecodeError, MemoryError and others; no common base.
     except Exception as error:
         raise DataError(f"{path}: cannot be read as Parquet ({type(error).__name__}: {error})") from error
     if len(rows) != num_rows:
@@ -95,7 +95,7 @@ def _parse(line: bytes) -> Row | RowError:
 
 
 def _decode(content: bytes) -> Any:
-    """JSON whose numbers keep their spelling; an object that repeats a key is a `RowError` in its place."""
+    """Decode JSON whose numbers keep their spelling; an object with a repeated key becomes a `RowError`."""
     # msgspec refuses what Python's json accepts: NaN, lone surrogates, numbers out of range.
     msgspec.json.decode(content)
     return json.loads(content.decode(), object_pairs_hook=_object, parse_int=Number, parse_float=Number)

@@ -1,8 +1,8 @@
-"""What the rows of a data file look like: which column asks, which one answers, and what the answers are.
+"""Inspects the rows of a data file: finds the question and answer columns, and the kind of the answers.
 
     rows ──► columns with a text or a number in every row ──► question, context, answer ──► the kind of the answers
 
-Columns are found by the names that data sets use, in any case. `first_recipe.py` makes a recipe of it.
+Columns are found by common names, ignoring case. `first_recipe.py` makes a recipe from the result.
 """
 
 import re
@@ -23,9 +23,9 @@ ANSWER_NAMES = (
 CONTEXT_NAMES = ("context", "passage", "body", "background", "input")
 AnswerKind = Literal["number", "math", "code", "short text", "long text"]
 SOLUTION_MARK = "####"
-"""Stands between a worked solution and its answer in GSM8K and many data sets made like it."""
+"""Separates a worked solution from its answer in GSM8K and many similar data sets."""
 MIN_ROWS = 5
-"""With fewer, holding out a fifth leaves nothing."""
+"""Minimum number of rows: with fewer, holding out a fifth leaves nothing."""
 _NUMBER = re.compile(r"[-+−]?[$€£]?[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?\s*%?\.?")
 _MATHS = re.compile(r"\\[a-zA-Z]+|\$.+\$|\^|[a-z]\s*=", re.DOTALL)
 _MAX_WORDS_OF_SHORT_TEXT = 12
@@ -33,22 +33,22 @@ _MAX_WORDS_OF_SHORT_TEXT = 12
 
 @dataclass(frozen=True)
 class FirstLook:
-    """The columns of a file that matter, and its rows."""
+    """The relevant columns of a file, and its rows."""
 
     path: Path
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
-    """Those with a text or a number in every row."""
+    """Columns with a text or a number in every row."""
     question: str
     answer: str
     context: str
-    """A column that is read before the question; empty if there is none."""
+    """A column to put before the question; empty if there is none."""
     has_solutions: bool
-    """Every answer is a worked solution, with the answer proper after `SOLUTION_MARK`."""
+    """Whether every answer is a worked solution, with the final answer after `SOLUTION_MARK`."""
 
     @property
     def answers(self) -> list[str]:
-        """The reference answers, without the solutions before them."""
+        """The reference answers, without preceding solutions."""
         return [answer.rpartition(SOLUTION_MARK)[2].strip() for answer in self.texts(self.answer)]
 
     @property
@@ -68,7 +68,7 @@ class FirstLook:
 
 
 def look_at(path: Path, *, question: str = "", answer: str = "") -> FirstLook:
-    """Read the file and find its columns; `question` and `answer` name them where their names say nothing."""
+    """Read the file and find its columns; `question` and `answer` name them if they cannot be found by name."""
     rows = tuple(row for _, row in convert(rows_of(path), lambda key, row: row))
     if len(rows) < MIN_ROWS:
         raise DataError(f"{path}: has {len(rows)} rows; at least {MIN_ROWS} are needed, a fifth to hold out")
@@ -89,7 +89,7 @@ def _is_usable(row: Row, name: str) -> bool:
 
 
 def _column(path: Path, columns: Sequence[str], asked: str, names: Sequence[str], *, what: str) -> str:
-    """The column that was asked for, or one whose name says that it is the question or the answer."""
+    """The column that was asked for, or one with a usual name for a question or an answer."""
     there = ", ".join(columns) or "none"
     if asked:
         if asked not in columns:
@@ -107,6 +107,6 @@ def _column(path: Path, columns: Sequence[str], asked: str, names: Sequence[str]
 
 
 def _named(columns: Sequence[str], names: Sequence[str]) -> str:
-    """The column with the first of the names; empty if there is none."""
+    """The column with the first of these names that exists; empty if there is none."""
     by_name = {column.lower().replace("-", "_").replace(" ", "_"): column for column in reversed(columns)}
     return next((by_name[name] for name in names if name in by_name), "")

@@ -1,7 +1,7 @@
-"""A first recipe for a data file: every choice with its reason, as comments that the user reads and changes.
+"""Writes a first recipe for a data file, with the reason for every choice as a comment.
 
-It is written to be run at once and to be improved: a small model, short runs, nothing that cannot be explained by
-the rows. Lengths are counted with the model's tokenizer if it is there, and otherwise estimated.
+The recipe can be run at once and is meant to be improved: a small model, short runs, nothing that the rows cannot
+explain. Lengths are counted with the model's tokenizer if it is available, and estimated otherwise.
 """
 
 import math
@@ -34,7 +34,7 @@ _MIN_ROWS_FOR_SHOTS = 20
 
 @dataclass(frozen=True)
 class FirstRecipe:
-    """The text of a recipe, and what to tell its user."""
+    """The text of a recipe, and notes for the user."""
 
     text: str
     notes: tuple[str, ...]
@@ -42,7 +42,7 @@ class FirstRecipe:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Lengths in tokens, and what follows from them."""
+    """Lengths in tokens, and settings that follow from them."""
 
     longest_prompt: int
     num_shots: int
@@ -50,11 +50,11 @@ class _Sizes:
     max_completion: int
     why_completion: str
     stop: str
-    """Ends a completion; empty if nothing but the model does."""
+    """The stop string of completions; empty if the model ends them itself."""
 
 
 def first_recipe(look: FirstLook, *, model: str, directory: Path) -> FirstRecipe:
-    """A recipe that trains `model`, whose files are in `directory`, on the rows."""
+    """A recipe that trains `model`, with its files in `directory`, on the rows."""
     tokenizer = _tokenizer_of(directory)
     sizes = _sizes(look, (lambda text: len(tokenizer.encode(text))) if tokenizer else _estimate)
     notes = _notes(look, sizes, None if tokenizer else model)
@@ -147,7 +147,7 @@ def _num_shots(look: FirstLook, longest: int) -> int:
 
 
 def _completions(look: FirstLook, count: Callable[[str], int]) -> tuple[str, int, str]:
-    """Where completions stop, how long they may be, and why."""
+    """The stop string and maximal length of completions, and the reason for them."""
     if look.has_solutions or look.kind in ("math", "code", "long text"):
         longest = _share(map(count, look.texts(look.answer)), 0.95)
         tokens = min(max(_rounded_up(longest * 3 // 2, 32), 64), _MAX_COMPLETION_TOKENS)
@@ -164,7 +164,7 @@ def _completions(look: FirstLook, count: Callable[[str], int]) -> tuple[str, int
 
 
 def _share(lengths: Iterable[int], share: float) -> int:
-    """The length that this share of them does not exceed."""
+    """The length that this share of completions does not exceed."""
     ordered = sorted(lengths)
     return ordered[math.ceil(share * len(ordered)) - 1]
 
@@ -174,7 +174,7 @@ def _rounded_up(number: int, multiple: int) -> int:
 
 
 def _held_out_lines(path: Path) -> list[str]:
-    """A file of the same name with "test" for "train" is held out; otherwise a fifth of the rows."""
+    """Hold out a file with "test" in place of "train" in its name if it exists, else a fifth of the rows."""
     for name in ("test", "validation", "valid", "val", "dev"):
         other = path.with_name(path.name.replace("train", name))
         if other != path and other.is_file():

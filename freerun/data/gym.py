@@ -1,8 +1,8 @@
 """Procedural tasks of reasoning-gym: `data.task = "reasoning-gym/NAME"`.
 
 Its configuration, `size` and `seed` included, comes from `data.settings`. The reference answer of a prompt is
-the whole entry as JSON, because the scorers of reasoning-gym need it (grader "reasoning-gym"). Entries that do not
-survive JSON would silently be graded wrong, so a sample of them is scored before and after first.
+the whole entry as JSON, because the scorers of reasoning-gym need it (grader "reasoning-gym"). Entries that do
+not survive JSON would silently be graded wrong, so a sample of entries is scored before and after a round trip.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ def _rows(task: str, settings: dict[str, Any]) -> Iterator[tuple[str, Row]]:
     gym = require_extra("reasoning_gym", needed_for=f'data.task = "{task}"')
     asked: set[str] = set()
     for index, entry in enumerate(_entries(gym, task, settings)):
-        # Questions may repeat: a copy in training would give a held-out prompt away.
+        # Questions may repeat: a copy of a held-out prompt must not be in training.
         if entry["question"] in asked:
             continue
         asked.add(entry["question"])
@@ -52,7 +52,7 @@ def _rows(task: str, settings: dict[str, Any]) -> Iterator[tuple[str, Row]]:
             raise _unusable(task, str(error)) from error
         if index < NUM_ENTRIES_CHECKED:
             _check_scoring(gym.get_score_answer_fn(entry["metadata"]["source_dataset"]), entry, text, task)
-        # Some tasks have no reference answer, only a scorer.
+        # Some tasks have only a scorer and no reference answer.
         yield str(index), {"question": entry["question"], "answer": entry["answer"] or "", "entry": text}
 
 
@@ -64,7 +64,7 @@ def _entries(gym: Any, task: str, settings: dict[str, Any]) -> Iterator[dict[str
         raise ConfigError(f'config: data.task = "{task}" is no task of reasoning-gym{hint}')
     try:
         dataset = gym.create_dataset(name, **({"seed": 0} | settings))
-    # Its configurations check themselves with assertions, and refuse unknown settings with a TypeError.
+    # Its configurations check themselves with assertions, and raise a TypeError for unknown settings.
     except (AssertionError, TypeError, ValueError) as error:
         fields = ", ".join(field.name for field in dataclasses.fields(known[name][1]))
         raise ConfigError(
@@ -72,7 +72,7 @@ def _entries(gym: Any, task: str, settings: dict[str, Any]) -> Iterator[dict[str
         ) from error
     try:
         yield from dataset
-    # Settings of a wrong type, such as size="50", fail only when an entry is made.
+    # Settings of a wrong type, such as size="50", only fail when an entry is made.
     except Exception as error:
         raise ConfigError(
             f'config: data.settings of data.task = "{task}" make no prompts '

@@ -1,4 +1,4 @@
-"""Rows of a Hugging Face data set: a directory that `save_to_disk` wrote, a folder of files, or a name on the hub.
+"""Reads Hugging Face data sets: a directory written by `save_to_disk`, a folder of files, or a name on the hub.
 
 `data.settings` are arguments of `datasets.load_dataset` (`name="main"` for a configuration, `split="train"`);
 `data.held_out_path` is the split of the held-out prompts. A row's key is `gsm8k/train:17`, counted from 1.
@@ -16,11 +16,11 @@ from freerun.errors import DataError
 
 DEFAULT_SPLIT = "train"
 _SAVED = ("dataset_dict.json", "state.json")
-"""`save_to_disk` writes one of these; a folder of data files has none."""
+"""Files of which `save_to_disk` writes one; a folder of data files has neither."""
 
 
 def read(config: DataConfig, *, split: str = "") -> tuple[TaskPrompt, ...]:
-    """All prompts of a split; by default that of `data.settings`, or "train"."""
+    """All prompts of a split; by default the one in `data.settings`, or "train"."""
     settings = settings_of(config)
     wanted = split or str(settings.get("split", DEFAULT_SPLIT))
     rows = _load(config.path, wanted, {name: value for name, value in settings.items() if name != "split"})
@@ -31,7 +31,7 @@ def read(config: DataConfig, *, split: str = "") -> tuple[TaskPrompt, ...]:
 
 
 def numbered(origin: str, rows: Any) -> Iterator[tuple[str, Row]]:
-    """The rows with their keys; the error names the one that cannot be read."""
+    """The rows with their keys; an error names the row that cannot be read."""
     number = 0
     try:
         for number, row in enumerate(rows, start=1):
@@ -59,7 +59,7 @@ def _load(path: str, split: str, settings: dict[str, Any]) -> Any:
 
 
 def _saved_split(saved: Any, path: str, split: str) -> Any:
-    """A split of a saved `DatasetDict`; a saved `Dataset` is one split: "train", or the name it was saved with."""
+    """A split of a saved `DatasetDict`; a saved `Dataset` has one split: "train", or its saved name."""
     if not isinstance(saved, dict):
         if split not in (DEFAULT_SPLIT, str(saved.split)):
             raise DataError(

@@ -1,8 +1,8 @@
-"""Data sets by their name on the Hugging Face hub, as files: `openai/gsm8k` is data/gsm8k/train.jsonl.
+"""Data sets named as on the Hugging Face hub, stored as files: `openai/gsm8k` is data/gsm8k/train.jsonl.
 
     freerun data get openai/gsm8k     ──►   data/gsm8k/train.jsonl, data/gsm8k/test.jsonl   (public_sets.py)
     freerun data get someone/numbers  ──►   data/someone/numbers/SPLIT.jsonl                (written here)
-    data.path = "openai/gsm8k"        ──►   the split to train on; "openai/gsm8k:test" is the other one
+    data.path = "openai/gsm8k"        ──►   the split to train on; "openai/gsm8k:test" names another split
 
 A run only looks for these files: a start must not wait for a download. `hub.py` reads data sets without files.
 """
@@ -25,20 +25,20 @@ _SPLIT = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a path that is no file can only be a data set on the hub; with or without a split."""
+    """Whether a path that is not a file can only be a data set on the hub, with or without a split."""
     found, folder = _NAME.fullmatch(name), name.partition("/")[0]
     is_path = Path(name).suffix in DATA_SUFFIXES or folder == DIRECTORY.name or Path(folder).exists()
     return found is not None and (bool(known_set(found["set"])) or not is_path)
 
 
 def known_set(name: str) -> str:
-    """Our short name of a public set, by that name or its name on the hub; empty for any other."""
+    """Our short name of a public set, given that name or its name on the hub; empty for other sets."""
     names = (short for short, public in PUBLIC_SETS.items() if name in (short, public.hub_name))
     return next(names, "")
 
 
 def file_of(path: str) -> Path:
-    """The file that `data.path` or `data.held_out_path` means, whether it is there or not."""
+    """The file that `data.path` or `data.held_out_path` refers to, whether it exists or not."""
     if Path(path).is_file() or not is_hub_name(path):
         return Path(path)
     name, _, split = path.partition(":")
@@ -48,7 +48,7 @@ def file_of(path: str) -> Path:
 
 
 def what_is_missing(path: str) -> str:
-    """The end of an error about a file that is not there: how to get it, with internet access and without."""
+    """The end of an error about a missing file: how to get it, with and without internet access."""
     file, (name, _, split) = file_of(path), path.partition(":")
     if short := set_of(file):
         public = PUBLIC_SETS[short]
@@ -65,7 +65,7 @@ def what_is_missing(path: str) -> str:
 
 
 def fetch_rows(name: str, *, split: str = "", configuration: str = "") -> list[Path]:
-    """Write a data set of the hub to files, one for each split; files that are there stay as they are."""
+    """Write a data set of the hub to files, one per split; existing files are kept."""
     directory = DIRECTORY / name / configuration
     for option, text in (("--split", split), ("--configuration", configuration)):
         if text and not _SPLIT.fullmatch(text):
@@ -99,7 +99,7 @@ def _write_rows(path: Path, rows: Iterable[Any]) -> Path:
 def _json_line(key: str, row: Any) -> bytes:
     try:
         return msgspec.json.encode(row) + b"\n"
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # an image, say
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # for example an image
         raise DataError(
             f'{key}: cannot be written as JSON ({error}); read it with data.task = "datasets"'
         ) from error

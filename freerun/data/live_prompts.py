@@ -1,6 +1,6 @@
-"""The stream of a run on live traffic: clients bring the prompts, so it only numbers them.
+"""The prompt stream of a run on live traffic: clients bring the prompts, so it only numbers them.
 
-An ordinal stands for one recorded session. What is held out comes from the recipe's data, as in any run.
+An ordinal stands for one recorded session. Held-out prompts come from the recipe's data, as in any run.
 """
 
 import numpy as np
@@ -10,15 +10,15 @@ from freerun.types import Prompt
 
 
 class LivePrompts:
-    """Prompts without words, in the order of their ordinals."""
+    """Empty prompts with consecutive ordinals."""
 
     def __init__(self, data: PromptStream) -> None:
         self._data = data
-        """Its cursor counts the sessions: a checkpoint keeps it."""
+        """Its cursor counts the sessions, so checkpoints save it."""
 
     @property
     def cursor(self) -> int:
-        """Ordinal that `take` gives next."""
+        """Ordinal of the next prompt from `take`."""
         return self._data.cursor
 
     @property

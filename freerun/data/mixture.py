@@ -1,14 +1,14 @@
-"""A mixture: the streams of several recipes interleaved into one, in exact proportion at any point.
+"""A mixture: interleaves the streams of several recipes into one, in exact proportion at any point.
 
     weights 7, 3   ordinal  0 1 2 3 4 5 6 7 8 9 | 10 ...
                    part     A A B A A B A A A B | the same pattern again
                    its own  0 1 0 2 3 1 4 5 6 2 | 7 ...
 
-The pattern has as many places as the whole-number weights add up to, and each part gets exactly its weight of
+The pattern has as many places as the sum of the whole-number weights, and each part gets exactly its weight of
 them. The j-th place of a part of weight w belongs to its j-th stretch of total/w ordinals; a place goes to the
-part whose stretch ends first among those whose stretch has begun. Of any first n ordinals a part has n w / total,
-rounded up or down. So a prompt is found from its ordinal by arithmetic, a checkpoint keeps one cursor, and every
-part has its own epochs.
+part whose stretch ends first among those whose stretch has begun. Of any first n ordinals a part has n w /
+total, rounded up or down. So a prompt is found from its ordinal by arithmetic, a checkpoint stores a single
+cursor, and every part has its own epochs.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ MAX_PATTERN = 100_000
 
 
 class Mixture:
-    """Prompts of several sources by one ordinal, and a cursor that walks over them."""
+    """Prompts of several sources under common ordinals, with a cursor."""
 
     def __init__(self, sources: dict[str, PromptSource], weights: Sequence[float] = ()) -> None:
         self.cursor = 0
-        """Ordinal that `take` gives next; set it to resume."""
+        """Ordinal of the next prompt from `take`; set it to resume."""
         self._names = list(sources)
         self._sources = list(sources.values())
         self._weights = whole_weights(weights or [1.0] * len(sources))
@@ -46,7 +46,7 @@ class Mixture:
 
     @property
     def epoch_size(self) -> int:
-        """Prompts of all sources together; each source has its own epochs."""
+        """Total number of prompts of all sources; each source has its own epochs."""
         return sum(source.epoch_size for source in self._sources)
 
     @property
@@ -55,7 +55,7 @@ class Mixture:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash over everything that decides which prompt has which ordinal."""
+        """A hash of everything that determines which prompt has which ordinal."""
         parts = zip(self._names, self._weights, self._sources, strict=True)
         return fingerprint_of(f"{name}:{weight}:{source.fingerprint}".encode() for name, weight, source in parts)
 
@@ -71,17 +71,17 @@ class Mixture:
         return prompt
 
     def held_out(self, limit: int) -> list[Prompt]:
-        """The first `limit` held-out prompts, in the pattern while all parts have some left."""
+        """The first `limit` held-out prompts, interleaved as long as all parts have some left."""
         mixed = self._interleave([source.held_out(limit) for source in self._sources])[:limit]
         return [self._named(part, prompt, -1 - i) for i, (part, prompt) in enumerate(mixed)]
 
     def training(self) -> list[Prompt]:
-        """Every training prompt of every part once; numbered as in the stream until the smallest part ends."""
+        """Every training prompt of every part once; ordinals match the stream until the smallest part ends."""
         mixed = self._interleave([source.training() for source in self._sources])
         return [self._named(part, prompt, i) for i, (part, prompt) in enumerate(mixed)]
 
     def prompts(self) -> TaskPrompts:
-        """The tasks' prompts of all parts, with keys that begin with the name of their part."""
+        """The task prompts of all parts, with the part's name as a prefix of their keys."""
         parts = [(name, source.prompts()) for name, source in zip(self._names, self._sources, strict=True)]
         return TaskPrompts(
             training=tuple(_renamed(prompt, name) for name, part in parts for prompt in part.training),
@@ -89,7 +89,7 @@ class Mixture:
         )
 
     def _interleave(self, prompts: list[list[Prompt]]) -> list[tuple[int, Prompt]]:
-        """All prompts, each with its part, in the pattern while all parts have some left."""
+        """All prompts, each with its part, interleaved as long as all parts have some left."""
         waiting = [iter(of_part) for of_part in prompts]
         mixed: list[tuple[int, Prompt]] = []
         num_prompts = sum(len(of_part) for of_part in prompts)
@@ -110,7 +110,7 @@ PromptStream = PromptSource | Mixture
 
 
 def open_stream(config: DataConfig, tokenizer: Tokenizer, *, seed: int, row_use: RowUse = "none") -> PromptStream:
-    """The stream of prompts that a recipe describes, with the rows they are made of for those who use them."""
+    """The prompt stream of a recipe; rows of the data are included if `row_use` needs them."""
     sources = {
         name: PromptSource(load_prompts(part), tokenizer, config=part, seed=seed, row_use=row_use)
         for name, part in config.parts.items()
@@ -123,7 +123,7 @@ def _renamed(prompt: TaskPrompt, part: str) -> TaskPrompt:
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:
-    """The smallest whole numbers in the same proportion; 0.7 and 0.3 are 7 and 3."""
+    """The smallest whole numbers in the same proportion; 0.7 and 0.3 become 7 and 3."""
     # As written: the binary fraction nearest to 0.7 has a denominator of 2^52.
     exact = [Fraction(repr(float(weight))) for weight in weights]
     scale = math.lcm(*(weight.denominator for weight in exact))
@@ -138,7 +138,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
 
 
 def interleaved(weights: Sequence[int]) -> list[int]:
-    """One period of the pattern: the part of each place."""
+    """One period of the pattern: the part at each place."""
     total = sum(weights)
     counts = [0] * len(weights)
     pattern = []
@@ -151,7 +151,7 @@ def interleaved(weights: Sequence[int]) -> list[int]:
 
 
 def _running_counts(pattern: Sequence[int]) -> list[int]:
-    """For each place, how often its part came before it."""
+    """For each place, how many earlier places belong to the same part."""
     counts: dict[int, int] = {}
     before = []
     for part in pattern:

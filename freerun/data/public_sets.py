@@ -1,9 +1,9 @@
-"""The public data sets that recipes name: where each is published, under which licence, and how to fetch it.
+"""The public data sets that recipes use: source, licence and checksum of each, and the download.
 
     freerun data get openai/gsm8k   ──►   data/gsm8k/train.jsonl, data/gsm8k/test.jsonl
 
-A file is kept only if its sha256 matches the one here, of the file the recipes were tested with. Addresses name a
-commit where possible, so they do not change.
+A file is kept only if its sha256 matches the recorded one, with which the recipes were tested. Addresses name a
+commit where possible, so their contents do not change.
 """
 
 import gzip
@@ -19,10 +19,10 @@ from pathlib import Path
 from freerun.errors import DataError
 
 DIRECTORY = Path("data")
-"""Where recipes look for them, below the directory that freerun is run in."""
+"""Where recipes expect them, relative to the directory in which freerun runs."""
 TIMEOUT_SECONDS = 60
 MAX_DOWNLOAD_BYTES = 64 << 20
-"""Of a file, compressed or not; the largest has 4.2 MB, so a longer answer is not the file."""
+"""Limit for a file, compressed or not; the largest has 4.2 MB, so a longer response is not the file."""
 _GITHUB = "https://raw.githubusercontent.com"
 _HUB = "https://huggingface.co/datasets"
 
@@ -30,11 +30,11 @@ _HUB = "https://huggingface.co/datasets"
 @dataclass(frozen=True)
 class PublicFile:
     url: str
-    """A .gz file is unpacked."""
+    """Address; a .gz file is unpacked."""
     sha256: str
-    """Of the unpacked file."""
+    """Checksum of the unpacked file."""
     split: str
-    """"all" if it has the rows of every split that the hub has."""
+    """"all" if it contains the rows of every split on the hub."""
 
     @property
     def name(self) -> str:
@@ -44,12 +44,12 @@ class PublicFile:
 @dataclass(frozen=True)
 class PublicSet:
     hub_name: str
-    """What recipes call it; the rows are those of the hub, the file is the one at `source`."""
+    """Name on the hub, used in recipes; the rows are those of the hub, the file comes from `source`."""
     content: str
     source: str
     licence: str
     files: tuple[PublicFile, ...]
-    """The first is what is trained on."""
+    """The first one is for training."""
 
     def file_of(self, split: str) -> PublicFile:
         """The file of a split; without one, the first."""
@@ -130,7 +130,7 @@ def set_of(path: Path) -> str:
 
 
 def has_file(file: PublicFile, directory: Path) -> bool:
-    """Whether the directory has the file; raises if it has another one of that name."""
+    """Whether the directory has the file; raises if a different file has its name."""
     path = directory / file.name
     if not path.is_file():
         return False
@@ -145,7 +145,7 @@ def has_file(file: PublicFile, directory: Path) -> bool:
 
 
 def fetch(file: PublicFile, directory: Path) -> Path:
-    """Download the file into the directory; it appears there whole and checked, or not at all."""
+    """Download the file into the directory; it appears complete and verified, or not at all."""
     path = directory / file.name
     by_hand = (
         f"run this command where there is internet access and copy {path} here, or download it by other means, "
@@ -166,12 +166,12 @@ def fetch(file: PublicFile, directory: Path) -> Path:
 
 
 def write_whole(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file that appears with all its parts, or not at all."""
+    """Write a file that appears complete, or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with unfinished.open("xb") as file:  # never through a link of that name
+            with unfinished.open("xb") as file:  # never follow a link of that name
                 file.writelines(parts)
             unfinished.replace(path)
         finally:

@@ -1,10 +1,10 @@
-"""Rows to prompts: every row of every source is checked here, before the run starts.
+"""Converts rows to prompts: every row of every source is checked here, before the run starts.
 
-    (key, row) or (key, what is wrong) ──► templates of the recipe ──► TaskPrompt
+    (key, row) or (key, error) ──► templates of the recipe ──► TaskPrompt
 
-A row that cannot be used is an error: a run that silently trains on half of its file is worse than one that does
-not start. The error names the first bad rows by their keys (`train.jsonl:17`). This module does not know where
-rows come from.
+An unusable row is an error: a run that silently trains on half of its file is worse than one that does not
+start. The error names the first bad rows by their keys (`train.jsonl:17`). This module does not know where rows
+come from.
 """
 
 import json
@@ -27,12 +27,12 @@ _TOKENS = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class RowError(Exception):
-    """Why one row cannot be used; `convert` adds which row it is."""
+    """Why a row cannot be used; `convert` adds the row's key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as spelled in a file: for a grader that compares texts, 1.10 is not 1.1."""
+    """A number as spelled in a file, for graders that compare text: 1.10 is not 1.1."""
 
     text: str
 
@@ -49,12 +49,12 @@ _KINDS = {
 
 
 def to_prompts(rows: Iterable[tuple[str, Row | RowError]], config: DataConfig) -> tuple[TaskPrompt, ...]:
-    """A prompt for each row, in order; the error names the first rows that cannot be used."""
+    """A prompt for each row, in order; the error names the first unusable rows."""
     return tuple(prompt for _, prompt in convert(rows, _PromptMaker(config).make))
 
 
 def convert(rows: Iterable[tuple[str, Row | RowError]], make: Callable[[str, Row], T]) -> list[tuple[str, T]]:
-    """What `make` returns for each row, with its key; the error names the first rows that cannot be used."""
+    """The result of `make` for each row, with its key; the error names the first unusable rows."""
     made: list[tuple[str, T]] = []
     complaints: list[str] = []
     for key, row in rows:
@@ -70,7 +70,7 @@ def convert(rows: Iterable[tuple[str, Row | RowError]], make: Callable[[str, Row
 
 
 def text_of(row: Row, name: str, *, setting: str) -> str:
-    """A field as text: a string, a number, or a list of strings, which are its lines."""
+    """A field as text: a string, a number, or a list of strings, which become lines."""
     if name not in row:
         there = ", ".join(f'"{field}"' for field in row) or "none"
         raise RowError(f'no field "{name}" (fields: {there}); change {setting} or the row')
@@ -94,7 +94,7 @@ def kind_of(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as Python has it: a number is no longer as it was spelled."""
+    """The value in plain Python types: numbers lose their spelling."""
     if isinstance(value, Number):
         return int(value.text) if value.text.lstrip("-").isdigit() else float(value.text)
     if isinstance(value, Mapping):
@@ -110,7 +110,7 @@ class PromptTemplate:
 
     def __init__(self, template: str, *, setting: str = "data.template") -> None:
         self.setting = setting
-        """Its key, for errors."""
+        """Key of the setting, for errors."""
         self._template = template
         matches = list(_TOKENS.finditer(template))
         for match in matches:
@@ -170,7 +170,7 @@ def _values(row: Row, template: PromptTemplate) -> dict[str, str]:
 
 
 def report(complaints: list[str], *, num_rows: int) -> str:
-    """The first complaints, one a line, and how many more there are."""
+    """The first complaints, one per line, and the number of further ones."""
     shown = complaints[:NUM_ROWS_REPORTED]
     if len(complaints) > len(shown):
         shown.append(f"and {len(complaints) - len(shown)} more of {num_rows} rows")

@@ -1,4 +1,4 @@
-"""What a recipe gives a task: `data.settings`, its arguments, and the packages that only some tasks need."""
+"""Checks what a recipe gives to a task: `data.settings`, its arguments, and packages that only some tasks need."""
 
 import importlib
 import inspect
@@ -15,7 +15,7 @@ def settings_of(config: DataConfig) -> dict[str, Any]:
 
 
 def check_settings(function: Callable[..., Any], settings: Mapping[str, Any], *, task: str) -> None:
-    """Refuse settings that the task's function does not take; the error lists those that it takes."""
+    """Raise for settings that the task's function does not take; the error lists those that it takes."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -28,7 +28,7 @@ def check_settings(function: Callable[..., Any], settings: Mapping[str, Any], *,
 
 
 def require_no_wording(config: DataConfig) -> None:
-    """Refuse templates for a task that words its prompts itself: they would be ignored."""
+    """Raise for templates of a task that words its prompts itself: they would be ignored."""
     for key in WORDING_KEYS:
         if getattr(config, key) != getattr(DataConfig, key):
             raise ConfigError(
@@ -38,7 +38,7 @@ def require_no_wording(config: DataConfig) -> None:
 
 
 def require_extra(module: str, *, needed_for: str) -> Any:
-    """The module, or an error that says how to install it."""
+    """Import the module, or raise an error that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,10 +1,10 @@
-"""The stream of prompts: endless, seeded, and addressed by a number.
+"""The prompt stream: endless, seeded, and addressed by ordinal.
 
     ordinal  0 ... n-1 | n ... 2n-1 | 2n ...          held out  -1  -2  -3 ...
              epoch 0     epoch 1      epoch 2
 
-Every epoch is a permutation of the training prompts that depends on the seed and the epoch only, so any
-ordinal can be looked up at any time: a checkpoint keeps integers (the cursor, the ordinals still owed), never
+Every epoch is a permutation of the training prompts that depends only on the seed and the epoch, so any ordinal
+can be looked up at any time: a checkpoint stores integers (the cursor and the ordinals to restart), never
 prompts or the state of a random generator. Held-out prompts have negative ordinals, which keeps them out of the
 training ledger.
 """
@@ -22,13 +22,13 @@ from freerun.errors import DataError
 from freerun.types import Prompt
 
 _NUM_EPOCHS_KEPT = 4
-"""Orders remembered: prompts given back and resumed ones come from an epoch or two ago."""
+"""Number of cached orders: requeued and resumed prompts come from an epoch or two ago."""
 _Asked = tuple[TaskPrompt, Prompt]
-"""A prompt of the task, and what the model is given for it, whose ordinal is not set yet."""
+"""A prompt of the task, and the prompt given to the model, without its ordinal."""
 
 
 class PromptSource:
-    """The prompts of one task by ordinal, and a cursor that walks over them."""
+    """The prompts of one task by ordinal, with a cursor."""
 
     def __init__(
         self,
@@ -40,24 +40,24 @@ class PromptSource:
         row_use: RowUse = "none",
     ) -> None:
         self.cursor = 0
-        """Ordinal that `take` gives next; set it to resume."""
+        """Ordinal of the next prompt from `take`; set it to resume."""
         wording = Wording(config, prompts.shots, tokenizer, row_use=row_use)
         self._training = _usable(prompts.training, wording, config.max_prompt_tokens)
         self._held_out = _usable(prompts.held_out, wording, config.max_prompt_tokens)
         self.num_too_long = (
             len(prompts.training) + len(prompts.held_out) - len(self._training) - len(self._held_out)
         )
-        """Prompts left out, of both kinds, because they exceed `data.max_prompt_tokens`."""
+        """Number of training and held-out prompts left out because they exceed `data.max_prompt_tokens`."""
         self._order = lru_cache(maxsize=_NUM_EPOCHS_KEPT)(partial(epoch_order, self.epoch_size, seed=seed))
 
     @property
     def epoch_size(self) -> int:
-        """Prompts in one epoch: the training prompts that are not too long."""
+        """Number of training prompts in one epoch, without those that are too long."""
         return len(self._training)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash over the training prompts and answers: the same ordinals mean the same prompts."""
+        """A hash of the training prompts and answers, which shows that ordinals mean the same prompts."""
         return fingerprint_of(
             part
             for asked, prompt in self._training
@@ -72,7 +72,7 @@ class PromptSource:
         return _numbered(ordinal, self._training[self._order(epoch=epoch)[position]])
 
     def take(self) -> Prompt:
-        """The prompt at the cursor, which moves on."""
+        """Return the prompt at the cursor and advance the cursor."""
         prompt = self.at(self.cursor)
         self.cursor += 1
         return prompt
@@ -86,7 +86,7 @@ class PromptSource:
         return [self.at(ordinal) for ordinal in range(self.epoch_size)]
 
     def prompts(self) -> TaskPrompts:
-        """The task's prompts that are asked: all but those that are too long."""
+        """The task's prompts without those that are too long."""
         return TaskPrompts(
             training=tuple(asked for asked, _ in self._training),
             held_out=tuple(asked for asked, _ in self._held_out),
@@ -98,7 +98,7 @@ def _numbered(ordinal: int, asked: _Asked) -> Prompt:
 
 
 def _usable(prompts: Iterable[TaskPrompt], wording: Wording, max_tokens: int) -> list[_Asked]:
-    """The prompts that are not too long, with what the model is given for them."""
+    """The prompts that are not too long, with the prompts given to the model."""
     asked = [(prompt, wording.of(prompt)) for prompt in prompts]
     for _, prompt in asked:
         if len(prompt.token_ids) == 0:

@@ -1,9 +1,9 @@
-"""The prompts of a task, before a run gives them tokens and ordinals, and which of them are held out.
+"""The prompts of a task, before a run gives them tokens and ordinals, and the held-out split.
 
     row ──► TaskPrompt ──► Prompt        rows.py and the tasks; wording.py and source.py
 
-The held-out split depends on the keys and on which texts are equal, not on the run's seed: runs with other seeds
-and `freerun eval` are measured on the same prompts. Prompts with the same text fall on the same side.
+The held-out split depends on keys and equal texts, not on the run's seed: runs with other seeds and `freerun
+eval` are measured on the same prompts. Prompts with equal text are on the same side.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ class TaskPrompt:
     text: str
     answer: str
     shot: str = ""
-    """Its completion when it is shown as a solved example; empty shows the answer."""
+    """Its completion when it is shown as a solved example; if empty, the answer is shown."""
     row: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """The fields of the data it was made of; empty for a task that makes up its prompts."""
+    """The fields of its data row; empty for a task that generates its prompts."""
 
 
 @dataclass(frozen=True)
 class TaskPrompts:
-    """The prompts of a task; those held out are in hash order, so any first part is a fair sample."""
+    """The prompts of a task; held-out ones are in hash order, so any prefix is a fair sample."""
 
     training: tuple[TaskPrompt, ...]
     held_out: tuple[TaskPrompt, ...]
@@ -59,7 +59,7 @@ def split(prompts: Iterable[TaskPrompt], *, held_out_fraction: float) -> TaskPro
 
 
 def keys_to_hold_out(contents: Mapping[str, Hashable], num_wanted: int) -> set[str]:
-    """Keys in hash order, each together with all keys of equal content, as long as they fit into `num_wanted`."""
+    """Keys in hash order, each with all keys of equal content, as long as they fit into `num_wanted`."""
     with_content: dict[Hashable, list[str]] = {}
     for key, content in contents.items():
         with_content.setdefault(content, []).append(key)
@@ -72,7 +72,7 @@ def keys_to_hold_out(contents: Mapping[str, Hashable], num_wanted: int) -> set[s
 
 
 def check_apart(prompts: TaskPrompts) -> None:
-    """Refuse to hold out what is trained on: an evaluation would measure what the model has seen."""
+    """Raise if a training prompt is held out: an evaluation would measure what the model has seen."""
     trained = {prompt.text: prompt.key for prompt in prompts.training}
     shared = [prompt for prompt in prompts.held_out if prompt.text in trained]
     if shared:
@@ -85,7 +85,7 @@ def check_apart(prompts: TaskPrompts) -> None:
 
 
 def near_copies(prompts: TaskPrompts) -> list[tuple[TaskPrompt, TaskPrompt]]:
-    """Held-out prompts that differ from a training prompt, the second of each pair, only in case or whitespace."""
+    """(held-out, training) pairs of prompts that differ only in case or whitespace."""
     trained = {_normalised(prompt.text): prompt for prompt in prompts.training}
     found = ((prompt, trained.get(_normalised(prompt.text))) for prompt in prompts.held_out)
     return [(prompt, copy) for prompt, copy in found if copy is not None]
@@ -96,9 +96,9 @@ def _normalised(text: str) -> str:
 
 
 def set_shots_aside(prompts: TaskPrompts, num_shots: int) -> TaskPrompts:
-    """Take the first training prompts in hash order as solved examples: the same in every run.
+    """Set aside the first training prompts in hash order as solved examples, the same in every run.
 
-    A prompt with the text of one of them is neither trained on nor evaluated: the example would show its answer.
+    A prompt with an example's text is neither trained on nor evaluated: the example would show its answer.
     """
     shots = in_hash_order(prompts.training)[:num_shots]
     asked = {prompt.text for prompt in shots}
@@ -127,14 +127,14 @@ def _hash_of(key: str) -> bytes:
 
 
 def epoch_order(num_items: int, *, seed: int, epoch: int) -> list[int]:
-    """The permutation of one epoch; it depends on nothing else."""
+    """The permutation of one epoch; it depends only on the arguments."""
     order = list(range(num_items))
     random.Random(f"{seed}/{epoch}").shuffle(order)
     return order
 
 
 def fingerprint_of(parts: Iterable[bytes]) -> str:
-    """A hash over all parts and where each begins."""
+    """A hash of all parts and their boundaries."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)

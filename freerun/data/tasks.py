@@ -1,4 +1,4 @@
-"""Tasks by name: where prompts come from, and what a task can do beyond that.
+"""Tasks by name: where their prompts come from, and what else they offer.
 
     file, datasets          rows at data.path
     reasoning-gym/NAME      procedural, by reasoning-gym
@@ -6,8 +6,8 @@
                             procedural, one module here each
     module:function         the user's
 
-Only this module knows the list. A task with an alphabet can be learned by a model made from scratch; one with
-demonstrations can warm it up. A user's module may define `ALPHABET` and `demonstration` too.
+Only this module has the list of tasks. A task with an alphabet can be learned by a model made from scratch; one
+with demonstrations can warm it up. A user's module may define `ALPHABET` and `demonstration` too.
 """
 
 import random
@@ -25,7 +25,7 @@ from freerun.data.task_prompt import TaskPrompt, TaskPrompts, in_hash_order, set
 from freerun.errors import ConfigError, ModelError
 
 Demonstrate = Callable[[TaskPrompt, random.Random, float], str]
-"""(prompt, random numbers, share of wrong steps) -> a completion of it."""
+"""(prompt, random generator, share of wrong steps) -> a completion of the prompt."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def is_built_in(name: str) -> bool:
 
 
 def load_prompts(config: DataConfig) -> TaskPrompts:
-    """The task's prompts: for training, held out, and shown as solved examples."""
+    """The task's prompts for training, held out, and shown as solved examples."""
     training = _task_named(config.task).prompts(config)
     if config.held_out_path and config.reads_rows:
         prompts = TaskPrompts(training=tuple(training), held_out=in_hash_order(_held_out_rows(config)))
@@ -105,17 +105,17 @@ def check_task(config: DataConfig) -> None:
 
 
 def check_demonstrations(config: DataConfig) -> None:
-    """Refuse a task that has no demonstrations for SFT."""
+    """Raise if the task has no demonstrations for SFT."""
     _demonstrate_of(config)
 
 
 def has_alphabet(task: str) -> bool:
-    """Whether a model can be made from nothing for this task."""
+    """Whether a model can be made from scratch for this task."""
     return bool(_task_named(task).alphabet)
 
 
 def alphabet_of(task: str) -> str:
-    """The characters a task's prompts and answers are made of."""
+    """The characters of a task's prompts and answers."""
     alphabet = _task_named(task).alphabet
     if not alphabet:
         raise ModelError(
@@ -126,7 +126,7 @@ def alphabet_of(task: str) -> str:
 
 
 def demonstrations_of(config: DataConfig, *, seed: int, error_rate: float) -> Iterator[tuple[str, str]]:
-    """Endless pairs (prompt text, completion text) of training prompts, decided by the seed."""
+    """Endless (prompt text, completion text) pairs from training prompts, determined by the seed."""
     demonstrate = _demonstrate_of(config)
     return _demonstrations(load_prompts(config).training, random.Random(seed), error_rate, demonstrate)
 

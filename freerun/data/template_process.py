@@ -1,4 +1,4 @@
-"""The process that renders a chat template: jinja in its sandbox, with limits that the kernel enforces.
+"""The process that renders a chat template: jinja in its sandbox, with limits enforced by the kernel.
 
     ChatTemplate ──Start──► compile ──► Answer         frames of msgpack over a socket that is the child's stdin
                  ──RenderChat─► render ──► Answer      once for each conversation
@@ -7,7 +7,7 @@ A template comes with a model from the internet. Jinja's sandbox protects the in
 memory: `'x' * 10**10` is evaluated while the template compiles, and a filter may run for hours inside one C call.
 So it runs here, and the kernel ends the process:
 
-    processor time   a budget that every rendering tops up a little; SIGPROF ends the process when it runs out
+    processor time   a budget that every rendering refills a little; SIGPROF ends the process when it is used up
     memory           RLIMIT_AS; beyond it allocations raise MemoryError
 
 The process imports only jinja and msgspec, so it starts in a fraction of a second.
@@ -30,14 +30,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 BUDGET_SECONDS = 5.0
-"""Processor time at the start, and the most that can accumulate."""
+"""Processor time at the start, and the maximum that can accumulate."""
 TOP_UP_SECONDS = 0.05
 """Processor time that each rendering adds; real templates take 2 ms at most."""
 MEMORY_BYTES = 512 << 20
 FREE_CHARACTERS = 100_000
-"""Text that a template may print for any conversation, besides the conversation itself."""
+"""Characters that a template may print for any conversation, besides the conversation itself."""
 MAX_REPEATS = 20
-"""How often it may print the conversation."""
+"""How often a template may print the conversation."""
 IDLE_SECONDS = 10.0
 IDLE_STATUS = 3
 """Exit status after `IDLE_SECONDS` without a request; the next request needs a new process."""
@@ -60,18 +60,18 @@ class RenderChat(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]]
     add_generation_prompt: bool
     tools: list[dict[str, Any]] | None = None
-    """None, never empty: many templates print a header for an empty list."""
+    """None instead of empty: many templates print a header for an empty list."""
     now: float | None = None
-    """The time that `strftime_now` prints, in seconds since 1970; None: the clock's."""
+    """The time that `strftime_now` prints, in seconds since 1970; None for the current time."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The text, or the failure as the end of a sentence that begins with "the chat template"."""
+    """The text, or the failure, as the end of a sentence that begins with "the chat template"."""
 
     text: str = ""
     failure: str = ""
     is_refusal: bool = False
-    """Other messages may be rendered: it is these that the template failed for."""
+    """Whether the template failed because of these messages, so that others may be rendered."""
 
 
 def frame_of(message: Start | RenderChat | Answer) -> bytes:
@@ -80,19 +80,19 @@ def frame_of(message: Start | RenderChat | Answer) -> bytes:
 
 
 def receive(sock: socket.socket, expected: type[T]) -> T | None:
-    """The next message, or None when the other side is gone."""
+    """The next message, or None if the other side is gone."""
     header = _exactly(sock, _HEADER_BYTES)
     body = _exactly(sock, int.from_bytes(header, "big")) if header else None
     return None if body is None else body_of(body, expected)
 
 
 def body_of(body: bytes, expected: type[T]) -> T:
-    """The message in a frame behind its header."""
+    """The message in a frame's body."""
     return msgspec.msgpack.decode(body, type=expected, ext_hook=_unpacked_integer)
 
 
 def packed_integer(value: int) -> int | msgspec.msgpack.Ext:
-    """The value for a frame: msgpack has 64 bits for an integer, and JSON has no limit."""
+    """The value for a frame: msgpack integers have 64 bits, JSON integers have no limit."""
     return value if -(1 << 63) <= value < 1 << 64 else msgspec.msgpack.Ext(_INTEGER, str(value).encode())
 
 
@@ -110,7 +110,7 @@ def _exactly(sock: socket.socket, num_bytes: int) -> bytes | None:
 
 
 def _one_line(text: str) -> str:
-    """Text from a template for an error: short, on one line, without control characters."""
+    """Text from a template for use in an error: short, on one line, without control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * _REASON_CHARACTERS]).split())
     return line if len(line) <= _REASON_CHARACTERS else f"{line[:_REASON_CHARACTERS]}..."
 
@@ -126,7 +126,7 @@ class _GenerationTag(Extension):
 
 
 class _TemplateNamespace(Namespace):
-    """A namespace without underscore names, which reach into CPython."""
+    """A namespace without underscore names, which would give access to CPython internals."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
@@ -157,13 +157,13 @@ def _tojson(
 
 
 def _strftime_at(now: float | None) -> Callable[[str], str]:
-    """`strftime_now`: a template that prints the date makes prompts that differ from day to day."""
+    """`strftime_now` at a fixed time; with the current date, prompts would differ from day to day."""
     time = datetime.now() if now is None else datetime.fromtimestamp(now)
     return time.strftime
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """What `transformers` offers to templates."""
+    """The environment that `transformers` offers to templates."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
     )
@@ -197,7 +197,7 @@ class CompiledTemplate:
                 strftime_now=_strftime_at(request.now),
                 **self._special_tokens,
             )
-            text.encode()  # half a surrogate pair is not text
+            text.encode()  # lone surrogates are not text
         except Exception as error:  # noqa: BLE001 - an untrusted template can raise anything
             what = f"refuses messages of ({_roles(request.messages)})"
             return Answer(failure=_failure(error, what), is_refusal=True)
@@ -208,7 +208,7 @@ class CompiledTemplate:
 
 
 def _num_characters(value: Any) -> int:
-    """Of the strings in nested lists and dictionaries; names of fields are the protocol's."""
+    """Characters of the strings in nested lists and dictionaries; names of fields are the protocol's."""
     match value:
         case str():
             return len(value)
@@ -244,7 +244,7 @@ def _top_up() -> None:
 
 
 def main() -> None:
-    """Serve until the other side is gone or idle for a while."""
+    """Serve until the other side is gone, or idle for a while."""
     sock = socket.socket(fileno=0)
     sock.settimeout(IDLE_SECONDS)
     _limit_resources()

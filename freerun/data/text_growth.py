@@ -1,7 +1,7 @@
-"""How much longer a tokenizer can make a text in the worst case, from its normalizer, pre-tokenizer and decoder.
+"""The maximal growth of a text by a tokenizer, from its normalizer, pre-tokenizer and decoder.
 
 A chain of replacements can double a text repeatedly, and the library applies it without a limit. Real tokenizers
-replace a character by one other, or a ligature by up to 18.
+replace one character by one other, or a ligature by up to 18.
 """
 
 import base64
@@ -14,14 +14,14 @@ import tokenizers
 
 MAX_GROWTH = 200.0
 _LENGTH = 1000.0
-"""Characters of the text that is traced through the chain."""
+"""Length of the text that is traced through the chain, in characters."""
 _CHILDREN = ("normalizers", "pretokenizers", "decoders", "processors")
 _FACTORS = {"ByteLevel": 4.0, "BertNormalizer": 3.0}
 """Bytes as characters; spaces around ideographs. Components not listed add no length."""
 
 
 def growth(backend: tokenizers.Tokenizer) -> float:
-    """How many times longer a text can become in encoding or decoding, the larger of the two."""
+    """The largest factor by which a text can grow in encoding or decoding."""
     length = _LENGTH
     for part in (backend.normalizer, backend.pre_tokenizer, backend.post_processor):
         length = _after(_state(part), length)
@@ -33,14 +33,14 @@ def _state(part: Any) -> Mapping[str, Any]:
 
 
 def _after(state: Mapping[str, Any], length: float) -> float:
-    """The longest text that one component makes of a text of this length."""
+    """The maximal length that one component can make of a text of this length."""
     for key in _CHILDREN:
         for child in state.get(key) or ():
             length = _after(child, length)
     match state:
         case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
             return length * max(1.0, len(content) / len(pattern))
-        case {"type": "Replace", "content": str(content)}:  # may match the empty string, so anywhere
+        case {"type": "Replace", "content": str(content)}:  # the pattern may match the empty string, so anywhere
             return length * (1 + len(content)) + len(content)
         case {"type": "Prepend", "prepend": str(prefix)}:
             return length + len(prefix)

@@ -1,4 +1,4 @@
-"""All products of two one-digit numbers, asked in words: what a small pretrained model half knows."""
+"""All products of two one-digit numbers, asked in words: a task that a small pretrained model half knows."""
 
 from collections.abc import Iterator
 

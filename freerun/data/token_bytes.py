@@ -1,7 +1,7 @@
-"""The bytes that one token adds to a text; a character may be spread over several tokens.
+"""The bytes that each token adds to a text; a character may be spread over several tokens.
 
-Byte-level tokenizers write each byte as one printable character, others have tokens such as `<0xE6>`. The rest is
-what the token decodes to alone.
+Byte-level tokenizers write each byte as one printable character, others have tokens such as `<0xE6>`. For all
+other tokens, the bytes are what the token alone decodes to.
 """
 
 import re
@@ -11,11 +11,11 @@ import tokenizers
 
 _ONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-"""Bytes that stand for themselves in a byte-level vocabulary; the others get the characters from 256 on."""
+"""Bytes that stand for themselves in a byte-level vocabulary; the others are characters from 256 on."""
 
 
 def token_bytes(backend: tokenizers.Tokenizer) -> Callable[[int], bytes]:
-    """The function from ids to bytes for this tokenizer."""
+    """A function from ids to bytes for this tokenizer."""
     decoder = b"" if backend.decoder is None else backend.decoder.__getstate__()
     alphabet = _alphabet() if b"ByteLevel" in decoder else {}
     added = backend.get_added_tokens_decoder()

@@ -1,6 +1,6 @@
 """A user's task, `data.task = "module:function"`: a function that yields rows, or finished prompts.
 
-Rows are turned into prompts by the recipe's templates, like those of a file. A row's "key" names it, or else its
+Rows are turned into prompts by the recipe's templates, like those of a file. A row's key is its "key" or its
 position, so the function must always yield the same rows in the same order.
 """
 
@@ -16,7 +16,7 @@ from freerun.data.task_prompt import TaskPrompt
 from freerun.errors import DataError, FreerunError
 
 MAX_PROMPTS = 1_000_000
-"""All are held in memory; a function that yields more probably never ends."""
+"""Limit on prompts, which are all held in memory; a function that yields more probably never ends."""
 
 
 def prompts(function: Callable[..., Any], config: DataConfig) -> tuple[TaskPrompt, ...]:
@@ -49,7 +49,7 @@ def _yielded(function: Callable[..., Any], config: DataConfig) -> list[Any]:
 
 
 def _checked(items: Sequence[TaskPrompt], config: DataConfig) -> tuple[TaskPrompt, ...]:
-    """Finished prompts; refuses one that lacks a text."""
+    """Check finished prompts; raises if one lacks a text."""
     require_no_wording(config)
     for index, prompt in enumerate(items):
         for name in ("key", "text", "answer"):

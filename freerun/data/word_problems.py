@@ -1,13 +1,13 @@
-"""Word problems of our own: short stories with arithmetic in them, made from a seed, without any data set.
+"""Word problems: short stories with arithmetic in them, generated from a seed without a data set.
 
     start      "Mia has 12 marbles."  or  "Mia fills 3 boxes with 4 marbles each."        12
     step       "She buys 5 more."                                                         12 + 5 = 17
     step       "She loses 8 of them."                                                     17 - 8 = 9
     question   "How many marbles does she have now?"
 
-Every number in between is whole and at least 1. A prompt is named after its arithmetic and its text, so which ones
-are held out depends on what they say, not on the seed. A solved prompt shows its steps; a demonstration for SFT is
-a solved prompt in which some steps take the wrong calculation.
+Every intermediate number is whole and at least 1. A prompt's key is derived from its arithmetic and its text,
+so the held-out prompts do not depend on the seed. A solved prompt shows its steps; a demonstration for SFT is a
+solved prompt in which some steps take the wrong calculation.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from freerun.data.task_prompt import TaskPrompt
 from freerun.errors import ConfigError
 
 MAX_STORIES = 50_000
-"""There are more different ones than that even with the smallest numbers."""
+"""Even with the smallest numbers there are more different stories than that."""
 _PEOPLE = (
     ("Mia", "she"), ("Tom", "he"), ("Ana", "she"), ("Ben", "he"), ("Lena", "she"), ("Omar", "he"), ("Ivy", "she"),
     ("Raj", "he"), ("Nora", "she"), ("Luis", "he"), ("Yuki", "she"), ("Paul", "he"), ("Zoe", "she"), ("Sam", "he"),
@@ -80,7 +80,7 @@ _SIGNS: dict[str, Callable[[int, int], int]] = {
 
 @dataclass
 class _Story:
-    """A story while it is told."""
+    """A story under construction."""
 
     rng: random.Random
     max_result: int
@@ -111,7 +111,7 @@ def prompts(
 
 
 def demonstration(prompt: TaskPrompt, rng: random.Random, error_rate: float) -> str:
-    """Its steps and its answer, a share of the steps with another calculation than the story asks for."""
+    """The prompt's steps and answer, with a share of the steps replaced by another calculation."""
     equations: list[str] = []
     total: int | None = None
     for equation in prompt.shot.partition(_END)[0].split(", "):
@@ -209,4 +209,4 @@ def _share(story: _Story, max_number: int) -> None:
 
 
 _STEPS: tuple[Callable[[_Story, int], None], ...] = (_gain, _gain, _lose, _lose, _multiply, _share)
-"""Adding and taking away come twice as often."""
+"""Adding and taking away are twice as likely."""

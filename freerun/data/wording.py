@@ -1,9 +1,9 @@
-"""How a task's prompt becomes the text and the tokens that a model is given.
+"""Turns a task's prompt into the text and tokens that a model is given.
 
     raw     system prompt ¶ solved prompt ¶ solved prompt ¶ the prompt's text
     chat    system, user, assistant, user, assistant, user    through the model's own chat template
 
-Solved prompts are worded exactly like the one that is asked.
+Solved prompts are worded exactly like the actual prompt.
 
 Special tokens come from the chat template or, in raw prompts, from `data.template`, `data.shot_template` and
 `data.system_prompt`. A special token spelled in the data is plain text.
@@ -21,11 +21,11 @@ from freerun.types import Prompt, encode
 
 _PARAGRAPH = "\n\n"
 RowUse = Literal["none", "graders", "sessions"]
-"""Who may ask for the rows that prompts are made of: functions of the user, or sessions, to which all are sent."""
+"""Who uses the rows that prompts are made from: none, functions of the user, or sessions, which get all rows."""
 
 
 class Wording:
-    """Makes prompts of a task's prompts: what comes before each of them is the same for all."""
+    """Makes prompts from a task's prompts; the text before each of them is the same for all."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Wording:
         self._examples = [] if config.use_chat_template else [self._example(shot) for shot in shots]
 
     def of(self, prompt: TaskPrompt) -> Prompt:
-        """The prompt as the model sees it; the stream gives it its ordinal."""
+        """The prompt as the model sees it; the stream sets its ordinal."""
         if self._config.use_chat_template:
             text = self._tokenizer.render_chat(self._messages(prompt))
             # The template prints the bos token itself if the model needs one.
@@ -67,7 +67,7 @@ class Wording:
         return dict(prompt.row) if self._row_use == "graders" else {}
 
     def _key(self, prompt: TaskPrompt) -> str:
-        """For people: a row already names its file, another prompt its task."""
+        """A key for people: a row's key already names its file, other keys get the task's name."""
         return prompt.key if self._config.reads_rows else f"{self._config.task}:{prompt.key}"
 
     def _messages(self, prompt: TaskPrompt) -> list[TemplateMessage]:
@@ -90,7 +90,7 @@ class Wording:
         return _joined(text, completion)
 
     def _with_data_as_text(self, key: str, text: str, template: str) -> str:
-        """`text`, with only the special tokens of the template that made it."""
+        """`text`, in which only the template's special tokens are special."""
         tokens = self._tokenizer.special_tokens_in(template)
         if not tokens:
             return self._tokenizer.as_text(text)
@@ -103,7 +103,7 @@ class Wording:
 
 
 def _sendable(prompt: TaskPrompt) -> dict[str, Any]:
-    """The row of a prompt, which an agent worker must be able to receive."""
+    """The row of a prompt, in a form that an agent worker can receive."""
     row = dict(prompt.row)
     try:
         encode(row)
@@ -125,6 +125,6 @@ def _completion_of(shot: TaskPrompt) -> str:
 
 
 def _joined(text: str, completion: str) -> str:
-    """A space between them, where a model would put one too."""
+    """Text and completion, joined by a space where a model would put one too."""
     has_space = text[-1:].isspace() or completion[:1].isspace()
     return f"{text}{completion}" if has_space else f"{text} {completion}"
