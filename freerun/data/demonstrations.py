@@ -3,11 +3,11 @@
     {"question": ..., "completion": ...}     template ─► prompt, untrained │ completion and end token, trained
     {"messages": [{"role", "content"}, ...]}  chat template ─► each assistant turn trained, everything else not
 
-An assistant turn is what the chat template prints between the generation prompt and the end token that closes the
-turn: exactly what the model will have to sample. For the same reason the pieces are encoded one by one: a rollout,
-too, encodes the prompt without its continuation.
+An assistant turn is what the chat template prints between the generation prompt and the end token that closes
+the turn: exactly what the model will have to sample. For the same reason the pieces are encoded separately: a
+rollout also encodes the prompt without its continuation.
 
-A row that cannot be used is an error that names file and line. A row that is too long is left out and counted.
+An unusable row is an error that names file and line. A row that is too long is left out and counted.
 """
 
 import math
@@ -39,10 +39,10 @@ class SftData:
 
     num_steps: int
     batches: Callable[[int], Batches]
-    """The batches from this step on; they depend on the recipe and its seed only."""
+    """The batches from this step on; they depend only on the recipe and its seed."""
     held_out: tuple[Demonstration, ...] = ()
     fingerprint: str = ""
-    """A hash of the file's tokens in their order: a resumed run must find the same."""
+    """A hash of the file's tokens in order: a resumed run must find the same one."""
     summary: str = ""
 
 
@@ -65,7 +65,7 @@ def _task_batches(recipe: Recipe, tokenizer: Tokenizer, step: int) -> Batches:
 
 
 def _file_data(data: "Demonstrations", config: SftConfig, *, seed: int) -> SftData:
-    """Each epoch is a permutation of the rows; a batch may reach into the next epoch."""
+    """Each epoch is a permutation of the rows; a batch may extend into the next epoch."""
     rows, size = data.training, config.batch_size
     end = config.num_steps * size or config.num_epochs * len(rows)
     num_steps = math.ceil(end / size)
@@ -82,7 +82,7 @@ def _file_data(data: "Demonstrations", config: SftConfig, *, seed: int) -> SftDa
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """The usable rows of a file, in its order; a hash decides which are held out, not the seed."""
+    """The usable rows of a file, in its order; a hash, not the seed, decides which are held out."""
 
     training: tuple[Demonstration, ...]
     held_out: tuple[Demonstration, ...]
@@ -90,7 +90,7 @@ class Demonstrations:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same tokens in the same order."""
+        """A hash that is equal for the same tokens in the same order."""
         rows = (*self.training, *self.held_out)
         return fingerprint_of(part.tobytes() for row in rows for part in (row.token_ids, row.is_trained))
 
@@ -105,12 +105,12 @@ class Demonstrations:
 
 
 def demonstration_of(prompt_ids: Ints, completion_ids: Ints) -> Demonstration:
-    """A prompt that is read and a completion that is trained."""
+    """A demonstration of an untrained prompt and a trained completion."""
     return _joined([(prompt_ids, False), (completion_ids, True)])
 
 
 def read_demonstrations(config: SftConfig, tokenizer: Tokenizer) -> Demonstrations:
-    """All rows of the file, or an error that names the first bad ones."""
+    """All rows of the file; raises an error that names the first bad ones."""
     path = Path(config.path)
     make = _row_maker(tokenizer, config)
     rows = convert(rows_of(path), lambda key, row: make(row))
@@ -127,7 +127,7 @@ def read_demonstrations(config: SftConfig, tokenizer: Tokenizer) -> Demonstratio
 
 
 def _split(rows: Sequence[tuple[str, Demonstration]], fraction: float, *, num_too_long: int) -> Demonstrations:
-    """Hold out a fraction; equal rows fall on the same side."""
+    """Hold out a fraction; equal rows are on the same side."""
     contents = {key: row.token_ids.tobytes() for key, row in rows}
     held_out = keys_to_hold_out(contents, round(fraction * len(rows)))
     if fraction and not 0 < len(held_out) < len(rows):
@@ -154,7 +154,7 @@ def _row_maker(tokenizer: Tokenizer, config: SftConfig) -> "_TemplateRows | _Cha
 
 
 class _TemplateRows:
-    """Prompt from a template, completion from a field."""
+    """Prompts from a template, completions from a field."""
 
     def __init__(self, tokenizer: Tokenizer, config: SftConfig) -> None:
         self._tokenizer = tokenizer
@@ -163,7 +163,7 @@ class _TemplateRows:
 
     def __call__(self, row: Mapping[str, Any]) -> Demonstration:
         values = {name: text_of(row, name, setting="sft.template") for name in self._template.fields}
-        as_text = self._tokenizer.as_text  # special tokens are those of the template
+        as_text = self._tokenizer.as_text  # special tokens come from the template
         prompt = self._template.fill({name: as_text(value) for name, value in values.items()})
         prompt_ids = _encode(self._tokenizer, prompt, add_special_tokens=True)
         if len(prompt_ids) == 0 or not any(value.strip() for value in values.values()):
@@ -175,7 +175,7 @@ class _TemplateRows:
         return demonstration_of(prompt_ids, self._with_end(completion_ids))
 
     def _completion_ids(self, completion: str) -> Ints:
-        """Special tokens are text here, but an end token that the completion ends with is the token."""
+        """Special tokens in a completion are text, but an end token at its end is the token."""
         text, end = completion, ""
         for name in self._tokenizer.special_tokens_in(completion)[-1:]:
             is_end = np.isin(_encode(self._tokenizer, name), self._tokenizer.stop_token_ids).all()
@@ -222,7 +222,7 @@ class _ChatRows:
             raise RowError(str(error)) from error
 
     def _turn(self, text: str, index: int) -> list[tuple[Ints, bool]]:
-        """Trained up to the token that ends the turn; what the template prints after it is never sampled."""
+        """The pieces of a turn, trained up to its end token: text that follows it is never sampled."""
         ids = _encode(self._tokenizer, text)
         ends = np.flatnonzero(np.isin(ids, self._tokenizer.stop_token_ids))
         num_trained = int(ends[-1]) + 1 if len(ends) else len(ids)

@@ -1,10 +1,10 @@
-"""Subtractive Euclid: reasoning whose every step can be checked, for a model trained from nothing.
+"""Subtractive Euclid: reasoning in which every step can be checked, for a model trained from scratch.
 
     prompt ^48,36>    answer 12,36>12,24>12,12=12$
 
-Each step replaces the larger number by the difference, in its place, until both are equal; then the common
-divisor and the end mark. The whole derivation is the answer: rewarding only the final number teaches a model
-to guess. Lengths have a long tail by nature (`^1,30>` takes 29 steps), as reasoning traces do.
+Each step replaces the larger number by the difference, in its place, until both are equal; then follow the
+common divisor and the end mark. The whole derivation is the answer: rewarding only the final number teaches a
+model to guess. Lengths have a natural long tail (`^1,30>` takes 29 steps), as reasoning traces do.
 """
 
 import random
@@ -15,11 +15,11 @@ from freerun.errors import ConfigError
 
 ALPHABET = "0123456789^,>=$"
 MAX_NUMBER = 1000
-"""There are nearly its square of prompts, and all of them are made before a run begins."""
+"""There are nearly as many prompts as its square, and all of them are made before a run begins."""
 Pair = tuple[int, int]
 
 _SLIPS = (-10, -2, -1, 1, 2, 10)
-"""How far off a wrong last step is: the errors of arithmetic by hand."""
+"""Offsets of a wrong last step: errors of arithmetic by hand."""
 
 
 def prompts(max_number: int = 30) -> Iterator[TaskPrompt]:
@@ -35,10 +35,10 @@ def prompts(max_number: int = 30) -> Iterator[TaskPrompt]:
 
 
 def demonstration(prompt: TaskPrompt, rng: random.Random, error_rate: float) -> str:
-    """A derivation whose steps go wrong with probability `error_rate`; most of them jump to the conclusion.
+    """A derivation whose steps go wrong with probability `error_rate`; most wrong steps jump to the conclusion.
 
-    It ends for certain: no number grows beyond the larger of its step, and steps beyond the length of
-    the right derivation never err.
+    It always ends: no number exceeds the larger one of its step, and steps beyond the length of the right
+    derivation never err.
     """
     a, b = prompt.key.split(",")
     pair = (int(a), int(b))
@@ -58,10 +58,10 @@ def _step(pair: Pair) -> Pair:
 
 
 def _wrong_step(pair: Pair, rng: random.Random) -> Pair:
-    """Haste: the new number is said to equal the other one, which ends the derivation; a slip in its last step.
+    """A wrong step: the new number is claimed to equal the other, which ends it; in the last step, a slip.
 
-    Hardly a token follows such an error. What follows one cannot change the reward any more, and to be
-    trained on it all the same is noise.
+    Hardly any token follows such an error. Tokens that follow an error cannot change the reward any more, so
+    training on them would be noise.
     """
     a, b = _step(pair)
     if a != b:

@@ -12,7 +12,7 @@ messages of `render_chat`.
 
 `decode` shows everything that was sampled, including special tokens, for stop strings and for people. Only a
 special end token is dropped: it ends the text and is not part of it. An end token that is an ordinary character
-(the `$` of the euclid task) is text and stays.
+(the `$` of the euclid task) is text and is kept.
 
 The directory is untrusted: its chat template runs in a limited process (`chat_template.py`), no link may lead out
 of it (`model_files.py`), and a tokenizer that can make texts much longer is refused (`text_growth.py`).
@@ -40,15 +40,16 @@ from freerun.types import Ints
 _SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 _EOS_FILES = ("generation_config.json", "config.json")
 _MAX_TEMPLATE_CHARACTERS = 1 << 20
-"""The longest templates in use have 20,000."""
+"""Limit on a template; the longest ones in use have 20,000 characters."""
 _NUM_CHARACTERS_QUOTED = 80
 _NUM_UNSURE = 3
 """Characters at the start of a decoded part that may differ in the whole text: the last bytes of a character that
-began earlier, or the `##` of a word's continuation."""
+began earlier, or the `##` of a word's continuation.
+"""
 
 
 class Tokenizer:
-    """Text to ids and back."""
+    """Converts text to ids and back."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Tokenizer:
         self._special_names = {i: token.content for i, token in added.items() if token.special}
         plain = {i: t for i, t in added.items() if t.special and not (t.lstrip or t.rstrip or t.single_word)}
         self._guard_id = next(iter(plain), 0)
-        """A special token to put before a text, so that it is not the beginning."""
+        """A special token to put before a text, so that the text is not at the beginning."""
         self._guard = plain[self._guard_id].content if plain else ""
         self._lengths: dict[int, int] = {}
         """Characters that an id can add to a text, for ids that `decode_end` has seen."""
@@ -89,16 +90,16 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id; a model may have more rows than this, never fewer."""
+        """The largest id plus one; a model may have more rows than this, never fewer."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters that one id can stand for, at most."""
+        """Maximal number of characters that one id can stand for."""
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Ints:
-        """Ids of a prompt; a rendered chat or a completion takes `add_special_tokens=False`."""
+        """Ids of a prompt; use `add_special_tokens=False` for a rendered chat or a completion."""
         encode = self._special_tokens.encode if self._special_tokens.is_marked(text) else self._encode
         try:
             ids = encode(text, add_special_tokens=add_special_tokens)
@@ -120,7 +121,7 @@ class Tokenizer:
         return self._special_tokens.mark(text)
 
     def joined(self, texts: Iterable[str]) -> str:
-        """Results of `as_text` one behind the other. What only together spells a special token is text, too."""
+        """Concatenated results of `as_text`. A special token's name that only arises by joining is text, too."""
         whole = ""
         for text in texts:
             at = len(whole)
@@ -130,7 +131,7 @@ class Tokenizer:
         return whole
 
     def is_inside_special_token(self, text: str, at: int) -> bool:
-        """Whether `text`, if it is cut at `at`, loses a special token."""
+        """Whether cutting `text` at `at` would cut through a special token."""
         return self._special_tokens.is_inside_name(text, at)
 
     def shown(self, text: str) -> str:
@@ -138,20 +139,20 @@ class Tokenizer:
         return self._special_tokens.unmark(text)
 
     def special_tokens_in(self, text: str) -> list[str]:
-        """The special tokens that `text` spells, in their order."""
+        """The special tokens that `text` spells, in order."""
         return self._special_tokens.names_in(text)
 
     def decode(self, ids: Ints | Sequence[int]) -> str:
-        """The text of `ids` without the special end token."""
+        """The text of `ids`, without the special end token."""
         listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
         shown = [i for i in listed if i not in self._hidden_ids]
         return self._backend.decode(shown, skip_special_tokens=False)
 
     def encode_after(self, text: str, previous: int) -> Ints:
-        """Ids of `text` behind a sequence that ends in `previous`.
+        """Ids of `text` after a sequence that ends in `previous`.
 
-        Without bos, and without the space that some tokenizers put before every text. Otherwise as if the text
-        before it had been encoded with it: a special token may take the white space behind it.
+        No bos token is added, and not the space that some tokenizers put before every text. Otherwise as if the
+        preceding text had been encoded too: a special token may absorb the white space after it.
         """
         name = self._special_names.get(previous, self._guard)
         ids = self.encode(name + text, add_special_tokens=False)
@@ -162,7 +163,7 @@ class Tokenizer:
     def rendered(self, ids: Ints | Sequence[int]) -> str:
         """The text that a chat template would have printed for `ids` in the middle of a conversation.
 
-        Special tokens by their names, end tokens too. A name that other tokens spell is text, as in `as_text`.
+        Special and end tokens appear by name. A name that other tokens spell is text, as in `as_text`.
         """
         texts: list[str] = []
         for is_special, run in groupby(map(int, ids), key=self._special_names.__contains__):
@@ -173,7 +174,7 @@ class Tokenizer:
         return "".join(texts)
 
     def _decode_after_guard(self, ids: list[int]) -> str:
-        """In the middle of a text, where the space of a first word is kept."""
+        """Decode as in the middle of a text, where the space of a first word is kept."""
         text: str
         if self._guard:
             text = self._backend.decode([self._guard_id, *ids], skip_special_tokens=False)
@@ -188,11 +189,11 @@ class Tokenizer:
 
     @property
     def end_names(self) -> tuple[str, ...]:
-        """Of all end tokens that `decode` drops."""
+        """The names of all end tokens that `decode` drops."""
         return tuple(self._special_names[i] for i in self.stop_token_ids if i in self._hidden_ids)
 
     def bytes_of(self, token_id: int) -> bytes:
-        """What the id adds to a text, which may be a part of a character."""
+        """The bytes that the id adds to a text, which may be part of a character."""
         return self._token_bytes(token_id)
 
     @cached_property
@@ -200,16 +201,16 @@ class Tokenizer:
         return token_bytes(self._backend)
 
     def decode_end(self, ids: Sequence[int], *, first: int, num_characters: int) -> str:
-        """The end of `decode(ids[first:])`: what the last id adds, and at least `num_characters` before that.
+        """The end of `decode(ids[first:])`: the last id's text, and at least `num_characters` before it.
 
-        Its cost grows with its length, not with that of `ids`.
+        Its cost grows with the length of the result, not with that of `ids`.
         """
         last = ids[-1]
         if last not in self._lengths:
             # One more for the space before a word, which is dropped at the start of a text.
             self._lengths[last] = len(self.decode([last])) + 1
         num_needed = num_characters + _NUM_UNSURE + self._lengths[last]
-        num_ids = num_characters + _NUM_UNSURE + 2  # enough if each has a character
+        num_ids = num_characters + _NUM_UNSURE + 2  # enough if each id has at least one character
         while True:
             start = max(first, len(ids) - num_ids)
             # Consecutive bytes decode to text only if all are valid together: do not cut between them.
@@ -265,7 +266,7 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
             f"{path}: the tokenizer can make a text more than {MAX_GROWTH:.0f} times longer; "
             "repair its normalizer and decoder, or use another model"
         )
-    # Left over from a training pipeline, these would silently cut or pad prompts.
+    # If left over from a training pipeline, these would silently cut or pad prompts.
     backend.no_truncation()
     backend.no_padding()
     return backend
@@ -287,7 +288,7 @@ def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stop_token_ids(directory: Path, backend: tokenizers.Tokenizer, eos: str | None) -> tuple[int, ...]:
-    """Every end-of-sequence id of any file: chat models name a second one in only one of them."""
+    """Every end-of-sequence id in any file: chat models name a second one in only one of the files."""
     ids: list[int] = []
     for name in _EOS_FILES:
         value = _read_settings(directory / name).get("eos_token_id")
@@ -335,11 +336,11 @@ def _is_failure(error: BaseException) -> bool:
 
 
 def _quoted(value: object) -> str:
-    """The beginning of a value, for an error of one line."""
+    """The beginning of a value, shortened for a one-line error."""
     shown = repr(value)
     return shown if len(shown) <= _NUM_CHARACTERS_QUOTED else f"{shown[:_NUM_CHARACTERS_QUOTED]}..."
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """The file's JSON object; empty if there is no such file."""
+    """The file's JSON object; empty if the file does not exist."""
     return read_object(path) if has_text(path) else {}

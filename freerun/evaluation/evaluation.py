@@ -1,4 +1,4 @@
-"""An evaluation: all prompts through a workflow, concurrently, and the result of each."""
+"""An evaluation: runs all prompts through a workflow concurrently and collects the results."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ from freerun.types import Prompt, Trajectory, WholeSample, samples_of
 
 @dataclass(frozen=True)
 class Attempt:
-    """One prompt: its graded completions, or why there are none."""
+    """One prompt with its graded completions, or the reason why there are none."""
 
     prompt: Prompt
     trajectories: tuple[Trajectory, ...] = ()
@@ -41,7 +41,7 @@ class Evaluation:
 
     @property
     def versions(self) -> set[int]:
-        """The versions that sampled its tokens."""
+        """The versions that sampled tokens of this evaluation."""
         return {version for group in self.groups for t in group for version in t.completion.versions.tolist()}
 
     def pass_at(self, k: int) -> Estimate:
@@ -55,7 +55,7 @@ class Evaluation:
     def as_event(
         self, *, seconds: float, version: int, num_samples: int, max_kept: int | None = None
     ) -> EvalFinished:
-        """The event to record and show, with the completions of the first `max_kept` samples of each prompt."""
+        """The event to emit, with the completions of the first `max_kept` samples of each prompt."""
         accuracy = self.pass_at(1)
         return EvalFinished(
             seconds=seconds,

@@ -1,11 +1,11 @@
-"""Held-out evaluations of a run: one at a time, each of one version, beside the rollouts.
+"""Held-out evaluations during a run: one at a time, each of one version, beside the rollouts.
 
     load(8) ─► pin(8) ─► sample and grade the held-out prompts under 8 ─► release ─► EvalFinished(8)
                rollouts continue under 8, 9, 10 ...
 
-The invariant: every token of an evaluation was sampled by the version it is reported for. It is checked here for
-any generator. An evaluation is skipped with the reason if its version was lost with a worker or mixed with
-another, or if it is due while another still runs.
+The invariant: every token of an evaluation was sampled by the version it is reported for. This is checked here
+for any generator. An evaluation is skipped, with the reason, if its version was lost with a worker or mixed
+with another, or if it is due while another one still runs.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from freerun.terminal.wording import brief
 from freerun.types import Prompt
 
 KEPT_SAMPLES = 1
-"""Samples of each held-out prompt that an evaluation in a run leaves in the store: enough to read, and few."""
+"""Samples per held-out prompt that the store keeps from an evaluation in a run: a few to read."""
 
 
 class HeldOut:
@@ -51,13 +51,13 @@ class HeldOut:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is anything to evaluate on."""
+        """Whether there are prompts to evaluate on."""
         return bool(self._prompts)
 
     def begin(self, version: int) -> Coroutine[Any, Any, None]:
-        """Pin `version`, the one loaded last, and return the evaluation to await.
+        """Pin `version`, the last one loaded, and return the evaluation as a coroutine.
 
-        Not a coroutine: the version must be pinned before a newer one is loaded.
+        Not a coroutine itself: the version must be pinned before a newer one is loaded.
         """
         if not self._prompts:  # eval.num_prompts = 0
             return asyncio.sleep(0)
@@ -68,7 +68,7 @@ class HeldOut:
         return self._evaluate(version, self._generator.pin(version))
 
     async def evaluate_last(self, version: int) -> None:
-        """Evaluate the final version, unless it was, after an evaluation that may still run."""
+        """Evaluate the final version unless that is done, after waiting for an evaluation that still runs."""
         await self._is_idle.wait()
         if self._measured_version != version:
             await self.begin(version)
@@ -96,7 +96,7 @@ class HeldOut:
 
 
 def _why_invalid(result: Evaluation, version: int) -> str:
-    """Why this is not a valid evaluation of `version`; empty if it is."""
+    """Why this is not a valid evaluation of `version`; empty if it is valid."""
     lost = [failure for failure in result.failures if isinstance(failure, PinLostError)]
     if lost:
         return str(lost[0])

@@ -1,7 +1,7 @@
 """The job of one `freerun eval`: a model, a set of prompts, a way of sampling; stored with the results.
 
 evals/<name>/              or runs/<run>/evals/<name>/
-    evaluation.json        this job; a directory that has it is a finished evaluation
+    evaluation.json        this job; its presence marks a finished evaluation
     store.sqlite           accuracy, every prompt, every completion
     logs/                  what each process printed
 """
@@ -21,21 +21,21 @@ Split = Literal["held-out", "training"]
 
 @dataclass(frozen=True)
 class EvalJob:
-    """An evaluation, resolved."""
+    """A fully resolved evaluation."""
 
     recipe: Recipe
-    """Only data, sampling, engine, grader and `eval` are used."""
+    """Only data, sampling, engine, grader and `eval` settings are used."""
     model: str
-    """The model directory that is evaluated."""
+    """The model directory to evaluate."""
     version: int
-    """Of the checkpoint; 0 for a model that belongs to no run."""
+    """Version of the checkpoint; 0 for a model that belongs to no run."""
     task: str
-    """What it is evaluated on, for people."""
+    """The task, as text for people."""
     split: Split
     is_greedy: bool
     """Take the most likely token instead of sampling."""
     num_available: int = 0
-    """Prompts of the split, whether asked or not; known when the data has been read."""
+    """Number of prompts in the split, used or not; known once the data has been read."""
 
     @property
     def sampling_words(self) -> str:

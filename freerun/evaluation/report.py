@@ -21,7 +21,7 @@ from freerun.terminal.wording import count, printable, printable_block
 
 Shown = Literal["nothing", "wrong", "right", "all"]
 MAX_PROMPT_TAIL = 200
-"""Characters of a prompt's end that are shown."""
+"""Characters shown of a prompt's end."""
 
 
 class EvalReport:
@@ -39,11 +39,11 @@ class EvalReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether not one prompt could be graded."""
+        """Whether no prompt could be graded."""
         return not any(prompt.num_samples for prompt in self._prompts)
 
     def describe(self) -> str:
-        """The table of estimates, what failed, and how to see more."""
+        """The table of estimates, the failures, and how to see more."""
         job, result = self._job, self.row
         version = f" (version {result.version})" if result.version else ""
         facts = [
@@ -60,7 +60,7 @@ class EvalReport:
         return "\n".join(f"{name:<11}{printable_block(words)}" for name, words in facts if words)
 
     def completions(self, shown: Shown) -> Iterator[str]:
-        """One block per prompt that has completions of the kind asked for."""
+        """One block per prompt that has completions of the requested kind."""
         wanted = {"nothing": (), "wrong": (False,), "right": (True,), "all": (False, True)}[shown]
         by_ordinal = {prompt.ordinal: prompt for prompt in self._prompts}
         for ordinal, rows in groupby(self._completions, key=lambda row: row.ordinal):
@@ -69,7 +69,7 @@ class EvalReport:
                 yield _block(by_ordinal[ordinal], chosen)
 
     def as_json(self) -> str:
-        """Everything but the completions, which the store has."""
+        """Everything except the completions, which are in the store."""
         job, result = self._job, self.row
         passes = {str(k): self.pass_at(k)._asdict() for k in self.ks}
         body = {
@@ -92,7 +92,7 @@ class EvalReport:
         return json.dumps(_without_nan(body), indent=2)
 
     def pass_at(self, k: int) -> Estimate:
-        """The chance that one of k samples is right, with its interval."""
+        """The probability that one of k samples is correct, with its interval."""
         counts = [(p.num_samples, p.num_correct) for p in self._prompts if p.num_samples]
         return estimate_pass_at_k(counts, k)
 
@@ -105,7 +105,7 @@ class EvalReport:
             yield f"pass@{k}", f"{percent(value)}  95 % interval [{percent(low)}, {percent(high)}]{also}"
 
     def mean_reward(self) -> float:
-        """Over the prompts that could be graded; nan if there are none."""
+        """Mean over the prompts that could be graded; nan if there are none."""
         rewards = [prompt.mean_reward for prompt in self._prompts if prompt.num_samples]
         return sum(rewards) / len(rewards) if rewards else math.nan
 
@@ -125,12 +125,12 @@ class EvalReport:
 
 
 def default_ks(num_samples: int) -> tuple[int, ...]:
-    """One sample, and all there are."""
+    """pass@1 and pass@(all samples)."""
     return (1,) if num_samples == 1 else (1, num_samples)
 
 
 def check_ks(ks: Sequence[int], num_samples: int) -> None:
-    """Refuse a pass@k with k larger than the number of samples."""
+    """Raise for a pass@k with k larger than the number of samples."""
     for k in ks:
         if not 1 <= k <= num_samples:
             raise ConfigError(
@@ -139,11 +139,11 @@ def check_ks(ks: Sequence[int], num_samples: int) -> None:
 
 
 def _block(prompt: PromptResult, rows: Sequence[EvalCompletionRow]) -> str:
-    """The prompt, then a line for each of its completions."""
+    """The prompt, then one line per completion."""
     header = f"{prompt.key}  {prompt.num_correct} of {prompt.num_samples} right, answer {rows[0].answer}"
     lines = [printable(header), f"  prompt {printable(rows[0].prompt[-MAX_PROMPT_TAIL:])}"]
     for row in rows:
-        # A session in several sequences has several rows and one verdict.
+        # A session in several sequences has several rows but one verdict.
         verdict = "      " if row.part else "right " if row.is_correct else "wrong "
         cut_off = " [cut off]" if row.finish_reason == "length" else ""
         lines.append(f"  {verdict} {printable(row.completion)}{cut_off}")
@@ -155,7 +155,7 @@ def _times(number: int, noun: str) -> str:
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: null stands for it."""
+    """The value with null in place of NaN, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

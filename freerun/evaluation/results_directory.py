@@ -1,4 +1,4 @@
-"""A directory for results that is removed again if there are none."""
+"""A directory for results, which is removed again if there are none."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from freerun.errors import FreerunError
 
 @contextmanager
 def results_directory(directory: Path) -> Iterator[None]:
-    """Make the directory for the block, closed to other users; undo it if the block fails or is interrupted."""
+    """Make a private directory for the block; undo it if the block fails or is interrupted."""
     try:
         if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
             raise FreerunError(f'"{directory}" exists; name another output directory')
@@ -33,7 +33,7 @@ def results_directory(directory: Path) -> Iterator[None]:
 
 
 def _remove_empty(directories: list[Path]) -> None:
-    """Innermost first; a directory that is in use by now stays, and so do its parents."""
+    """Remove empty directories, innermost first; a directory that is in use stays, and so do its parents."""
     for directory in directories:
         try:
             directory.rmdir()

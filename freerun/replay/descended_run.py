@@ -1,9 +1,9 @@
-"""The directory of a run that comes from another one: its files and its record up to a version.
+"""Creates the directory of a run that descends from another run: its files and its record up to a version.
 
     config.toml, model/, reference/, data.jsonl      as in the other run
     store.sqlite                                     the steps up to the version; later ones are not in it
 
-It appears whole or not at all, under a name that was free.
+The directory appears complete or not at all, under a name that was free.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from freerun.session.run_directory import DATA_FILE, RunDirectory, check_vacant,
 
 
 def check_name(run: RunDirectory) -> None:
-    """Refuse a directory that is there."""
+    """Raise if the directory exists."""
     check_vacant(run, is_locked=False)
     if run.path.exists():
         raise ConfigError(f'config: "{run.path}" is there; choose another run.name')
@@ -33,7 +33,7 @@ def check_name(run: RunDirectory) -> None:
 def descended_run(
     origin: RunDirectory, run: RunDirectory, recipe: Recipe, *, version: int, seconds: float
 ) -> Iterator[RunDirectory]:
-    """Yields the directory under a temporary name, to be completed; it gets its own name when the block ends."""
+    """Yield the directory under a temporary name, to be completed; it is renamed when the block ends."""
     check_name(run)
     temporary = RunDirectory(run.path.with_name(f".{run.path.name}.{os.getpid()}.tmp"))
     try:
@@ -57,7 +57,7 @@ def descended_run(
 
 
 def with_own_rows(recipe: Recipe, origin: RunDirectory, run: RunDirectory) -> Recipe:
-    """Rows that a program passed are in the run: the new one reads its own copy."""
+    """The recipe with the new run's own copy of rows that a program passed."""
     path = Path(recipe.data.path) if recipe.data.path else None
     if path is None or path.resolve() != (origin.path / DATA_FILE).resolve():
         return recipe
@@ -66,7 +66,7 @@ def with_own_rows(recipe: Recipe, origin: RunDirectory, run: RunDirectory) -> Re
 
 
 def data_fingerprint(origin: RunDirectory, recipe: Recipe) -> str:
-    """Of the run's prompts in their order; refuses data that is no longer the run's."""
+    """Fingerprint of the run's ordered prompts; raises if the data has changed since."""
     source = make_source(recipe, Tokenizer.load(origin.model))
     if recipe.online.is_on:
         return source.fingerprint

@@ -1,6 +1,6 @@
-"""Where a replayed step differs from the recorded one: the weights it made, its metrics, its trajectories.
+"""Finds where a replayed step differs from the recorded one: weights, metrics, or trajectories.
 
-Metrics of time differ always, and those of the controller are not the trainer's: both are left out.
+Metrics of time always differ, and those of the controller are not the trainer's: both are left out.
 """
 
 import math
@@ -15,22 +15,22 @@ from freerun.types import StepResult, TrainedTrajectory
 
 TIMED = ("_seconds", "_per_second")
 DISAGREEMENT = "engine_trainer_kl"
-"""Compares engine and trainer at the same version. A what-if has it not: the engines had other weights."""
+"""Compares engine and trainer at the same version. A what-if lacks it: the engines had other weights."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first version that is not the recorded one."""
+    """The first version that differs from the recorded one."""
 
     version: int
     lines: tuple[str, ...]
-    """What differs, for people."""
+    """The differences, as text for people."""
 
 
 def compare_step(
     result: StepResult, checksum: str, *, step: StepRow, rows: Sequence[TrajectoryRow], recorded_checksum: str
 ) -> Difference | None:
-    """None if weights, metrics and trajectories are the recorded ones, as far as they were recorded."""
+    """The difference; None if weights, metrics and trajectories equal the recorded ones, as far as recorded."""
     lines: list[str] = []
     if recorded_checksum and checksum != recorded_checksum:
         lines.append(f"its checksum is {checksum}, recorded was {recorded_checksum}")
@@ -45,7 +45,7 @@ def compare_step(
 
 
 def _first_metric(result: StepResult, step: StepRow) -> str:
-    """Which metric differs first, in the order of the trainer; empty if none does."""
+    """The first metric that differs, in the trainer's order; empty if none does."""
     names = [*result.metrics, *(name for name in step.metrics if name not in result.metrics)]
     for name in names:
         now, then = result.metrics.get(name), step.metrics.get(name)

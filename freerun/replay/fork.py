@@ -1,8 +1,8 @@
-"""Fork: a new run that continues from a version of another one, with live engines and other settings.
+"""Fork: a new run that continues from a version of another run, with live engines and other settings.
 
-It is what `--resume` does, elsewhere: the record up to that version is copied, and the state of the checkpoint, or
-one that is made again: weights and optimizer by training the recorded batches, the rest from the store
-(`recorded_state.py`). The other run is only read.
+It works like `--resume` in another directory. The record up to that version is copied, and the state of the
+checkpoint. Without a checkpoint the state is rebuilt: weights and optimizer by training the recorded batches,
+the rest from the store (`recorded_state.py`). The other run is only read.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from freerun.session.run_directory import RunDirectory, check_same_run
 
 @dataclass(frozen=True)
 class ForkPlan:
-    """Which run continues from where."""
+    """The origin of a fork."""
 
     origin: RunDirectory
     run: RunDirectory
     recipe: Recipe
     version: int
     checkpoint: Checkpoint | None
-    """Taken as it is; None: weights and optimizer are made by the replay."""
+    """The checkpoint to use unchanged; None if a replay must rebuild weights and optimizer."""
     replay: ReplayPlan | None
     state: ControllerState
     changes: tuple[Change, ...]
@@ -52,13 +52,13 @@ class ForkPlan:
 
     @property
     def story(self) -> str:
-        """Where the run comes from, for its record."""
+        """A description of the origin, for the run's record."""
         changed = f", with {', '.join(map(str, self.changes))}" if self.changes else ""
         return f"forked from {self.origin.path} at version {self.version}{changed}"
 
 
 def plan_fork(directory: Path, *, version: int, overrides: Sequence[str]) -> ForkPlan:
-    """Find what there is of the version; refuse what cannot be forked before anything is written."""
+    """Find the state of the version; refuse what cannot be forked before anything is written."""
     origin = RunDirectory(directory)
     if not origin.config.is_file():
         raise FreerunError(f'"{directory}" has no config.toml, so it is no run of freerun train; name a run')
@@ -87,7 +87,7 @@ def plan_fork(directory: Path, *, version: int, overrides: Sequence[str]) -> For
     check_setup(recipe, is_new=False)
     saved = _saved(origin, version)
     state, lost = (saved.state, []) if saved else _state_of_store(origin, before, version)
-    # What a resumed run reads: here it is refused before there is one.
+    # A resumed run would read these inputs, so errors are raised before the fork is created.
     read_inputs(recipe, origin.model, checkpoint=saved or Checkpoint(origin.path, state, has_optimizer=False))
     checkpoint = saved if saved is not None and saved.has_optimizer else None
     replay = None if checkpoint else plan_replay(directory, first=version, last=version)
@@ -106,7 +106,7 @@ def plan_fork(directory: Path, *, version: int, overrides: Sequence[str]) -> For
 
 
 def _forked_recipe(before: Recipe, directory: Path, overrides: Sequence[str]) -> Recipe:
-    """The settings of that version with the overrides, beside the other run unless these say otherwise."""
+    """The settings of that version with the overrides; the fork lies next to the other run unless overridden."""
     if "--run.name" not in {argument.partition("=")[0] for argument in overrides}:
         raise ConfigError("config: a fork is a run of its own; name it with --run.name NAME")
     place = directory if directory.name not in ("", "..") else directory.resolve()
@@ -115,7 +115,7 @@ def _forked_recipe(before: Recipe, directory: Path, overrides: Sequence[str]) ->
 
 
 def _saved(run: RunDirectory, version: int) -> Checkpoint | None:
-    """The checkpoint of the version, if there is one and it is whole."""
+    """The checkpoint of the version, if it exists and is undamaged."""
     if version not in saved_versions(run.checkpoints):
         return None
     try:
@@ -125,7 +125,7 @@ def _saved(run: RunDirectory, version: int) -> Checkpoint | None:
 
 
 def _state_of_store(run: RunDirectory, recipe: Recipe, version: int) -> tuple[ControllerState, list[str]]:
-    """The state without a checkpoint, and what cannot be known of it."""
+    """The state rebuilt without a checkpoint, and notes about what cannot be rebuilt."""
     fingerprint = data_fingerprint(run, recipe)
     with RunReader(run.path) as reader:
         state = state_at(reader, version, data_fingerprint=fingerprint)
@@ -144,7 +144,7 @@ def _state_of_store(run: RunDirectory, recipe: Recipe, version: int) -> tuple[Co
 
 
 def make_fork(plan: ForkPlan, *, on_progress: ReplayProgress) -> Difference | None:
-    """Write the new run up to the version; returns where its weights, made again, are not those recorded."""
+    """Write the new run up to the version; returns a difference between rebuilt and recorded weights, if any."""
     seconds = plan.state.seconds
     with descended_run(plan.origin, plan.run, plan.recipe, version=plan.version, seconds=seconds) as temporary:
         difference = None
@@ -177,7 +177,7 @@ async def _train_and_save(
 
 
 async def save_checkpoint(retrainer: Retrainer, checkpoints: Path, state: ControllerState) -> Path:
-    """A checkpoint of the retrainer's version, as a run has it."""
+    """Write a checkpoint of the retrainer's version, like those of a run."""
     writer = CheckpointWriter(checkpoints, state)
     try:
         await retrainer.save(writer.directory, version=state.version)
@@ -188,7 +188,7 @@ async def save_checkpoint(retrainer: Retrainer, checkpoints: Path, state: Contro
 
 
 def _record(plan: ForkPlan, temporary: RunDirectory) -> None:
-    """A session that did nothing but fork: should the next one not begin, the run can still be resumed."""
+    """Record a session that did nothing but fork: even if no other begins, the run can be resumed."""
     seconds, directory = plan.state.seconds, plan.run.path
     with Store(temporary.path) as store:
         store(session_start(plan.recipe, directory, seconds=seconds, version=plan.version, origin=plan.story))

@@ -3,10 +3,11 @@
     store ─► batches ─► trainer ─► version 3 ─► engine: tokens of version 3      the recorded ones?
                           └──────► version 4 ─► engine: tokens of version 4
 
-The trainer makes one version after the other from the recorded batches (`replay.py`), and the engine samples with
-each what it sampled then. So no version is stored, and one pass serves any number of groups.
+The trainer makes one version after the other from the recorded batches (`replay.py`), and the engine samples
+with each version the tokens that it sampled in the run. So no version is stored, and one pass serves any number
+of groups.
 
-Groups of sessions with other engine or sampling settings get an engine of their own. Lost groups are recorded
+Groups of sessions with other engine or sampling settings get a separate engine. Lost groups are recorded
 without the versions of their tokens, so they cannot be sampled again.
 """
 
@@ -76,14 +77,14 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class ReplayedGroups:
-    """What came of each call, and the first version whose weights are not the recorded ones."""
+    """The result of each call, and the first version whose weights differ from the recorded ones."""
 
     results: tuple[Resampled, ...]
     difference: Difference | None
 
 
 def plan_groups(run: RunDirectory, ordinals: Sequence[int], *, num_threads: int | None = None) -> GroupPlan:
-    """Read the groups, or all with no ordinals; refuse what cannot be sampled again before work starts."""
+    """Read the given groups, or all; raises before work starts if some cannot be sampled again."""
     with RunReader(run.path) as reader:
         rows = [row for ordinal in ordinals or reader.trained_ordinals() for row in _group(reader, ordinal)]
         settings, started = RunSettings.read(run, reader), group_sessions(reader)
@@ -91,7 +92,7 @@ def plan_groups(run: RunDirectory, ordinals: Sequence[int], *, num_threads: int 
         raise FreerunError(f'the run "{run.path}" has trained on no group yet')
     sampled = {span.version for row in rows for span in row.spans if span.version is not None}
     first, last = min(sampled), max(sampled)
-    # A step has consumed them, so there is one after the last version.
+    # A later step has consumed them, so there is a step after the last version.
     training = plan_replay(run.path, first=first + 1, last=max(first + 1, last), num_threads=num_threads)
     recipes = [settings.of_group(row.ordinal, started, version=row.version) for row in rows]
     parts = _parts(rows, [replayed_recipe(recipe, training.num_threads) for recipe in recipes])
@@ -101,7 +102,7 @@ def plan_groups(run: RunDirectory, ordinals: Sequence[int], *, num_threads: int 
 
 
 def _parts(rows: Sequence[TrajectoryRow], recipes: Sequence[Recipe]) -> tuple[SampledAlike, ...]:
-    """The calls of each row, with those that were sampled with the same settings."""
+    """The calls of all rows, grouped by equal settings."""
     found: list[tuple[Recipe, list[RecordedCall]]] = []
     for row, recipe in zip(rows, recipes, strict=True):
         if not find_backend(backend := recipe.engine.backend).samples_again:
@@ -122,14 +123,14 @@ def _samples_alike(one: Recipe, other: Recipe) -> bool:
 
 
 def replay_groups(plan: GroupPlan, *, on_progress: ReplayProgress) -> ReplayedGroups:
-    """Make the versions and sample with each of them what it sampled."""
+    """Make the versions, and sample with each of them the tokens that it sampled in the run."""
     sampler = _GroupSampler(plan)
     replayed = replay(plan.training, on_progress=on_progress, on_version=sampler.visit)
     return ReplayedGroups(tuple(sampler.results), replayed.difference)
 
 
 def calls_of(row: TrajectoryRow) -> Iterator[RecordedCall]:
-    """A completion is one call; a session has several, each behind all that precedes it."""
+    """A completion is one call; a session has several, each with everything before it as its prompt."""
     begin = 0
     for call, grouped in groupby(row.spans, key=lambda span: None if span.version is None else span.call):
         spans = list(grouped)
@@ -176,7 +177,7 @@ def _why_not(reader: RunReader, ordinal: int) -> str:
 
 
 def _from_checkpoint(plan: ReplayPlan, version: int) -> ReplayPlan:
-    """Nothing is trained if the only version has a checkpoint, with its optimizer or without."""
+    """Train nothing if the only version has a checkpoint, with or without its optimizer."""
     try:
         checkpoint = read_checkpoint(plan.run.checkpoints / f"step-{version}")
     except CheckpointError:
@@ -185,7 +186,7 @@ def _from_checkpoint(plan: ReplayPlan, version: int) -> ReplayPlan:
 
 
 def _with_steps(plan: ReplayPlan, last: int) -> ReplayPlan:
-    """Only the steps from its start to the last one; there may be none."""
+    """Only the steps from the plan's start to the last one; there may be none."""
     cut = [
         dataclasses.replace(each, first=max(each.first, plan.start + 1), last=min(each.last, last))
         for each in plan.stretches
@@ -195,7 +196,7 @@ def _with_steps(plan: ReplayPlan, last: int) -> ReplayPlan:
 
 
 def _uncertain(parts: Sequence[SampledAlike]) -> list[str]:
-    """What the record does not say: which kept caches are of an older version."""
+    """What the record does not contain: which kept caches come from an older version."""
     calls = [call for part in parts if part.recipe.engine.kv_on_load == "keep" for call in part.calls]
     found = []
     if late := late_siblings(calls):
@@ -212,7 +213,7 @@ def _uncertain(parts: Sequence[SampledAlike]) -> list[str]:
 
 
 def late_siblings(calls: Sequence[RecordedCall]) -> set[int]:
-    """Groups, by ordinal, whose samples began under more than one version."""
+    """Ordinals of groups whose samples began under more than one version."""
     began: dict[int, set[int]] = {}
     for call in calls:
         if not call.call:
@@ -221,7 +222,7 @@ def late_siblings(calls: Sequence[RecordedCall]) -> set[int]:
 
 
 class _GroupSampler:
-    """An engine for each part of the plan, from its first version on; visits come from threads, one at a time."""
+    """An engine for each part of the plan, from its first version on; called from threads, one at a time."""
 
     def __init__(self, plan: GroupPlan) -> None:
         self._plan = plan
@@ -235,7 +236,7 @@ class _GroupSampler:
         for number, part in enumerate(self._plan.parts):
             if published.version not in part.versions:
                 continue
-            # A setting of the thread: they differ from visit to visit.
+            # The number of threads is a setting of the calling thread, which may differ between calls.
             torch.set_num_threads(place(part.recipe).seats[rollout_names(part.recipe)[0]].num_threads)
             if number not in self._opened:
                 self._opened[number] = self._open(part, route)

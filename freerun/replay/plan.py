@@ -1,8 +1,8 @@
-"""What a replay trains again: which steps of a run, from which weights, with which settings, on how many threads.
+"""Plans a replay: which steps of a run, from which weights, with which settings, on how many threads.
 
-It starts from version 0, or from the newest checkpoint before the first step that is asked for. Version 0 is the
-model of the recipe; after SFT it is its checkpoint, or SFT is done again. Each step is trained with the settings
-that its session had: a run may be resumed with others.
+It starts from version 0, or from the newest checkpoint before the first requested step. Version 0 is the model
+of the recipe; after SFT it is its checkpoint, or SFT is repeated. Each step is trained with the settings of its
+session: a run may be resumed with other settings.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from freerun.session.run_directory import RunDirectory
 from freerun.session.sft import make_sft_data
 
 TRAINING = ("objective", "train", "sampling")
-"""The sections that decide what a step makes of its batch, and that a resumed run may change."""
+"""The sections that determine what a step makes of its batch, and that a resumed run may change."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class ReplayPlan:
     run: RunDirectory
     stretches: tuple[SameSettings, ...]
     checkpoint: Checkpoint | None
-    """None: version 0, from the model of the recipe."""
+    """None for version 0, from the model of the recipe."""
     sft: SftData | None
-    """Trained on before version 0; None without SFT, or if the checkpoint is one after it."""
+    """Data for SFT before version 0; None without SFT, or if the checkpoint is a later one."""
     first: int
     last: int
     num_threads: int
     warnings: tuple[str, ...]
-    """What is not as it was recorded, so that the last bits may differ."""
+    """Differences from the recorded conditions, because of which the last bits may differ."""
 
     @property
     def recipe(self) -> Recipe:
-        """What it begins with."""
+        """The recipe of the first steps."""
         return self.stretches[0].recipe
 
     @property
@@ -65,7 +65,7 @@ class ReplayPlan:
 
     @property
     def source(self) -> str:
-        """What the weights it starts from are, for people."""
+        """Where the starting weights come from, as text for people."""
         if self.checkpoint is not None:
             return f'the checkpoint "{self.checkpoint.directory}"'
         model = f'the model "{self.recipe.model.path}"'
@@ -80,7 +80,7 @@ def plan_replay(
     num_threads: int | None = None,
     overrides: Sequence[str] = (),
 ) -> ReplayPlan:
-    """Read the settings, find the weights and the steps; refuse what is not there before work starts.
+    """Read the settings, find the weights and the steps; raises before work starts if something is missing.
 
     The steps from `first` on are trained with the overrides.
     """
@@ -124,7 +124,7 @@ def plan_replay(
 
 
 def _checked_range(first: int | None, last: int | None, newest: int) -> tuple[int, int]:
-    """The first and last version to make; both are counted like steps, from 1."""
+    """The first and last version to make, checked; versions are counted like steps, from 1."""
     begin, end = 1 if first is None else first, newest if last is None else last
     if not 1 <= begin <= end <= newest:
         raise FreerunError(f"--from {begin} --until {end} is no range of the recorded steps 1 to {newest}")
@@ -132,7 +132,7 @@ def _checked_range(first: int | None, last: int | None, newest: int) -> tuple[in
 
 
 def _newest_before(run: RunDirectory, first: int) -> Checkpoint | None:
-    """The newest checkpoint from which the step to `first` can be trained; damaged ones are passed over."""
+    """The newest checkpoint from which the step to `first` can be trained; damaged ones are skipped."""
     for version in sorted(saved_versions(run.checkpoints), reverse=True):
         if version >= first:
             continue
@@ -158,7 +158,7 @@ def _sft_to_repeat(run: RunDirectory, recipe: Recipe, checkpoint: Checkpoint | N
 def _stretches(
     versions: range, bounds: Collection[int], settings_of: Callable[[int], Recipe]
 ) -> tuple[SameSettings, ...]:
-    """Settings can only change at the `bounds`."""
+    """Divide the versions into stretches with equal settings, which can only change at the `bounds`."""
     found: list[SameSettings] = []
     for version in versions:
         if found and version not in bounds:
@@ -173,7 +173,7 @@ def _stretches(
 
 
 def trains_alike(one: Recipe, other: Recipe) -> bool:
-    """Whether a step makes the same of its batch with both."""
+    """Whether a step gives the same result from its batch with both recipes."""
     keys = {change.key for change in changes_between(one, other) if change.key.split(".")[0] in TRAINING}
     if one.train.lr_schedule == other.train.lr_schedule == "constant":
         keys.discard("train.num_steps")
@@ -186,7 +186,7 @@ def _edited(config: Recipe, newest: Recipe) -> list[str]:
 
 
 def replayed_recipe(recipe: Recipe, num_threads: int) -> Recipe:
-    """The same training, on this machine."""
+    """The recipe for the same training on this machine."""
     return dataclasses.replace(
         recipe,
         train=dataclasses.replace(recipe.train, num_threads=num_threads),
@@ -195,7 +195,7 @@ def replayed_recipe(recipe: Recipe, num_threads: int) -> Recipe:
 
 
 def _changes(sessions: list[Provenance], recipe: Recipe, num_threads: int) -> list[str]:
-    """What differs from any session of the run, each once."""
+    """Differences from any session of the run, each listed once."""
     now, found = provenance_of(recipe), dict[str, None]()
     for then in sessions:
         for what, was, is_now in (

@@ -1,8 +1,8 @@
-"""The controller's state at a version that has no checkpoint, made of what the store says.
+"""Rebuilds the controller's state at a version without a checkpoint, from the store.
 
-Done is what was trained on up to that version, and what was given up before it. Every other ordinal that had been
-seen by then is started again: what was waiting in the buffer is sampled again. So no prompt is trained on twice,
-and none is left out. Which prompts the curriculum rested is not recorded: none does.
+Done are the ordinals that were trained on up to that version, and those given up before it. Every other ordinal
+seen by then is started again: groups that waited in the buffer are sampled again. So no prompt is trained on
+twice, and none is left out. Which prompts the curriculum rested is not recorded: none rests.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""Regrading: what another grader makes of the completions that a run trained on; nothing is generated.
+"""Regrading: applies another grader to the completions that a run trained on; nothing is generated.
 
-Each group is graded with the settings of the session that graded it. Prompts are read from the run's data again,
-since graders may need the fields of their rows.
+Each group is graded with the settings of the session that graded it. Prompts are read again from the run's
+data, since graders may need the fields of their rows.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from freerun.types import Group, Prompt, Reward
 
 @dataclass(frozen=True)
 class RegradedStep:
-    """One step: how many rewards are others, and the means over those that could be graded."""
+    """One step: how many rewards changed, and the means over the completions that could be graded."""
 
     version: int
     num_graded: int
     num_changed: int
     num_failed: int
-    """Completions that the grader could not judge."""
+    """Number of completions that the grader could not judge."""
     recorded: float
     regraded: float
 
 
 def regrade(directory: Path, grader: str, *, on_step: Callable[[RegradedStep], None]) -> None:
-    """Grade every step; with an empty `grader` by the run's own."""
+    """Grade every step; an empty `grader` means the run's own."""
     run = RunDirectory(directory)
     with tempfile.TemporaryDirectory(prefix="freerun-regrade-") as logs, RunReader(directory) as reader:
         settings = RunSettings.read(run, reader)
@@ -61,7 +61,7 @@ def regrade(directory: Path, grader: str, *, on_step: Callable[[RegradedStep], N
 
 
 def _recipes_of_groups(reader: RunReader, settings: RunSettings) -> tuple[list[Recipe], dict[int, int]]:
-    """Recipes that grade differently, and which of them graded which group, by ordinal."""
+    """The recipes that grade differently, and the index of the one that graded each group, by ordinal."""
     started, recipes = group_sessions(reader), list[Recipe]()
     used: dict[int, int] = {}
     for version, ordinal, _ in reader.trained_groups():
@@ -80,7 +80,7 @@ def _grades_alike(one: Recipe, other: Recipe) -> bool:
 
 
 def _asks_for_rows(recipe: Recipe) -> bool:
-    """Only the user's graders do; the others can do with the same prompts."""
+    """Whether the recipe needs rows: only graders of the user do."""
     return any(is_user_code(part.grader) for config in reward_configs(recipe) for part in config.parts)
 
 
@@ -114,7 +114,7 @@ async def _regrade(
 
 
 def _prompt(source: PromptStream, group: Group, *, is_other: bool) -> Prompt:
-    """The prompt with its row; a grader that was named replaces those of parts of a mixture."""
+    """The prompt with its row; a given grader replaces those of the parts of a mixture."""
     prompt, recorded = source.at(group.ordinal), group.trajectories[0].prompt
     if prompt.text != recorded.text:
         raise FreerunError(

@@ -1,10 +1,9 @@
-"""Replay: trains a run's recorded batches again and compares every version with the recorded checksum.
+"""Replay: trains a run's recorded batches again and compares every version with its recorded checksum.
 
     store ─► batches ─► trainer ─► checksum, metrics ─► as recorded?
 
-The trainer is the process that a run has, started with the same message and given the same messages; engines,
-graders and controller are not needed. Which batch came when was decided by timing, and is recorded.
-Nothing is written into the run.
+The trainer runs as the same process as in a run, with the same messages; engines, graders and controller are not
+needed. The order of batches was determined by timing, and is recorded. Nothing is written into the run.
 """
 
 import asyncio
@@ -26,19 +25,19 @@ from freerun.session.sft import sft_learning_rate
 from freerun.types import Group, StepResult
 
 ReplayProgress = Callable[[str, int, int], None]
-"""Called with what is trained, how many steps are done, and how many there are."""
+"""Called with the current activity, the number of finished steps, and the total number."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """How many versions were compared, and the first that differs."""
+    """The number of compared versions, and the first one that differs."""
 
     num_versions: int
-    """Trained again, including the one that differs."""
+    """Number of retrained versions, including the one that differs."""
     num_unknown: int
-    """Versions without a recorded checksum: the run ended before the engines had them."""
+    """Number of versions without a recorded checksum, because the run ended before engines had loaded them."""
     num_same: int
-    """With the recorded checksum, before the one that differs."""
+    """Number of versions with the recorded checksum, before the first difference."""
     difference: Difference | None
 
 
@@ -49,9 +48,9 @@ def replay(
     on_progress: ReplayProgress,
     on_version: OnVersion | None = None,
 ) -> Replayed:
-    """Train the steps again, to the first that differs; `save` gets the model of the last one, if none does.
+    """Train the steps again, up to the first that differs; `save` gets the last one's model if none differs.
 
-    With `on_version`, which uses the versions, it continues after the first that differs.
+    With `on_version`, which uses the versions, it continues after the first difference.
     """
     if save is not None:
         require_vacant(save)
@@ -79,7 +78,7 @@ async def _replay(
 
 @dataclass(frozen=True)
 class Retrained:
-    """A step that was trained again, and what was recorded of it."""
+    """A step that was trained again, with its record."""
 
     result: StepResult
     checksum: str
@@ -90,18 +89,18 @@ class Retrained:
 
 
 class Comparison:
-    """Finds the first step that is not the recorded one."""
+    """Finds the first step that differs from its record."""
 
     def __init__(self, *, goes_on: bool = False) -> None:
-        """With `goes_on`, last bits that differ are noted and no reason to stop."""
+        """With `goes_on`, differences in last bits are noted but do not stop the replay."""
         self.difference: Difference | None = None
         self.num_unknown = 0
         self.num_same = 0
-        """Before the first that differs."""
+        """Versions before the first difference."""
         self._goes_on = goes_on
 
     def take(self, trained: Retrained) -> bool:
-        """Whether to train the next step."""
+        """Compare a step; returns whether to train the next one."""
         self.num_unknown += not trained.recorded_checksum
         self.difference = self.difference or compare_step(
             trained.result,
@@ -120,12 +119,12 @@ async def retrain(
     on_progress: ReplayProgress,
     on_step: Callable[[Retrained], bool],
 ) -> int:
-    """Train the plan's steps again, until `on_step` returns False; returns the last version that was made."""
+    """Train the plan's steps again, until `on_step` returns False; returns the last version made."""
     return await _Replay(plan, retrainer, on_progress, on_step).run()
 
 
 class _Replay:
-    """The steps, one after the other."""
+    """Runs the steps one after the other."""
 
     def __init__(
         self,
@@ -166,7 +165,7 @@ class _Replay:
             )
 
     async def _check_start(self, recorded: str) -> None:
-        """Refuse weights that are not those of the run: nothing that follows could be the same."""
+        """Raise if the starting weights are not those of the run: no later version could be equal."""
         published = await self._retrainer.trainer.publish()
         if recorded and published.checksum != recorded:
             raise FreerunError(
@@ -192,7 +191,7 @@ async def _save(retrainer: Retrainer, directory: Path, *, version: int) -> None:
         await retrainer.save(temporary, version=version)
         for path in temporary.iterdir():
             if path.is_file():
-                path.unlink()  # the optimizer
+                path.unlink()  # the optimizer's file
         for path in (temporary / MODEL_DIRECTORY).iterdir():
             path.rename(temporary / path.name)
         (temporary / MODEL_DIRECTORY).rmdir()

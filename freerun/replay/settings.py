@@ -1,7 +1,7 @@
-"""With which settings a run's steps were trained and its groups sampled: a resumed run may have changed them.
+"""The settings with which a run's steps were trained and its groups sampled: a resumed run may have changed them.
 
-A step belongs to the session that trained it, a group to the one in which it was finished: what waits in a
-checkpoint was sampled by the session before.
+A step belongs to the session that trained it, a group to the session in which it was finished: groups that wait
+in a checkpoint were sampled by the session before.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from freerun.session.run_directory import RunDirectory
 
 
 class RunSettings:
-    """config.toml, and what each session was recorded with."""
+    """config.toml, and the recorded settings of each session."""
 
     def __init__(self, config: Recipe, sessions: Sequence[SessionRow]) -> None:
         self.config = config
@@ -29,11 +29,11 @@ class RunSettings:
 
     @property
     def first_steps(self) -> set[int]:
-        """Only with these can the settings have changed."""
+        """The first step of each session: settings can only change there."""
         return {session.start_version + 1 for session in self._sessions}
 
     def of_step(self, version: int, overrides: Sequence[str] = ()) -> Recipe:
-        """What the step to `version` was trained with, changed by the overrides."""
+        """The recipe of the step to `version`, with the overrides."""
         recipe = self._of(session_of_step(self._sessions, version))
         if not overrides:
             return recipe
@@ -41,13 +41,13 @@ class RunSettings:
         return recipe_of_toml(dump_toml(recipe), overrides, where=where)
 
     def of_group(self, ordinal: int, started: Mapping[int, int], *, version: int) -> Recipe:
-        """What a group was sampled and graded with, by `group_sessions`; else as the step that trained on it."""
+        """The recipe that sampled and graded a group, by `group_sessions`; else that of the step that used it."""
         start = started.get(ordinal)
         found = [session for session in self._sessions if session.start_version == start]
         return self._of(found[-1]) if found else self.of_step(version)
 
     def _of(self, session: SessionRow | None) -> Recipe:
-        """Model and data are where config.toml says that they are."""
+        """The session's recipe, with model and data where config.toml says they are."""
         if session not in self._recipes:
             recorded = self.config
             if session is not None:
@@ -61,7 +61,7 @@ class RunSettings:
 
 
 def group_sessions(reader: RunReader) -> dict[int, int]:
-    """With which version the session began in which a group, by ordinal, was finished."""
+    """By ordinal, the first version of the session in which the group was finished."""
     found: dict[int, int] = {}
     start = 0
     for event in reader.events("run_started", "group_finished"):

@@ -1,6 +1,6 @@
-"""Which settings a what-if may change: those by which a step turns its batch into new weights.
+"""The settings that a what-if may change: those that affect how a step turns its batch into new weights.
 
-The batches are recorded. What decided them, their texts, tokens, rewards and shape, cannot be other than it was.
+The batches are recorded. Settings that determined their texts, tokens, rewards and shape cannot be changed.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ REFUSED_SECTIONS = {
     "buffer": (SHAPE, FORK),
     "reward": (REWARDS, '"freerun regrade" says which would change, "freerun fork" continues with them'),
 }
-"""Why not, and what to do instead; a section that is neither here nor allowed changes nothing."""
+"""Reason and alternative for each refused section; a section neither here nor allowed changes nothing."""
 SETTABLE = ("objective", "train")
 
 
 def read_changes(given: Sequence[str]) -> list[str]:
-    """`key=value` as overrides of a recipe; refuses keys that a what-if cannot change."""
+    """`key=value` as overrides of a recipe; raises for keys that a what-if cannot change."""
     overrides = []
     for change in given:
         key, has_value, value = change.partition("=")
@@ -58,7 +58,7 @@ def _check_key(key: str) -> None:
 
 
 def _refusal(key: str) -> tuple[str, str] | None:
-    """Why a key cannot be changed, and what to do instead; None if it can."""
+    """Why a key cannot be changed, and the alternative; None if it can."""
     section = key.split(".")[0]
     if section in SETTABLE and key not in REFUSED_KEYS:
         return None
@@ -66,7 +66,7 @@ def _refusal(key: str) -> tuple[str, str] | None:
 
 
 def check_presets(before: Recipe, after: Recipe) -> None:
-    """Refuse a preset that changes what its key alone could not."""
+    """Raise if a preset changes settings that may not be changed."""
     for change in changes_between(before, after):
         if (refusal := _refusal(change.key)) is not None:
             raise ConfigError(
@@ -78,7 +78,7 @@ def check_presets(before: Recipe, after: Recipe) -> None:
 def check_start(
     before: Recipe, after: Recipe, *, start: int, has_reference: bool, instead: str = "use --from 1"
 ) -> None:
-    """Refuse what must have been there from version 0 on; `start` is the version that the change begins with."""
+    """Raise for what must have existed from version 0 on; `start` is the version at which the change begins."""
     if start and before.objective.has_critic != after.objective.has_critic:
         raise ConfigError(
             f'config: objective.advantage = "{after.objective.advantage}" instead of '

@@ -1,6 +1,6 @@
 """The child that runs the untrusted program, and then answers the examiner's calls with it.
 
-Nothing here has to be safe from the program, which may rewrite all of it: this process can only send values to an
+This process need not be safe from the program, which may rewrite all of it: it can only send values to an
 examiner that expects hostile ones.
 """
 
@@ -14,7 +14,7 @@ import types
 from freerun.sandbox.link import CallLink, LinkLost
 
 PROGRAM, LINK = 3, 4
-"""Descriptors of a candidate, after its standard ones; a program that is only run has no LINK."""
+"""File descriptors of a candidate, after the standard ones; a program that is only run has no LINK."""
 
 
 def run() -> None:
@@ -24,7 +24,7 @@ def run() -> None:
 
 def answer() -> None:
     """Import the program as a module, and serve its names."""
-    # Not as "__main__": the tests do not ask for what a solution does as a script.
+    # Not as "__main__": the tests do not ask for what a solution does when it is run as a script.
     module = types.ModuleType("solution")
     sock = socket.socket(fileno=LINK)
     try:
@@ -37,7 +37,7 @@ def answer() -> None:
 
 
 class _Failed:
-    """In place of a program that could not be loaded: every name raises the reason."""
+    """Stands for a program that could not be loaded: every name raises the reason."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -48,13 +48,13 @@ class _Failed:
 
 def _execute(module: types.ModuleType) -> None:
     source = read_text(PROGRAM)
-    random.seed(source)  # not by the clock: the same program always gets the same verdict
+    random.seed(source)  # not seeded by the clock: the same program always gets the same verdict
     sys.modules[module.__name__] = module
     exec(compile(source, "<program>", "exec"), module.__dict__)
 
 
 def read_text(descriptor: int) -> str:
-    """All of an inherited file, from its start; closes it."""
+    """Read an inherited file from its start, and close it."""
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
         return file.read().decode()

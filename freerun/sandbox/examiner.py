@@ -1,22 +1,22 @@
 """The child that runs the tests and reports how they ended; the program under test is in another process.
 
-The tests see the program's functions as `Remote` objects. They compare plain values of this process by its own
-`==`. The verdict goes into a pipe that no other process of the sandbox has ever held.
+The tests see the program's functions as `Remote` objects. They compare plain values of this process with its
+own `==`. The verdict goes into a pipe that no other process of the sandbox has ever held.
 
     "right"       the tests ran to their end
     "wrong"       they did not
-    "unusable"    they, or the prompt's code, fail before anything is asked of the program: no program is to blame
+    "unusable"    they, or the prompt's code, fail before the program is used: no program is to blame
 
-The tests run in two stages: what can run before anything is asked of the program, and the rest.
+The tests run in two stages: everything that can run before the program is used, then the rest.
 
     import numpy                          first: if this fails, no program could fix it
     def check(candidate): ...             first
     assert square(3) == 9                 rest: the first statement that names what the program defines
     numbers = [2, 1]                      rest
 
-In the first stage the program has not been asked for anything and cannot make it fail: it must not be able to
-turn a wrong answer into no grade. Imports within functions, or after the first question, are tried in advance
-too, except those the tests do not insist on (within `try` or `if`).
+In the first stage the program has not been used and cannot make it fail: it must not be able to turn a wrong
+answer into no grade. Imports within functions, or after the first use, are tried in advance too, except
+optional ones (within `try` or `if`).
 """
 
 import ast
@@ -34,7 +34,7 @@ from freerun.sandbox.candidate import read_text
 from freerun.sandbox.link import CallLink, LinkLost, in_place
 
 TESTS, VERDICT, LINK = 3, 4, 5
-"""Descriptors of an examiner, after its standard ones."""
+"""File descriptors of an examiner, after the standard ones."""
 FILE_NAME = "<tests>"
 IN_PLACE = "__in_place__"
 """The name by which the tests find `link.in_place`."""
@@ -45,11 +45,11 @@ def examine() -> None:
     examination = json.loads(read_text(TESTS))
     random.seed(examination["tests"])  # reproducible, and unknown to the program
     outcome, reason = "unusable", ""
-    # Caught here: the tests may end the process by SystemExit or worse, and that is no pass.
+    # Caught here: the tests may end the process with SystemExit or worse, which is not a pass.
     try:
         names: dict[str, Any] = {"__name__": "__main__", IN_PLACE: in_place}
         rest = _prepare(examination, names)
-        outcome = "wrong"  # from here on the program has a say in what happens
+        outcome = "wrong"  # from here on the program can influence what happens
         _ask_for(examination["names"], names)
         exec(rest, names)
         outcome = "right"
@@ -59,7 +59,7 @@ def examine() -> None:
 
 
 def _prepare(examination: dict[str, Any], names: dict[str, Any]) -> CodeType:
-    """Run what needs nothing of the program; returns the rest of the tests."""
+    """Run everything that does not need the program; returns the rest of the tests."""
     for module in examination["modules"]:
         names[module] = importlib.import_module(module)
     exec(compile(examination["prelude"], "<prompt>", "exec"), names)
@@ -92,7 +92,7 @@ def _reason(error: BaseException) -> str:
 
 
 class SplitTests(NamedTuple):
-    """Compiled, in the order in which they run."""
+    """Compiled tests, in the order in which they run."""
 
     imports: CodeType
     """Imports of both stages; run only to see whether they fail."""

@@ -1,13 +1,13 @@
-"""Where sandboxed programs live: namespaces of the fork server, a root with only Python in it, unused uids.
+"""The environment of sandboxed programs: new namespaces, a root with only Python in it, unused uids.
 
     /  tmpfs, read-only
     ├─ <the standard library>     bound read-only, where it always was
-    ├─ dev/null                   bound read-only: it can be written to, its mode and times cannot be changed
+    ├─ dev/null                   bound read-only: it can be written to, but its mode and times cannot be changed
     └─ box                        an empty directory; each program mounts its own tmpfs there
 
-No /proc, no other device, no /tmp, no home, no network interface that is up. As root the server keeps its uid
-and each program gets another one. A normal user gets a user namespace of one uid, and so does a root without uids
-to give: a container with remapped uids often has 65,536 of them, sometimes only its own.
+No /proc, no other device, no /tmp, no home, no active network interface. As root the server keeps its uid and
+each program gets another one. A normal user gets a user namespace with one uid, and so does a root without
+spare uids: a container with remapped uids often has 65,536 of them, sometimes only its own.
 """
 
 import os
@@ -18,7 +18,7 @@ from freerun.sandbox.syscalls import mount
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 BOX = "/box"
-_SCAFFOLD = "/tmp"  # any directory will do as the mount point of the new root: only this process sees it
+_SCAFFOLD = "/tmp"  # any directory works as the mount point of the new root: only this process sees it
 _READ_ONLY = syscalls.MS_RDONLY | syscalls.MS_NOSUID
 FIRST_UID = 0x7000_0000
 _MAX_PID = 1 << 22
@@ -27,7 +27,7 @@ _MIN_RANGE = 4096
 
 
 def leave_namespaces(*, has_uids: bool) -> None:
-    """Enter new ones; the pid namespace holds from the next child on, which is process 1 there."""
+    """Enter new namespaces; the pid namespace applies from the next child on, which is process 1 there."""
     user, group = os.getuid(), os.getgid()
     if has_uids:
         syscalls.unshare(syscalls.ALL_BUT_USERS)
@@ -44,7 +44,7 @@ def leave_namespaces(*, has_uids: bool) -> None:
 
 def enter_empty_root() -> None:
     """Replace the root file system of this mount namespace."""
-    # Opened first: the scaffold may hide them, for example a virtual environment in /tmp.
+    # Opened first: the new mount may hide them, for example a virtual environment in /tmp.
     library, null = (os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (STANDARD_LIBRARY, os.devnull))
     mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     mount("sandbox", _SCAFFOLD, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64k,mode=755")
@@ -70,7 +70,7 @@ def _bind_read_only(source: int, target: str, *, flags: int) -> None:
 
 
 def mount_box(*, owner: tuple[int, int], num_bytes: int, num_files: int) -> None:
-    """Give this process a private empty directory that vanishes with it."""
+    """Give this process a private empty directory that disappears with it."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     user, group = owner
     mount(
@@ -83,7 +83,7 @@ def mount_box(*, owner: tuple[int, int], num_bytes: int, num_files: int) -> None
 
 
 def first_uid() -> int:
-    """The first of the two uids (and gids) for this process's children; 0 if it can give none."""
+    """The first of the two uids (and gids) for this process's children; 0 if there are none to give."""
     if os.getuid() != 0:
         return 0
     found = [_chosen_from(_read(f"/proc/self/{name}"), os.getpid()) for name in ("uid_map", "gid_map")]
@@ -98,7 +98,7 @@ def _chosen_from(id_map: str, pid: int) -> int:
     first, count = max(ranges, key=lambda found: found[1], default=(0, 0))
     if count < _MIN_RANGE:
         return 0
-    # The upper half, where users are rare, without its end, where `nobody` (65534) is.
+    # The upper half, where users are rare, except its end, where `nobody` (65534) is.
     num_pairs = count // 4 - 8
     return first + count // 2 + 2 * (pid % num_pairs)
 

@@ -1,13 +1,13 @@
-"""What a child of the fork server gives up, in this order, before it reads what it will run.
+"""The restrictions that a child of the fork server applies, in this order, before it reads what it will run.
 
-    descriptors    all but those it was given (`keep_only`; the rest is `lock`)
+    descriptors    all but those it was given (`keep_only`; `lock` does the rest)
     directory      a new one: empty, bounded, gone when it ends
     uid            as root: one that is not in use; else the user's, without capabilities
     limits         address space, processes, size of files, open files, no core
     landlock       files, signals and ptrace
     seccomp        every system call that is not on the list; last, because the rest needs some of them
 
-Each stops some attacks alone; together none has to be perfect.
+Each stops some attacks; none has to be perfect on its own.
 """
 
 import math
@@ -20,30 +20,30 @@ from freerun.sandbox.limits import Limits
 
 
 class Walls(NamedTuple):
-    """What this kernel offers for the jail, known once the server has started."""
+    """The kernel's features for the jail, known once the server has started."""
 
     has_namespaces: bool
     has_landlock: bool
     system_calls: bytes
-    """The filter for seccomp; empty without it."""
+    """The seccomp filter; empty without seccomp."""
 
 
 class Cell(NamedTuple):
-    """One child: who it is, and what it may keep."""
+    """The identity of one child, and what it may keep."""
 
     uid: int
-    """The uid of a child of root; 0 keeps the uid of its parent."""
+    """The uid of a child of root; 0 keeps the parent's uid."""
     descriptors: tuple[int | None, ...]
     """In the order in which the child finds them, from 0 on. None is /dev/null, opened by the child: flags and
     locks belong to what was opened."""
     has_directory: bool
     max_processes: int
-    """Limit on all processes with its uid; a normal user's program and tests count together."""
+    """Limit on all processes with its uid; for a normal user, program and tests count together."""
 
 
 def keep_only(descriptors: tuple[int, ...]) -> None:
     """Renumber the given descriptors from 0 on and close all others."""
-    # Via numbers above all of them, so that none is overwritten before it has moved.
+    # Via numbers above all of them, so that none is overwritten before it is moved.
     above = max(descriptors) + 1 + len(descriptors)
     for index, descriptor in enumerate(descriptors):
         os.dup2(descriptor, above + index, inheritable=False)
@@ -53,12 +53,12 @@ def keep_only(descriptors: tuple[int, ...]) -> None:
 
 
 def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
-    """Make this process harmless, for good; raises `OSError` if one of the walls cannot be built."""
+    """Restrict this process permanently; raises `OSError` if one of the restrictions cannot be applied."""
     os.umask(0o077)
     os.setsid()  # kill(0, …) reaches the whole process group, across namespaces
     has_directory = cell.has_directory and walls.has_namespaces
     _move_in(cell, has_directory)
-    # Before the change of uid: the new one may not be able to open these paths.
+    # Before the change of uid: the new uid may not be able to open these paths.
     files = {home.STANDARD_LIBRARY: landlock.READ, os.devnull: landlock.USE_DEVICE}
     if has_directory:
         files[home.BOX] = landlock.READ | landlock.WRITE
@@ -67,7 +67,7 @@ def lock(walls: Walls, cell: Cell, allowed: Limits) -> None:
         os.setgroups([])
         os.setresgid(cell.uid, cell.uid, cell.uid)
         os.setresuid(cell.uid, cell.uid, cell.uid)
-    # Without a pid namespace what it starts could outlive it: then it starts nothing.
+    # Without a pid namespace, processes it starts could outlive it, so it may not start any.
     _limit(allowed, cell.max_processes if walls.has_namespaces else 0)
     syscalls.drop_capabilities()
     syscalls.forbid_new_privileges()

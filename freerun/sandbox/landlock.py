@@ -1,7 +1,7 @@
-"""Landlock: a process confines itself for good to the files below the directories it names.
+"""Landlock: permanently confines a process to the files below the directories it names.
 
-It also loses TCP (ABI 4), abstract sockets and signals to processes outside (ABI 6), and ptrace of them (always).
-Landlock stops neither `socket` nor `chmod`: seccomp, the uid and the namespaces do.
+The process also loses TCP (ABI 4), abstract sockets and signals to processes outside (ABI 6), and ptrace of them
+(always). Landlock stops neither `socket` nor `chmod`: seccomp, the uid and the namespaces do.
 """
 
 import ctypes
@@ -28,12 +28,12 @@ _SCOPE_SOCKETS_AND_SIGNALS = 3
 
 
 def abi_version() -> int:
-    """The landlock ABI version of this kernel; raises `OSError` where there is no landlock."""
+    """The landlock ABI version of this kernel; raises `OSError` if there is no landlock."""
     return syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION, what="landlock_create_ruleset")
 
 
 def ruleset_of(rights_by_path: dict[str, int]) -> int:
-    """The descriptor of a ruleset: only the given rights below the given paths."""
+    """The file descriptor of a ruleset with only the given rights below the given paths."""
     abi = abi_version()
     handled = (1 << _NUM_RIGHTS_BY_ABI[min(abi, len(_NUM_RIGHTS_BY_ABI)) - 1]) - 1
     network = _NET_BIND_AND_CONNECT if abi >= 4 else 0

@@ -10,9 +10,9 @@
 
 "class" and "instance" replace "value" where the result is a class, or a direct instance of the called class.
 
-The two sides differ in two ways. Only the program's objects have attributes: from a function of the tests one
-would reach its globals, and with them everything. And only the program accepts changes to its arguments at once;
-the tests must ask for them (`in_place`).
+The two sides differ in two ways. Only the program's objects have attributes: through a function of the tests
+one could reach its globals, and with them everything. And only the program accepts changes to its arguments
+immediately; the tests must ask for them (`in_place`).
 """
 
 import builtins
@@ -31,7 +31,7 @@ class LinkLost(BaseException):
 
 
 class Remote:
-    """An object of the other side. If it is open, it can be asked for its attributes.
+    """An object of the other side. If it is open, its attributes can be read.
 
     It compares with nothing and has no hash: the object's own code would answer, and it may be a solution that
     equals everything. For the same reason it is closed unless it is a class that the tests name, or a direct
@@ -72,23 +72,23 @@ class Remote:
 
 
 class RemoteFunction(Remote):
-    """One that its owner says is callable; a lie gains nothing, since it could return a function."""
+    """A remote object that its owner calls callable; a lie gains nothing, since it could return a function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._link.call(self, args, kwargs)
 
 
 class FunctionOfTests(RemoteFunction):
-    """A function of the tests, for the program, which may use it in any way: as a key, for example."""
+    """A function of the tests, for the program, which may use it in any way, for example as a key."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
 
 def in_place(function: Any) -> Any:
-    """The function; if it is the program's, its changes to its arguments arrive when it returns None.
+    """The function; if it is the program's, its changes to its arguments are applied when it returns None.
 
-    For calls whose result the tests throw away. In `assert f(d, k) == d.get(k)` an f that empties d and returns
+    For calls whose result the tests discard. In `assert f(d, k) == d.get(k)` an f that empties d and returns
     None must not change what it is compared with.
     """
     if not isinstance(function, RemoteFunction):
@@ -97,7 +97,7 @@ def in_place(function: Any) -> Any:
 
 
 class CallLink:
-    """One side's end of the socket, and the objects it has referred to."""
+    """One side's end of the socket, and the objects it has sent references to."""
 
     def __init__(self, sock: socket.socket, *, root: Any = None, is_program: bool = False) -> None:
         self._socket = sock
@@ -118,7 +118,7 @@ class CallLink:
         )
 
     def serve(self) -> None:
-        """Answer until the other side is gone."""
+        """Answer requests until the other side is gone."""
         while True:
             self._answer(self._receive())
 
@@ -166,7 +166,7 @@ class CallLink:
         return [kind, encode(result, self._refer), after if after != before else None]
 
     def _own(self, number: Any) -> Any:
-        """The object that we have referred to by this number; only an exact int is a number."""
+        """Our object with this reference number; only an exact int is a number."""
         if type(number) is not int or not 0 <= number < len(self._objects):
             raise NotPlainError(f"a reference to object {number!r:.40}, which was never given")
         return self._objects[number]
@@ -187,7 +187,7 @@ class CallLink:
         return stand_in(self, int(number), str(description)[:80], is_true=is_true is True, kind=kind)
 
     def _change(self, args: tuple[Any, ...], contents: Any) -> None:
-        """Apply to our arguments what was done to their copies."""
+        """Apply the changes made to copies of our arguments."""
         for value, content in zip(args, contents or [None] * len(args), strict=True):
             if content is None:
                 continue
@@ -214,7 +214,7 @@ class CallLink:
         try:
             message = json.loads(self._read(length))
         except (ValueError, RecursionError, MemoryError) as error:
-            # A MemoryError too: tests that catch every Exception would take it for one of the program's.
+            # Catch MemoryError too: tests that catch every Exception would take it for one of the program's.
             raise LinkLost(f"a message that cannot be read: {type(error).__name__}: {error}") from None
         if not (isinstance(message, list) and len(message) == 3):
             raise LinkLost("a message of no known kind")
@@ -238,7 +238,7 @@ _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
 
 def _snapshot(args: Any) -> list[Any]:
-    """The contents of the arguments that can be changed; None for those that cannot or are not data."""
+    """The contents of the mutable arguments; None for arguments that are immutable or not data."""
     contents: list[Any] = []
     for value in args:
         try:
@@ -249,12 +249,12 @@ def _snapshot(args: Any) -> list[Any]:
 
 
 def _builtin_name(error: Exception) -> str:
-    """The nearest built-in exception: the tests know no class of the program."""
+    """The nearest built-in exception class: the tests do not know the program's classes."""
     return next(str(c.__name__) for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
 
 
 def _exception(name: str, text: str) -> BaseException:
-    """The exception of the other side; never one that would end this process or a loop in it."""
+    """The exception raised by the other side; never one that would end this process or a loop in it."""
     if name == "MemoryError":
         return LinkLost("the program ran out of memory")
     kind = getattr(builtins, name, None)

@@ -1,4 +1,4 @@
-"""Values as JSON, and back: what may cross between an untrusted program and its tests.
+"""Converts values to JSON and back: the only data that may cross between an untrusted program and its tests.
 
 Only values of exact built-in types come out of `decode`: `==`, `len` and `bool` on them are Python's, not the
 program's. A subclass arrives as its base (a Counter as a dict, an IntEnum as an int), an iterator as an iterator
@@ -8,7 +8,7 @@ over its items. Other objects stay where they are and are sent as references:
                                              whether it is true, and whether it is callable
     ["yours", 7]                             number 7 of the receiver's objects, coming back
 
-`link.py` decides what a reference can do. The decoder trusts nothing: the sender may be hostile.
+`link.py` decides what a reference can do. The decoder trusts nothing, because the sender may be hostile.
 """
 
 import itertools
@@ -32,16 +32,16 @@ class NotPlainError(TypeError):
 
 
 Refer = Callable[[Any], list[Any]]
-"""Makes the reference of an object that is not data; may raise `NotPlainError`."""
+"""Makes the reference to an object that is not data; may raise `NotPlainError`."""
 
 
 def refuse(value: Any) -> list[Any]:
-    """The `Refer` for data only."""
+    """The `Refer` that accepts only data."""
     raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")
 
 
 def encode(value: Any, refer: Refer = refuse) -> Any:
-    """The JSON of a value; what is not data becomes a reference by `refer`."""
+    """Encode a value as JSON; `refer` makes references to what is not data."""
     if value is None or type(value) in (bool, str, float):
         return value
     if isinstance(value, bool):
@@ -74,7 +74,7 @@ def _encode_rest(value: Any, refer: Refer) -> Any:
         return ["Fraction", [encode(value.numerator), encode(value.denominator)]]
     if isinstance(value, type) and _TYPES.get(value.__name__) is value:
         return ["type", value.__name__]
-    # Reading an iterator uses it up: with `refuse`, which only looks, it must not be read.
+    # Reading an iterator exhausts it: with `refuse`, which only checks, it must not be read.
     if isinstance(value, (Iterator, *_VIEWS)) and refer is not refuse:
         items: list[Any] = list(itertools.islice(cast(Iterable[Any], value), MAX_ITEMS_OF_ITERATOR + 1))
         if len(items) > MAX_ITEMS_OF_ITERATOR:
@@ -88,7 +88,7 @@ Resolve = Callable[[list[Any]], Any]
 
 
 def decode(data: Any, resolve: Resolve) -> Any:
-    """The value of a JSON; raises `NotPlainError`, `ValueError` or `TypeError` for what `encode` did not make."""
+    """Decode a JSON value; raises `NotPlainError`, `ValueError` or `TypeError` if `encode` did not make it."""
     if not isinstance(data, list):
         if isinstance(data, dict):
             raise NotPlainError("a JSON object")
@@ -119,7 +119,7 @@ def _decode_rest(kind: str, content: Any) -> Any:
         case "Decimal":
             return Decimal(content)
         case "Fraction":
-            # Never from a string: "1e999999999" is short, and would become a gigabyte of digits.
+            # Never from a string: "1e999999999" is short, but would become a gigabyte of digits.
             numerator, denominator = (decode(n, refuse) for n in content)
             return Fraction(numerator, denominator)
         case "type":

@@ -1,7 +1,7 @@
-"""The caller's side of the sandbox: starts the fork server, passes it descriptors, reads its reports.
+"""The caller's side of the sandbox: starts the fork server, passes it file descriptors, reads its reports.
 
-What a program does is data (`Ran`, `Verdict`). A sandbox that does not work is a `SandboxError`, never a wrong
-program; the next execution then starts a new server.
+The behaviour of a program is data (`Ran`, `Verdict`). A sandbox that does not work is a `SandboxError`, never a
+wrong program; the next execution then starts a new server.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ FEATURES = {
     "landlock": "only the namespaces keep a program from files",
     "seccomp": "a program may make any system call: sockets, ptrace",
 }
-"""What the sandbox needs of the kernel, and what is lost without each."""
+"""Kernel features that the sandbox needs, and what is lost without each of them."""
 START_SECONDS = 30.0
 GRACE_SECONDS = 10.0
-"""How long the server gets to kill and clean up when a program's time is over."""
+"""How long the server may take to kill and clean up when a program's time is over."""
 _SERVE = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -37,17 +37,17 @@ from freerun.sandbox.server import main
 main(int(sys.argv[1]))
 """
 _PACKAGE_DIRECTORY = str(Path(__file__).resolve().parents[2])
-# No site-packages, no bytecode written; a fixed hash seed, so the same program always gets the same verdict.
+# No site-packages, no bytecode files; a fixed hash seed, so the same program always gets the same verdict.
 _FLAGS = ("-s", "-S", "-P", "-B")
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A program that was run by itself."""
+    """The result of a program that was run by itself."""
 
     status: int
-    """Exit status; negative: the signal that killed it."""
+    """Exit status; if negative, the signal that killed it."""
     output: str
     timed_out: bool
 
@@ -58,11 +58,11 @@ class Examination:
 
     tests: str
     names: Sequence[str]
-    """What the program must define; only these are taken from it."""
+    """Names that the program must define; only these are taken from it."""
     prelude: str = ""
-    """Code that runs before the tests, on their side."""
+    """Code that runs before the tests, in their process."""
     modules: Sequence[str] = ()
-    """Modules of the standard library that the tests use without an import."""
+    """Modules of the standard library that the tests use without importing them."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Verdict:
 
 
 class FeatureError(SandboxError):
-    """The machine lacks a feature that the caller did not allow to be missing."""
+    """The machine lacks a feature that the caller requires."""
 
     def __init__(self, feature: str, problem: str) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ class FeatureError(SandboxError):
 
 
 class Sandbox:
-    """A fork server and, if it dies, the one that replaces it; one execution at a time."""
+    """A fork server, replaced if it dies; runs one execution at a time."""
 
     def __init__(self, limits: Limits = Limits(), *, without: Iterable[str] = ()) -> None:  # noqa: B008 - immutable
         self._limits = limits
@@ -96,12 +96,12 @@ class Sandbox:
 
     @property
     def pid(self) -> int | None:
-        """Pid of the process that everything in the sandbox descends from; None while there is none."""
+        """Pid of the common ancestor of everything in the sandbox; None while there is none."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the server; raises `SandboxError` on a machine that lacks what it needs."""
-        if (sys.platform, platform.machine()) != ("linux", "x86_64"):  # system calls have other numbers there
+        """Start the server; raises `SandboxError` if the machine lacks what it needs."""
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):  # system calls have other numbers elsewhere
             raise SandboxError(
                 f"the sandbox needs Linux on x86_64, this is {sys.platform} on {platform.machine()}; "
                 "use another machine"
@@ -140,7 +140,7 @@ class Sandbox:
     def examine(self, program: str, examination: Examination) -> Verdict:
         """Run the tests of `examination` against the program, in separate processes.
 
-        Tests that fail before anything is asked of the program are a `ValueError`: they would fail any program.
+        Tests that fail before they use the program raise `ValueError`: they would fail any program.
         """
         tests = json.dumps(asdict(examination))
         reads, writes = os.pipe()
@@ -195,7 +195,7 @@ class Sandbox:
         return report
 
     def _received(self, what: str) -> dict[str, Any]:
-        """The next message; an empty one says that an execution is over."""
+        """The next message; an empty message means that an execution is over."""
         assert self._control is not None
         try:
             message = self._control.recv(1 << 16)
@@ -215,7 +215,7 @@ def _describe(status: int) -> str:
 
 @contextlib.contextmanager
 def _anonymous_file(content: str) -> Any:
-    """A file in memory, with no name; yields its descriptor."""
+    """An unnamed file in memory; yields its file descriptor."""
     descriptor = os.memfd_create("sandbox")
     try:
         with open(descriptor, "wb", closefd=False) as file:

@@ -1,7 +1,7 @@
 """Seccomp: the system calls a sandboxed Python may make; any other fails with EPERM.
 
-It lists what is allowed, so system calls that are added to the kernel later are refused. The filter is classic
-BPF, assembled here: runs of consecutive numbers, in order.
+The list is of allowed calls, so system calls that are added to the kernel later are refused. The filter is
+classic BPF, assembled here: runs of consecutive numbers, in order.
 
     wrong architecture, x32          the process is killed: numbers mean other calls there
     clone                            only without new namespaces, and only own children (no CLONE_PARENT);
@@ -32,7 +32,7 @@ _SECCOMP, _SET_MODE_FILTER, _GET_ACTION_AVAIL = 317, 1, 2
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _REFUSE, _TRY_AGAIN = _ERRNO | errno.EPERM, _ERRNO | errno.EAGAIN
 _PRETEND = _ERRNO | 0
-"""The call is not made, and returns 0."""
+"""The call is not executed and returns 0."""
 _ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
 _CLONE, _CLONE3, _SOCKETPAIR, _PRLIMIT, _FCNTL, _FLOCK, _FUTEX, _MMAP = 56, 435, 53, 302, 72, 73, 202, 9
@@ -59,7 +59,7 @@ _BY_ARGUMENT = {
     # getsockopt: SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_RCVTIMEO, SO_SNDTIMEO, SO_PROTOCOL, SO_DOMAIN
     55: (_THIRD_ARGUMENT, (3, 4, 7, 8, 20, 21, 38, 39)),
 }
-"""The argument that holds the command of each call, and the allowed commands."""
+"""For each call, the argument that holds its command, and the allowed commands."""
 
 _CALLS = """
     # descriptors
@@ -96,17 +96,17 @@ _CALLS = """
 # cache and the load of the machine).
 ALLOWED = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", _CALLS)}
 _REACHING_OUT = ["kill", "tkill", "tgkill", "chmod", "fchmod", "fchmodat", "utimensat", "truncate"]
-"""Calls that reach other processes and files outside in spite of landlock and a normal user's uid."""
+"""Calls that reach outside processes and files in spite of landlock and a normal user's uid."""
 
 
 def check_available() -> None:
-    """Raise `OSError` where filters cannot be installed."""
+    """Raise `OSError` if filters cannot be installed."""
     action = ctypes.create_string_buffer(struct.pack("=I", _ERRNO), 4)
     syscall(_SECCOMP, _GET_ACTION_AVAIL, 0, action, what="seccomp")
 
 
 def assemble(*, has_namespaces: bool) -> bytes:
-    """The filter, ready for `install`; made once by the fork server.
+    """Make the filter for `install`; the fork server does this once.
 
     Without namespaces a signal could reach any process of the same uid, and a change of mode or time any of its
     files: these calls are refused. Locks are refused too: the program has no files.
@@ -142,7 +142,7 @@ def assemble(*, has_namespaces: bool) -> bytes:
             _FUTEX,
             _instruction(_LOAD, _SECOND_ARGUMENT),
             _instruction(_AND, _FUTEX_PRIVATE),
-            # pthread_join waits on one that is not private, and tries again.
+            # pthread_join waits on a futex that is not private, and tries again.
             *_allow_if(_FUTEX_PRIVATE, otherwise=_TRY_AGAIN),
         ),
         *_rule(
@@ -182,7 +182,7 @@ def _allow_if(value: int, *, otherwise: int = _REFUSE) -> list[bytes]:
 
 
 def _by_value(answers: dict[int, int], *, otherwise: int = _REFUSE) -> list[bytes]:
-    """Return the answer to the loaded value."""
+    """Return the answer for the loaded value."""
     pairs = [(_instruction(_IF_EQUAL, value, 0, 1), _instruction(_RETURN, a)) for value, a in answers.items()]
     return [*itertools.chain.from_iterable(pairs), _instruction(_RETURN, otherwise)]
 
@@ -192,6 +192,6 @@ def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -
 
 
 def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers."""
+    """(first, last) of each run of consecutive numbers."""
     runs = itertools.groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     return [(members[0][1], members[-1][1]) for _, run in runs if (members := list(run))]

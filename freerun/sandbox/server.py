@@ -6,10 +6,10 @@
     caller ◄─ {} ────────────────────────────────── server     the executor is gone
 
 The memory of a candidate is a copy of the server's, so the server must never know anything about an execution.
-It reads neither programs nor tests: it passes their descriptors on, each to the one child that may have it. It
-does not learn how an execution ended: a process forked for each one waits and reports. Nothing of the caller is
-in it, because it was started by exec. It is process 1 of its own pid namespace: when it dies, the kernel kills
-everything in it.
+It reads neither programs nor tests: it passes their file descriptors on, each to the one child that may have
+it. It does not learn how an execution ended: a process forked for each execution waits and reports. It contains
+nothing of the caller, because it was started by exec. It is process 1 of its own pid namespace: when it dies,
+the kernel kills everything in it.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, NoReturn
 from freerun.sandbox import candidate, examiner, home, jail, landlock, seccomp, syscalls
 from freerun.sandbox.limits import MAX_PROCESSES, Limits
 
-# Imported once instead of by every program; modules with shared libraries could not be imported later.
+# Imported once here, not by every program; modules with shared libraries could not be imported later.
 PRELOADED = (
     "abc array ast bisect bz2 calendar cmath collections.abc contextlib copy csv ctypes dataclasses datetime "
     "decimal enum fractions functools hashlib heapq inspect io itertools json lzma math numbers operator random "
@@ -43,21 +43,21 @@ _SETUP_DONE = b"ready"
 class _Child(NamedTuple):
     pid: int
     setup: int
-    """Read end of the pipe in which the child reports that it is locked up, or why not."""
+    """Read end of the pipe in which the child reports that it is restricted, or why it could not be."""
 
 
 class Server:
-    """Executes requests; an executor uses it for one request and ends."""
+    """Executes requests; an executor uses it for one request and exits."""
 
     def __init__(self, walls: jail.Walls, *, uid: int) -> None:
         self._walls = walls
         self._uid = uid
-        # `unshare` sets the pid namespace of the next fork; this sets it back.
+        # `unshare` sets the pid namespace of the next fork; this resets it.
         flags = os.O_RDONLY | os.O_CLOEXEC
         self._own_pids = os.open("/proc/self/ns/pid", flags) if walls.has_namespaces else None
 
     def execute(self, allowed: Limits, descriptors: list[int]) -> dict[str, Any]:
-        """Run a program (program, output), under examination if there are tests (tests, verdict) too."""
+        """Run a program (program, output), and its tests (tests, verdict) if there are any."""
         program, output, *examination = descriptors
         streams = (None, output, output, program)
         if not examination:
@@ -68,7 +68,7 @@ class Server:
                 children = [self._fork(candidate.answer, 0, (*streams, ours.fileno()), allowed)]
                 silent = (None, None, None, *examination, theirs.fileno())
                 children.append(self._fork(examiner.examine, 1, silent, allowed))
-        # Of all before the first is ended: tests that need no program may finish before it is locked up.
+        # Wait for all before the first ends: tests that need no program may finish before it is restricted.
         problems = [_setup_problem(child) for child in children]
         # The last one decides: the tests, or the program if it is only run.
         is_over = _wait_for_end(children[-1].pid, allowed.seconds)
@@ -86,8 +86,7 @@ class Server:
             uid=self._uid + role if self._uid else 0,
             descriptors=(*descriptors, says_setup),
             has_directory=role == 0,
-            # The tests get as many again: a program that takes its full share must not keep them from starting
-            # one.
+            # The tests may have as many again: a program that takes its full share must not block them.
             max_processes=MAX_PROCESSES * (1 + role),
         )
         if self._own_pids is not None:
@@ -138,7 +137,7 @@ def _wait_for_end(pid: int, seconds: float) -> bool:
 
 
 def _setup_problem(child: _Child) -> str:
-    """Wait until a child is locked up; returns why it could not be (then it runs nothing), or nothing."""
+    """Wait until a child is restricted; returns why it could not be (then it runs nothing), empty on success."""
     with os.fdopen(child.setup, "rb") as pipe:
         said = pipe.read()
     if said == _SETUP_DONE:
@@ -147,15 +146,15 @@ def _setup_problem(child: _Child) -> str:
 
 
 def _end(child: _Child) -> int:
-    """Kill a child, if it still runs, with all that it started; returns its status when they are gone."""
-    # As process 1 of its namespace it is only gone when all others in it are.
+    """Kill a child, if it still runs, and everything it started; returns its status when they are gone."""
+    # As process 1 of its namespace it is only gone when all other processes in it are.
     os.kill(child.pid, signal.SIGKILL)
     _, status = os.waitpid(child.pid, 0)
     return os.waitstatus_to_exitcode(status)
 
 
 def main(control: int) -> None:
-    """The process that the caller starts: it forks the server and waits for it."""
+    """The process that the caller starts: forks the server and waits for it."""
     syscalls.die_with_parent()
     _die_first()
     _preload()
@@ -168,7 +167,7 @@ def main(control: int) -> None:
         os.close(control)
         _, status = os.waitpid(pid, 0)
         os._exit(0 if status == 0 else 1)
-    # The signal is the kernel's, from outside the namespace: it reaches even process 1.
+    # The kernel sends the signal from outside the namespace, so it reaches even process 1.
     syscalls.die_with_parent()
     walls = jail.Walls(
         has_namespaces="namespaces" not in missing,
@@ -182,7 +181,7 @@ def main(control: int) -> None:
 
 
 def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> None:
-    # For the children: the output of one that is killed must not be lost.
+    # For the children: the output of a killed child must not be lost.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.collect()
     gc.freeze()  # garbage collection in a child must not touch, and so copy, all these pages
@@ -191,11 +190,11 @@ def _serve(control: socket.socket, server: Server, missing: dict[str, str]) -> N
         request, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
         if not request:
             return  # the caller is gone
-        # Process numbers are not kept: they would tell how many an earlier program has started.
+        # Process ids are not kept: they would tell how many processes an earlier program has started.
         if os.fork() == 0:
             _report(control, server, request, descriptors)
         with contextlib.suppress(ChildProcessError):
-            while True:  # process 1 of a namespace also inherits the children of an executor that was killed
+            while True:  # process 1 of a namespace also inherits the children of a killed executor
                 os.wait()
         _close(descriptors)
         control.send(b"{}")
@@ -208,7 +207,7 @@ def _close(descriptors: list[int]) -> None:
 
 
 def _report(control: socket.socket, server: Server, request: bytes, descriptors: list[int]) -> NoReturn:
-    """An executor: runs one request, reports, ends."""
+    """An executor: runs one request, reports, and exits."""
     try:
         syscalls.die_with_parent()
         report = server.execute(Limits(*json.loads(request)), descriptors)
@@ -220,17 +219,17 @@ def _report(control: socket.socket, server: Server, request: bytes, descriptors:
 
 
 def _die_first() -> None:
-    """When the machine is out of memory, the kernel should kill a program and not the trainer."""
-    # Not a security measure: where /proc cannot be written, the kernel chooses by size.
+    """When the machine runs out of memory, the kernel should kill a program and not the trainer."""
+    # Not a security measure: if /proc cannot be written, the kernel chooses by size.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
 def _preload() -> None:
     for name in PRELOADED.split():
-        with contextlib.suppress(ImportError):  # a Python that was built without it
+        with contextlib.suppress(ImportError):  # a Python built without it
             importlib.import_module(name)
-    # The directory of freerun was only needed to get here.
+    # The directory of freerun was only needed to start this process.
     sys.path[:] = [home.STANDARD_LIBRARY, f"{home.STANDARD_LIBRARY}/lib-dynload"]
 
 
@@ -250,7 +249,7 @@ def _missing_features(*, has_uids: bool) -> dict[str, str]:
 
 
 def _try_namespaces(*, has_uids: bool) -> None:
-    """In a separate child: some systems allow a user namespace and then refuse everything in it."""
+    """Try in a separate child: some systems allow a user namespace and then refuse everything in it."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:

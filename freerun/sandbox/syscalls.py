@@ -10,7 +10,7 @@ ALL_BUT_USERS = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 4096, 16384, 1 << 18, 1 << 21
 _MNT_DETACH = 2
-_PIVOT_ROOT = 155  # x86-64, as all numbers of the sandbox
+_PIVOT_ROOT = 155  # x86-64, like all numbers of the sandbox
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a libc call, or the `OSError` of its errno."""
+    """The result of a libc call; raises the `OSError` of its errno."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -28,7 +28,7 @@ def checked(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None, what: str) -> int:
-    """A raw system call, for what libc does not wrap."""
+    """A raw system call, for calls that libc does not wrap."""
     wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return checked(_libc.syscall(ctypes.c_long(number), *wide), what)
 
@@ -51,7 +51,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def enter_root(directory: str) -> None:
-    """Make `directory`, a mount point, the root of this mount namespace; the old root is gone from it."""
+    """Make `directory`, a mount point, the root of this mount namespace; the old root is removed from it."""
     os.chdir(directory)
     syscall(_PIVOT_ROOT, b".", b".", what=f"pivot_root {directory}")
     # The old root is now stacked on the new one (pivot_root(2), "pivot_root(".", ".")").
@@ -64,7 +64,7 @@ def die_with_parent() -> None:
 
 
 def hide_memory() -> None:
-    """Keep others of the same uid from reading this process's memory; it dumps no core."""
+    """Keep other processes of the same uid from reading this process's memory; disables core dumps."""
     checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
 
 
