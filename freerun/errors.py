@@ -5,7 +5,7 @@ without a traceback. Any other exception is a bug and keeps its traceback.
 """
 
 EXIT_INTERRUPTED = 130
-"""The exit code after Ctrl-C: 128 and the number of the signal, as shells have it."""
+"""The exit code after Ctrl-C: 128 plus the number of the signal, as in shells."""
 
 
 class FreerunError(Exception):
@@ -45,7 +45,7 @@ class RolloutError(FreerunError):
 
 
 class SessionUnratedError(RolloutError):
-    """A live session that was not rated. That is no reward of 0."""
+    """A live session that was not rated, which is not the same as a reward of 0."""
 
 
 class PinLostError(RolloutError):
@@ -57,11 +57,11 @@ class SandboxError(FreerunError):
 
 
 class ChatError(FreerunError):
-    """A call of a session that is not answered; the session continues unless it has ended."""
+    """A call of a session that is refused; the session continues unless it has ended."""
 
 
 class TemplateRefusedError(ChatError, ModelError):
-    """The chat template refuses these messages; carries its words."""
+    """The chat template refuses these messages; carries its error."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)

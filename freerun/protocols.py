@@ -1,4 +1,4 @@
-"""The seams: the protocols between the controller and the stages. Other backends implement the same ones."""
+"""The protocols between the controller and the stages. All backends implement them."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
@@ -24,7 +24,7 @@ class Generator(Protocol):
         ...
 
     def end_session(self, session: int) -> None:
-        """The session has no further requests: nothing needs to be kept for it."""
+        """The session has no further requests: drop what is kept for it."""
         ...
 
 
@@ -49,12 +49,12 @@ class VersionedGenerator(Generator, Protocol):
 
     @property
     def num_ready(self) -> int:
-        """Engines that can generate now. Fewer than configured while one is replaced or waits for a node."""
+        """Engines that can generate now; fewer than configured while one is replaced or waits for a node."""
         ...
 
     @property
     def num_leaving(self) -> int:
-        """Samples in engines that take no more: they need no slot of the others."""
+        """Samples in retiring engines, which need no slots of the others."""
         ...
 
     def missing(self) -> str:
@@ -64,7 +64,7 @@ class VersionedGenerator(Generator, Protocol):
     def stats(self) -> Sequence[EngineStats]: ...
 
     def served_by(self, request_id: int) -> str:
-        """The worker that answered this request; empty if that is long ago."""
+        """The worker that answered this request; empty if the request was answered too long ago."""
         ...
 
 
@@ -72,16 +72,16 @@ class Grader(Protocol):
     """Grades completions while generation continues; a failure is returned as data."""
 
     num_graded: int
-    """Grades given so far, failures included. Progress is detected by its growth."""
+    """Number of grades so far, including failures; its growth shows progress."""
 
     def compares(self, prompt: Prompt) -> bool:
-        """Whether it judges the completions of this prompt only together: `grade` is not enough."""
+        """Whether the completions of this prompt must be graded together, by `grade_group` instead of `grade`."""
         ...
 
     async def grade(self, prompt: Prompt, completion: Completion) -> Grade: ...
 
     async def grade_group(self, prompt: Prompt, completions: Sequence[Completion]) -> Sequence[Grade]:
-        """One grade for each completion of the prompt, in order; some graders compare them."""
+        """One grade per completion of the prompt, in order; some graders compare the completions."""
         ...
 
 

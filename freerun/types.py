@@ -24,10 +24,11 @@ Floats = np.ndarray
 
 FinishReason = Literal["stop", "length"]
 GroupOutcome = Literal["buffered", "filtered", "failed", "dropped", "requeued", "passed_over", "unrated"]
-"""What became of a group; passed_over: never started, because the curriculum lets its prompt rest; unrated: a live
-session without feedback."""
+"""How a group ended; passed_over: never started because the curriculum rests its prompt; unrated: a live session
+without feedback.
+"""
 GivenUp = Literal["failed", "unrated", "dropped"]
-"""Those of a group that was running."""
+"""Outcomes by which a running group is given up."""
 T = TypeVar("T")
 
 
@@ -37,14 +38,14 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ordinal: int
     """Position in the run's seeded stream of prompts, across epochs: its identity in the ledger."""
     key: str
-    """Its origin, for people: `train.jsonl:17`, `times-tables:7*8`."""
+    """Its origin, shown to people: `train.jsonl:17`, `times-tables:7*8`."""
     text: str
     answer: str
     token_ids: Ints
     row: dict[str, Any] = {}
-    """The fields of the data it was made of, for sessions and graders; empty otherwise, and in a trajectory."""
+    """The fields of its data row, for sessions and graders; empty otherwise, and in a trajectory."""
     grader: str = ""
-    """Grades it in place of `reward.grader`; empty if none does."""
+    """The grader to use instead of `reward.grader`; empty for none."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,16 +65,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     request_id: int
     ordinal: int
-    """Of the prompt; with the index of the sample, the call and the position it seeds the sampling."""
+    """The prompt's ordinal; with the indices of sample, call and position it seeds the sampling."""
     prompt_token_ids: Ints
     num_samples: int
     sampling: Sampling
     sample: int = 0
     """Index of the first sample within its group."""
     call: int = 0
-    """Which call of its session it is."""
+    """Index of the call within its session."""
     session: int | None = None
-    """Number of its session in this run; None for a request that no other one continues."""
+    """Number of its session in this run; None if no other request continues this one."""
     pinned_version: int | None = None
     """Sample every token under this version, which was pinned before; None takes the newest at each step."""
 
@@ -85,11 +86,11 @@ ProcessState = Literal[
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """What a process does from now on; the terminal finds the words."""
+    """What a process does from now on, as data; the terminal puts it into words."""
 
     state: ProcessState
     what: str = ""
-    """What it waits for, which prompt it grades, which part of a step it computes ..."""
+    """Details: what it waits for, which prompt it grades, which part of a step it computes ..."""
     num_done: int | None = None
     num_total: int | None = None
 
@@ -101,7 +102,7 @@ class Span(msgspec.Struct, frozen=True):
     """None for given tokens: a user's, a tool's, an environment's."""
     num_tokens: int
     call: int = 0
-    """Which call of its session sampled them."""
+    """Index of the call that sampled them, within its session."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -113,12 +114,12 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     token_ids: Ints
     logprobs: Floats
-    """Behaviour logprobs: under the distribution each token was drawn from; 0 where given."""
+    """Behaviour logprobs: under the distribution each token was drawn from; 0 for given tokens."""
     spans: tuple[Span, ...]
     finish_reason: FinishReason
     text: str
     slot_seconds: tuple[float, float] | None = None
-    """How long before its request was answered it took its slot, and left it; None if the engine does not say."""
+    """How long before the answer it took and left its slot; None if the engine does not report it."""
 
     @property
     def num_sampled(self) -> int:
@@ -126,7 +127,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_sampled(self) -> np.ndarray:
-        """One boolean per token; false where it was given."""
+        """One boolean per token; false for given tokens."""
         return _repeat([(s.version is not None, s.num_tokens) for s in self.spans], np.bool_)
 
     @property
@@ -140,7 +141,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def calls(self) -> Ints:
-        """For each sampled token, which call of its session sampled it."""
+        """For each sampled token, the index of the call that sampled it."""
         return _repeat([(s.call, s.num_tokens) for s in self.spans if s.version is not None])
 
 
@@ -150,13 +151,13 @@ class Reward(msgspec.Struct, frozen=True, tag="reward"):
     value: float
     is_correct: bool
     parts: dict[str, float] = {}
-    """Value of each part of a sum before its weight, by name; empty for a single part."""
+    """Values of the parts of a sum, before weighting, by name; empty for a single part."""
     turns: tuple[float, ...] = ()
-    """What each call of a session earned; empty where only the whole session is judged."""
+    """Reward of each call of a session; empty if only the whole session was judged."""
 
 
 class GradeFailed(msgspec.Struct, frozen=True, tag="grade_failed"):
-    """The grader could not judge. Not a reward of 0."""
+    """The grader could not judge, which is not the same as a reward of 0."""
 
     reason: str
 
@@ -172,33 +173,33 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     prompt: Prompt
-    """Its tokens are all that precede the first token sampled in this part."""
+    """The prompt, with all tokens before the first one sampled in this part."""
     sample: int
-    """Index within its group."""
+    """Index of the sample within its group."""
     completion: Completion
     reward: Reward
     part: int = 0
-    """Index within its sample."""
+    """Index of the part within its sample."""
 
 
 class WholeSample(NamedTuple):
-    """One try at a prompt: a completion, or all parts of a session."""
+    """One attempt at a prompt: a completion, or all parts of a session."""
 
     parts: tuple[Trajectory, ...]
 
     @property
     def reward(self) -> Reward:
-        """All parts carry it."""
+        """The reward, which all parts carry."""
         return self.parts[0].reward
 
     @property
     def num_sampled(self) -> int:
-        """Its sampled tokens."""
+        """Number of sampled tokens."""
         return sum(part.completion.num_sampled for part in self.parts)
 
     @property
     def num_calls(self) -> int:
-        """Calls of the session, up to the last one that sampled something."""
+        """Number of calls of the session, up to the last one that sampled something."""
         spans = [span for part in self.parts for span in part.completion.spans]
         return 1 + max(span.call for span in spans if span.version is not None)
 
@@ -208,7 +209,7 @@ class WholeSample(NamedTuple):
 
 
 def samples_of(trajectories: Iterable[Trajectory]) -> tuple[WholeSample, ...]:
-    """The trajectories of one prompt by sample, in the order in which the samples first appear."""
+    """The trajectories of one prompt grouped by sample, in the order in which samples first appear."""
     parts: dict[int, list[Trajectory]] = {}
     for trajectory in trajectories:
         parts.setdefault(trajectory.sample, []).append(trajectory)
@@ -237,7 +238,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def rewards(self) -> tuple[Reward, ...]:
-        """One per sample."""
+        """The reward of each sample."""
         return tuple(sample.reward for sample in self.samples)
 
 
@@ -266,22 +267,22 @@ class WeightRoute(msgspec.Struct, frozen=True, kw_only=True):
     channel: str
     """The transport: a key of `CHANNELS`."""
     descriptors: tuple[int, ...] = ()
-    """Shared memory that the worker inherits, if it runs on the controller's machine."""
+    """File descriptors of shared memory that the worker inherits, if it runs on the controller's machine."""
     address: str = ""
     """Where the transport finds the trainer, if it runs elsewhere."""
     dtype: str = "float32"
-    """`engine.dtype`, in which whole models travel."""
+    """`engine.dtype`, the dtype in which whole models travel."""
 
 
 class TrainedTrajectory(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What a step made of one trajectory of its batch."""
+    """A step's results for one trajectory of its batch."""
 
     log_weights: Floats
-    """Proximal minus behaviour logprob of each sampled token, as float16; empty where it was not computed."""
+    """Proximal minus behaviour logprob of each sampled token, as float16; empty if it was not computed."""
     advantage: float
     """Mean over its sampled tokens."""
     clipped: Ints
-    """Places, among its sampled tokens, of those that the trust region held back."""
+    """Positions of the clipped tokens among its sampled tokens."""
 
     @property
     def num_clipped(self) -> int:
@@ -294,35 +295,35 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     metrics: dict[str, float]
     staleness_counts: dict[int, int]
-    """Samples of the batch by staleness."""
+    """Number of samples of the batch by staleness."""
     phases: tuple[tuple[str, float], ...] = ()
-    """What the trainer did since the step before, with seconds: those of `events/intervals.py`."""
+    """What the trainer did since the previous step, with seconds; names as in `events/intervals.py`."""
     trajectories: tuple[TrainedTrajectory, ...] = ()
-    """One for each trajectory of the batch, in the order of the groups; empty if the trainer does not say."""
+    """One per trajectory of the batch, in the order of the groups; empty if the trainer does not report them."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's counters since its start, and its current state."""
 
     version: int | None = None
-    """None before its first weights."""
+    """None before the first weights."""
     num_tokens: int = 0
-    """Completion tokens sampled."""
+    """Number of completion tokens sampled."""
     num_prefill_tokens: int = 0
     """Tokens computed without being sampled: prompts and recomputed caches."""
     num_steps: int = 0
     num_attended_tokens: int = 0
-    """Cached tokens of the sequences that decode, added up over steps; 0 if a server does not say."""
+    """Cached tokens of decoding sequences, summed over steps; 0 if a server does not report it."""
     busy_seconds: float = 0.0
     num_running: int = 0
     num_waiting: int = 0
     num_slots: int = 0
     num_evaluating: int = 0
-    """Sequences of an evaluation, which has separate slots."""
+    """Number of running sequences of an evaluation, which has separate slots."""
     cache_tokens_used: int = 0
     cache_tokens: int = 0
     num_interrupts: int = 0
-    """Running sequences that a weight load interrupted."""
+    """Number of running sequences interrupted by a weight load."""
     num_loads: int = 0
     num_preemptions: int = 0
     load_seconds: float = 0.0
@@ -330,23 +331,23 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_recomputed_tokens: int = 0
     """Cache entries that loads invalidated and that were recomputed: the other cost of interrupts."""
     num_adopted_tokens: int = 0
-    """Prompt tokens that were not computed: parked by their session, or in the prefix cache of a server."""
+    """Prompt tokens that were not computed, because they were parked or in a server's prefix cache."""
     num_parked_tokens: int = 0
     """Tokens in the caches that sessions have parked for their next turns."""
     decode_seconds: float = 0.0
-    """Of `busy_seconds`: sampling rollouts, with their prompts."""
+    """Part of `busy_seconds` for sampling rollouts, with their prompts."""
     recompute_seconds: float = 0.0
-    """Of `busy_seconds`: caches of rollouts that a load or a preemption threw away."""
+    """Part of `busy_seconds` for recomputing caches lost to a load or a preemption."""
     evaluate_seconds: float = 0.0
-    """Of `busy_seconds`: evaluations."""
+    """Part of `busy_seconds` for evaluations."""
     idle_seconds: float = 0.0
-    """Waiting without anything to compute."""
+    """Time without anything to compute."""
     up_seconds: float = 0.0
-    """Since the engine was ready, on its own clock: the above, `load_seconds`, and handling messages."""
+    """Time since the engine was ready, on its own clock: the above, `load_seconds`, and handling messages."""
 
 
 def _repeat(counted: Sequence[tuple[int, int]], dtype: type[np.generic] = np.int32) -> np.ndarray:
-    """Each value as often as its count says."""
+    """Each value repeated by its count."""
     values, counts = np.array(counted, np.int64).reshape(-1, 2).T
     return np.repeat(values, counts).astype(dtype)
 

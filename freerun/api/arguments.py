@@ -1,4 +1,4 @@
-"""What a program passes to the library, checked: settings by their types, rows of data, reward functions.
+"""Checks what a program passes to the library: settings by their types, rows of data, reward functions.
 
 Errors name the argument, its value or type, and what to pass instead.
 """
@@ -28,7 +28,7 @@ def require_type(name: str, value: object, kinds: type | tuple[type, ...], inste
 
 
 def setting(name: str, value: Any, hint: Any) -> Any:
-    """The value as the type of a recipe's key wants it, with its limits."""
+    """The value converted to the type of a recipe's key, and checked against its limits."""
     try:
         return checked(name, value, hint)
     except ConfigError as error:
@@ -57,7 +57,7 @@ def encode_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def with_rows(recipe: Recipe) -> Recipe:
-    """The recipe with the rows in its run directory as its data; wording and held-out settings are kept."""
+    """The recipe with the rows in its run directory as data; wording and held-out settings are kept."""
     path = Path(recipe.run.directory) / recipe.run.name / DATA_FILE
     held_out = recipe.data.held_out_path if recipe.data.task == "file" else ""
     data = dataclasses.replace(

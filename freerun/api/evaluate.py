@@ -25,17 +25,17 @@ class EvaluationResult:
     accuracy: Estimate
     """pass@1: `value`, `low` and `high`; all nan if nothing could be graded."""
     pass_at: dict[int, Estimate]
-    """The chance that one of k samples is right, by k."""
+    """The probability that one of k samples is correct, by k."""
     mean_reward: float
     num_prompts: int
     num_samples: int
     num_failed: int
-    """Prompts that could not be graded."""
+    """Number of prompts that could not be graded."""
     directory: Path
     """Where everything is recorded; `freerun eval DIRECTORY` shows it."""
 
     def reader(self) -> RunReader:
-        """Every prompt and completion; close it, or use it in a `with`."""
+        """A reader of every prompt and completion; close it, or use it in a `with`."""
         return RunReader(self.directory)
 
 

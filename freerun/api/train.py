@@ -26,9 +26,9 @@ class Result:
 
     outcome: RunOutcome
     reason: str
-    """Why it failed, or stopped without saving; else empty."""
+    """Why it failed, or stopped without saving; empty otherwise."""
     version: int
-    """Steps trained."""
+    """Number of steps trained."""
     model_directory: Path | None
     """The newest model, which `transformers` can load; None if none was saved."""
     run_directory: Path
@@ -36,7 +36,7 @@ class Result:
     """Accuracy of the last held-out evaluation; None if there was none."""
 
     def reader(self) -> RunReader:
-        """Everything that was recorded; close it, or use it in a `with`."""
+        """A reader of everything that was recorded; close it, or use it in a `with`."""
         return RunReader(self.run_directory)
 
 
@@ -81,7 +81,7 @@ def train(
 
 
 def _resolve(recipe: Recipe | str | Path, *, resume: bool, has_rows: bool) -> Recipe:
-    """The recipe; a run that is resumed by path or name has its own."""
+    """The resolved recipe; a run that is resumed by path or name has its own."""
     if isinstance(recipe, Recipe):
         return with_rows(recipe) if has_rows else recipe
     require_type("recipe", recipe, (str, Path), "a Recipe, a path or the name of a shipped recipe")

@@ -1,4 +1,4 @@
-"""The seam of generator backends: what a run needs to know about one, and the engine in its workers.
+"""The interface of generator backends: what a run needs to know about one, and the engine in its workers.
 
 A backend is one object: it checks a recipe, describes itself in the plan, and makes the engine inside a rollout
 worker. To add one, write its package and add a row to `freerun.config.engine.BACKENDS`.
@@ -21,7 +21,7 @@ from freerun.types import Completion, EngineStats, Publication, Request, WeightR
 
 
 class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's engine is made from."""
+    """Everything a worker's engine is made from."""
 
     model_directory: str
     engine: EngineConfig
@@ -54,14 +54,13 @@ class GeneratorEngine(Protocol):
         ...
 
     def has_arrived(self, published: Publication, *, timeout_seconds: float) -> bool:
-        """Whether `load` has nothing to wait for; the first call may start what prepares it beside `step`."""
+        """Whether `load` has nothing to wait for; the first call may start preparing it during steps."""
 
     def is_ready_to_load(self) -> bool:
-        """Whether no running request needs the present version; if False, no new one that would is started."""
+        """Whether no running request needs the current version; if False, no new one that needs it is started."""
 
     def load(self, published: Publication) -> int:
-        """Use the weights that have arrived, verified, from the next step on; returns how many sequences this
-        interrupts."""
+        """Use the arrived and verified weights from the next step on; returns the number of interrupts."""
         ...
 
     def pin(self, version: int) -> None:
@@ -85,13 +84,13 @@ class GeneratorEngine(Protocol):
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Of a model and its adapter, in numbers."""
+    """Parameter counts of a model and its adapter."""
 
     num_parameters: int
     num_adapter: int
-    """0 if the model itself is trained."""
+    """Number of trained parameters in the adapter; 0 if the model itself is trained."""
     cached_per_token: int
-    """In the KV cache."""
+    """Numbers in the KV cache per token."""
     max_positions: int
 
     @property
@@ -105,7 +104,7 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What the worker's process gives its engine."""
+    """What the worker's process provides to its engine."""
 
     num_threads: int
     wake: Callable[[], None]
@@ -116,41 +115,41 @@ class Backend(Protocol):
     """One row of `BACKENDS`."""
 
     runs_programs: bool
-    """Whether its workers start other programs, which must be gone when a worker is (`processes/guard.py`)."""
+    """Whether its workers start other programs, which must end with the worker (`processes/guard.py`)."""
 
     samples_again: bool
-    """Whether `engine/resampling.py` draws what its engines drew, from the random numbers of seed and ordinal."""
+    """Whether `engine/resampling.py` can draw the same tokens, from the random numbers of seed and ordinal."""
 
     owns_gpus: str
-    """What its workers are called in errors if they cannot share a GPU; empty if they can."""
+    """Name of its workers in errors if they cannot share a GPU; empty if they can."""
 
     def check(self, recipe: Recipe) -> None:
         """Refuse unsupported settings and missing packages before a run starts."""
 
     def check_model(self, directory: Path, *, find_device: Callable[[], str]) -> None:
-        """Refuse a model that it cannot serve; `find_device`, of its workers, starts a process to ask torch."""
+        """Refuse a model that it cannot serve; `find_device` starts a process to ask torch for its device."""
 
     def uses_our_gpus(self, recipe: Recipe) -> bool:
         """Whether its workers compute on the GPUs that torch sees in this environment."""
 
     def describe(self, engine: EngineConfig, index: int) -> str:
-        """What the plan says about a worker in front of its slots."""
+        """The plan's description of a worker, which is followed by its slots."""
 
     def memory(self, recipe: Recipe, size: ModelSize, *, device: str) -> list[tuple[str, int]]:
         """Memory of each worker apart from its KV cache: names and bytes."""
 
     def cache_tokens(self, recipe: Recipe, size: ModelSize, *, device: str) -> int:
-        """Tokens for which a worker reserves room."""
+        """Number of cached tokens that a worker reserves memory for."""
 
     def prefill_tokens(self, engine: EngineConfig) -> int:
-        """Prompt tokens that an engine computes in one step beside decoding: for simulations."""
+        """Prompt tokens that an engine computes in one step beside decoding; used by simulations."""
         ...
 
     def make_engine(self, start: EngineStart, context: WorkerContext) -> GeneratorEngine: ...
 
 
 def find_backend(name: str) -> Backend:
-    """The backend that `engine.backend` names."""
+    """The backend of this name in `BACKENDS`."""
     module, _, attribute = BACKENDS[name].partition(":")
     backend: Backend = getattr(importlib.import_module(module), attribute)
     return backend

@@ -37,12 +37,12 @@ def run(arguments: Sequence[str]) -> int:
     directory = found if found.is_dir() else found.parent
     bisection = bisect_run(directory, args.metric, first=args.first, last=args.until, limit=args.limit)
     for line in describe_bisection(bisection, directory):
-        print(harmless(line))  # a grader's parts are metrics, and may have any name
+        print(harmless(line))  # parts of a user's reward are metrics, and may have any name
     return 0
 
 
 def describe_bisection(found: "Bisection", directory: Path) -> Iterator[str]:
-    """The findings, a line each, and the commands that show more."""
+    """The findings, one per line, and the commands that show more."""
     if not found.is_found:
         unit = "evaluations" if found.metric == "held-out" else "steps"
         yield f"no collapse of {found.metric} in {found.num_points} {unit}"

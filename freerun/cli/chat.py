@@ -70,9 +70,9 @@ def _screen() -> Screen:
 
 
 async def _lines(*, prompt: str) -> AsyncIterator[str]:
-    """Lines of the standard input.
+    """Yield the lines of standard input.
 
-    They are read by a thread that nothing waits for: Ctrl-C must end the chat while it waits for a line.
+    They are read by a thread that is never waited for: Ctrl-C must end the chat while it waits for a line.
     """
     loop = asyncio.get_running_loop()
     pieces: asyncio.Queue[bytes] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""`freerun data`: fetches the public data sets that recipes use, others of the hub too, or lists them."""
+"""`freerun data`: fetches the public data sets that recipes use and others from the hub, or lists them."""
 
 import difflib
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from freerun.data.public_sets import DIRECTORY, PUBLIC_SETS, fetch, has_file
 from freerun.errors import FreerunError
 
 GET = "get"
-"""May be left out."""
+"""The default subcommand, which may be omitted."""
 EPILOG = """\
 examples:
   freerun data

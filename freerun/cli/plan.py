@@ -59,7 +59,7 @@ def machine_of(args: "argparse.Namespace", recipe: Recipe) -> "Machine":
 
 
 def workload_of(args: "argparse.Namespace", recipe: Recipe) -> "Workload":
-    """Lengths and grades, from a calibration or from the arguments."""
+    """Lengths and grading times, from a calibration or from the arguments."""
     from freerun.simulation.workload import guess_workload
 
     if args.calibration is not None:
@@ -76,7 +76,7 @@ def workload_of(args: "argparse.Namespace", recipe: Recipe) -> "Workload":
 
 
 def take_machine(parser: Parser) -> None:
-    """The options that say what a run is simulated on, and with which lengths."""
+    """Add the options for the simulated machine and the lengths."""
     parser.take("--gpus", "N", "GPUs in all", type=int)
     parser.take("--kind", "NAME", "which GPUs: h100, h200, a100 ...; default h100", type=str, default="h100")
     parser.take("--hardware", "FILE", "a TOML file that describes your GPUs")

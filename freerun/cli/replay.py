@@ -64,7 +64,7 @@ def announce(plan: "ReplayPlan") -> None:
 
 
 def show_difference(difference: "Difference") -> None:
-    """What differs, below its heading; names of metrics and prompts are foreign text."""
+    """Print the differences below a heading; names of metrics and prompts are untrusted text."""
     for line in difference.lines:
         print(f"  {harmless(line)}")
 

@@ -10,7 +10,7 @@ EXPLANATION = "a run: its name, or the path of its directory"
 
 
 def find_run(given: Path) -> Path:
-    """The directory of the run; raises if there is none."""
+    """The directory of the run; raises if it does not exist."""
     from freerun.events.schema import STORE_NAME, STORES_OF_RUNS, store_file
 
     runs = Path(RunConfig().directory)

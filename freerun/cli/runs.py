@@ -79,7 +79,7 @@ def _remove(directory: Path, names: Sequence[str], *, is_sure: bool) -> int:
 
 
 def _is_confirmed(question: str) -> bool:
-    """Ask the person at the terminal; without one nothing is removed."""
+    """Ask at the terminal; without a terminal nothing is removed."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise FreerunError("freerun runs --rm asks before it removes, and the input is not a terminal; add --yes")
     print(f"{question} [y/N] ", end="", flush=True)

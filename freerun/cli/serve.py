@@ -83,14 +83,14 @@ def _train_on_traffic(args: argparse.Namespace, overrides: Sequence[str]) -> int
 
 
 def _with_address(recipe: Recipe, address: str) -> Recipe:
-    """Where the run listens: the command line, the recipe, or the usual port."""
+    """The recipe with its address: from the command line, the recipe, or the default port."""
     if not address and recipe.gateway.address != GatewayConfig.address:
         return recipe
     return dataclasses.replace(recipe, gateway=dataclasses.replace(recipe.gateway, address=address or ADDRESS))
 
 
 def _tell_clients(recipe: Recipe, model: str, key: LiveKey) -> None:
-    """Printed before the run takes over the terminal; the run itself says where it serves once it does."""
+    """Printed before the run takes over the terminal; the run itself prints its address once it serves."""
     print(f"model    {model}")
     print(f"key      {key.used}")
     rating = '{"id": "chatcmpl-...", "reward": 1}'

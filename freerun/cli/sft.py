@@ -1,4 +1,4 @@
-"""`freerun sft`: a data file in, a run of SFT alone out."""
+"""`freerun sft`: trains on a data file in a run of SFT alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ DEFAULTS = {
     "eval.num_prompts": 0,
     "checkpoint.keep_optimizer": False,
 }
-"""What makes a recipe SFT only: no RL, no evaluation, and checkpoints without optimizer moments."""
+"""Settings of a recipe for SFT only: no RL, no evaluation, and checkpoints without optimizer moments."""
 
 
 def run(arguments: Sequence[str]) -> int:

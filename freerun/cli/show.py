@@ -51,7 +51,7 @@ examples:
   freerun show runs/first --step 3 --json
 """
 CHOICES = ("step", "group", "eval", "order", "where", "text", "limit")
-"""Options that ask for samples."""
+"""Options that select samples."""
 MAX_LIMIT = 100_000
 
 
@@ -114,7 +114,7 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 
 def _check_place(reader: RunReader, step: int | None, version: int | None) -> None:
-    """Refuse a step or an evaluation that is not there, and say which are."""
+    """Raise if the step or evaluation does not exist, with a list of those that do."""
     if step is not None and version is not None:
         raise FreerunError("--step and --eval exclude each other; leave one out")
     if step is not None and reader.step(step) is None:
@@ -132,7 +132,7 @@ def _listed(versions: Sequence[int]) -> str:
 
 
 def _read(reader: RunReader, selection: Selection, version: int | None) -> Sequence[SampleParts]:
-    """The selected samples; of a group that was not trained on, what was kept, or an error that says why."""
+    """The selected samples; for an untrained group, what was kept, or an error with the reason."""
     if version is not None:
         return reader.eval_samples(version, selection)
     if selection.is_of_lost:
@@ -192,7 +192,7 @@ def _tokenizer_of(directory: Path) -> Callable[[], Tokenizer | None]:
 
 
 def _print_count(reader: RunReader, selection: Selection, version: int | None, *, num_shown: int) -> None:
-    """How many more there are; a count over the whole run would read all of it."""
+    """Print how many more samples there are; not for the whole run, where counting would read all of it."""
     if num_shown and num_shown < selection.limit:
         return
     is_small = selection.step is not None or version is not None or selection.is_of_lost
@@ -205,7 +205,7 @@ def _print_count(reader: RunReader, selection: Selection, version: int | None, *
 
 
 def _print_prompts(reader: RunReader, version: int) -> None:
-    """The result of each prompt, of an evaluation whose completions were not kept."""
+    """Print the result of each prompt, for an evaluation without kept completions."""
     from freerun.cli.report_table import print_table
 
     rows = [
@@ -236,7 +236,7 @@ def _as_json(row: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Without NaN and infinity, which JSON does not have."""
+    """The value without NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What `freerun simulate --faults` prints: one seed in full, or progress and totals of many."""
+"""Prints the results of `freerun simulate --faults`: one seed in full, or progress and totals of many."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from freerun.simulation.faults.shrinking import shrink
 
 _TOLD_EVERY_SECONDS = 1.0
 _MAX_LISTED = 10
-"""How many broken seeds are listed."""
+"""Number of violating seeds to list."""
 
 
 def show_seed(seed: int) -> int:
@@ -38,7 +38,7 @@ def _show(played: Played) -> None:
 
 
 def play_many(first: int, num_seeds: int, *, num_processes: int) -> int:
-    """Play seeds, with a line of progress; 1 if one of them breaks a property."""
+    """Play seeds with a progress line; returns 1 if one of them violates a property."""
     progress = _Progress(num_seeds)
     totals = asyncio.run(
         play_seeds(first, num_seeds, num_processes=num_processes or os.cpu_count() or 1, on_result=progress.tell)
@@ -61,7 +61,7 @@ def _counts(counter: "dict[str, int]") -> str:
 
 
 class _Progress:
-    """A line that is overwritten; on a terminal only."""
+    """A progress line that is overwritten; only on a terminal."""
 
     def __init__(self, num_seeds: int) -> None:
         self._num_seeds = num_seeds

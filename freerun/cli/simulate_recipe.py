@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def simulate_recipe(args: argparse.Namespace, recipe: Recipe) -> int:
-    """Print what a run would have printed, then its summary and how wrong it may be."""
+    """Print what the run would have printed, then its summary and the possible error."""
     from freerun.events.events import EngineReport
     from freerun.events.metrics import RunState
     from freerun.simulation.lanes import Lanes
@@ -41,7 +41,7 @@ def simulate_recipe(args: argparse.Namespace, recipe: Recipe) -> int:
 
 
 def _setup(args: argparse.Namespace, recipe: Recipe) -> tuple["Setup", str]:
-    """The run as it is, on GPUs or on the machine that was calibrated, and how wrong its figures may be."""
+    """The setup of the recipe on GPUs or on the calibrated machine, and the possible error of its figures."""
     if args.gpus is None:
         return _calibrated(args, _shortened(recipe, args.steps))
     from freerun.simulation.plan_text import error_text

@@ -1,7 +1,7 @@
-"""Output that cannot be written: a closed pipe (`| head -1`), or a full disk.
+"""Handles output that cannot be written: a closed pipe (`| head -1`), or a full disk.
 
-A run continues silently and ends with its own status: its store has everything. Any other command ends: quietly if
-the pipe was closed, with an error otherwise. A failure of stderr is always ignored.
+A run continues silently and ends with its own status: its store has everything. Any other command ends: quietly
+if the pipe was closed, with an error otherwise. Errors of stderr are always ignored.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ class ReaderGoneError(Exception):
 
 
 class OutputStream:
-    """A text stream that is written to as long as that works."""
+    """A text stream that is written to until that fails."""
 
     def __init__(self, stream: TextIO, *, is_needed: bool) -> None:
         self._stream = stream
         self._is_needed = is_needed
         self._is_gone = False
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # the terminal may lack a character
+            stream.reconfigure(errors="replace")  # the terminal may not support a character
 
     def write(self, text: str) -> int:
         if not self._is_gone:
@@ -61,7 +61,7 @@ class OutputStream:
                 raise FreerunError(f"cannot write the output: {error.strerror}") from error
 
     def _leave(self) -> None:
-        """Stop writing; send what is still buffered to /dev/null, or Python would complain on exit."""
+        """Stop writing; redirect buffered output to /dev/null, or Python would complain on exit."""
         self._is_gone = True
         with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())
@@ -69,10 +69,10 @@ class OutputStream:
 
 @contextlib.contextmanager
 def standard_streams(*, is_output_needed: bool) -> Iterator[None]:
-    """Within this context, stdout and stderr are written to only while that works."""
+    """Within this context, stdout and stderr are written to until that fails."""
     _occupy_standard_descriptors()
     before = sys.stdout, sys.stderr
-    # Either is None if it was closed before we started (`>&-`), and then print does nothing.
+    # Either is None if it was closed before we started (`>&-`); print then does nothing.
     sys.stdout, sys.stderr = (
         cast("TextIO", stream and OutputStream(stream, is_needed=is_output_needed and stream is before[0]))
         for stream in before
@@ -87,7 +87,7 @@ def standard_streams(*, is_output_needed: bool) -> Iterator[None]:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Otherwise a file opened later could get the number of a closed stream, and its output."""
+    """Otherwise a file opened later could get the descriptor of a closed stream, and its output."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < NUM_STANDARD:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

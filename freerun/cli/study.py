@@ -1,4 +1,4 @@
-"""`freerun study`: a recipe over a grid of settings and seeds, in one command that can be stopped and repeated."""
+"""`freerun study`: runs a recipe over a grid of settings and seeds; can be stopped and repeated."""
 
 from __future__ import annotations
 

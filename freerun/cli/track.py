@@ -19,7 +19,7 @@ examples:
   freerun track runs/demo --to my_module:MyReporter
 """
 REST_SECONDS = 30.0
-"""How long trackers get to receive the rest after Ctrl-C."""
+"""Time for trackers to receive the remaining events after Ctrl-C."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _unreported(directory: Path, trackers: Sequence[str]) -> list[str]:
-    """The trackers that have not received everything; reports those that have."""
+    """The trackers that have not received everything; prints those that have."""
     from freerun.events.reader import RunReader
     from freerun.trackers.cursor import cursor_file, read_cursor
 

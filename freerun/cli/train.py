@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _view(recipe: Recipe) -> None:
-    """Serve the page of the run that has ended, until Ctrl-C."""
+    """Serve the page of the ended run until Ctrl-C."""
     from freerun.cli.view import serve_until_stopped  # it imports numpy, which --help does not need
 
     run = Path(recipe.run.directory, recipe.run.name).absolute()
@@ -47,7 +47,7 @@ def _view(recipe: Recipe) -> None:
 
 
 def read_target(target: Path, overrides: Sequence[str], *, resume: bool) -> tuple[Recipe, Sequence[str]]:
-    """The recipe that `target` names or a run's own, and the overrides with where that run is."""
+    """The recipe that `target` names, or a run's own recipe, with overrides for that run's location."""
     from freerun.session.run_directory import names_a_run, recipe_of_run
 
     if names_a_run(target):
@@ -74,7 +74,7 @@ def start_run(recipe: Recipe, overrides: Sequence[str], *, resume: bool, dry_run
 
 
 def to_start(recipe: Recipe, overrides: Sequence[str], *, resume: bool) -> Recipe:
-    """The recipe as it is run: the run's own if it is resumed, with its model in a directory."""
+    """The recipe to run: the run's own if it is resumed, with its model as a directory."""
     if resume:
         from freerun.session.run_directory import recipe_to_resume
 

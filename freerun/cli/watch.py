@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _wait_for(given: Path) -> Path:
-    """The run's directory, once something has been recorded in it."""
+    """The run's directory, as soon as something has been recorded in it."""
     from freerun.events.follow import Follower
 
     is_told = False

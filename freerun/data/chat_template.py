@@ -1,6 +1,6 @@
-"""Chat templates: messages in, the text the model was trained on out.
+"""Chat templates: turn messages into the text format that the model was trained on.
 
-A template comes with a model from the internet, so it runs in a separate process whose time and memory are limited
+A template comes with a model from the internet, so it runs in a separate process with limited time and memory
 (`template_process.py`). The process starts with the first rendering. It ends after some idle seconds, when the
 template is garbage collected, or with this process.
 """
@@ -19,14 +19,14 @@ from freerun.processes.interpreter import python_command
 from freerun.processes.worker_process import SECRETS
 
 TemplateMessage = Mapping[str, Any]
-"""`role` ("user", "assistant", "system", "tool") and `content`; also `tool_calls` and what else templates read."""
+"""`role` ("user", "assistant", "system", "tool") and `content`; and others, such as `tool_calls`."""
 
 ANSWER_SECONDS = 120.0
-"""Wall clock, for a machine so busy that processor time hardly advances."""
+"""Wall-clock limit, for a machine so busy that processor time hardly advances."""
 
 
 class ChatTemplate:
-    """A template and the special tokens it may print; it is compiled when it is first used."""
+    """A template and the special tokens it may print; compiled at first use."""
 
     def __init__(self, source: str, *, origin: str, special_tokens: Mapping[str, str]) -> None:
         self.source = source
@@ -34,7 +34,7 @@ class ChatTemplate:
         self._start = frame_of(Start(source, dict(special_tokens)))
         self._process: _Process | None = None
         self._defect = ""
-        """Why the template is not used again: it does not compile, or it exceeded its limits."""
+        """Why the template is no longer used: it does not compile, or it exceeded its limits."""
 
     def render(
         self,
@@ -46,7 +46,7 @@ class ChatTemplate:
     ) -> str:
         """The conversation as text, with or without the start of the assistant's turn.
 
-        Not for several threads at once.
+        Not thread-safe.
         """
         schemas = [dict(tool) for tool in tools] or None
         request = RenderChat([dict(message) for message in messages], add_generation_prompt, schemas, now)

@@ -1,7 +1,7 @@
-"""The trainer of a replay: the process that a run has, fed with recorded batches, without engines and graders.
+"""The trainer of a replay: the same process as in a run, fed with recorded batches, without engines and graders.
 
-Settings may change between two steps, as they do when a run is resumed with others: then the state is written to a
-scratch directory and the next process starts from it.
+Settings may change between two steps, as when a run is resumed with other settings: then the state is written to a
+scratch directory and another process starts from it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from freerun.weights.buffers import create_buffers, shared_route
 from freerun.workers.trainer_client import TrainerClient
 
 OnVersion = Callable[[WeightRoute, Publication], None]
-"""Called in a thread with each version, from the one it starts from on, before the next is trained."""
+"""Called in a thread with each version, including the first one, before the next is trained."""
 
 
 class Retrainer:
@@ -36,7 +36,7 @@ class Retrainer:
         on_version: OnVersion | None = None,
         reference: Path | None = None,
     ) -> None:
-        """`reference` gets the policy of version 0 if a KL term needs it, to be kept; else it is forgotten."""
+        """`reference` is where the policy of version 0 is kept if a KL term needs it; if None, it is not kept."""
         self._run = run
         self._on_version = on_version
         self._route = shared_route(create_buffers(f"freerun-replay-{run.path.name}"))
@@ -53,7 +53,7 @@ class Retrainer:
         return self._trainer
 
     async def start(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
-        """From the checkpoint, or from the model of the recipe."""
+        """Start from the checkpoint, or from the model of the recipe."""
         self._seats |= dict.fromkeys(trainer_names(recipe), Seat(self._num_threads))
         self._trainer = await make_trainer(recipe, self._launcher, on_progress=lambda doing: None)
         await self._trainer.start(
@@ -74,19 +74,19 @@ class Retrainer:
         await self.start(recipe, weights_alone(directory, version))
 
     async def step(self, groups: tuple[Group, ...]) -> tuple[StepResult, str]:
-        """Train one batch; the result, and the checksum of the new version."""
+        """Train one batch; returns the result, and the checksum of the new version."""
         result = await self.trainer.step(groups)
         published = await self.trainer.publish()
         await self.give(published)
         return result, published.checksum
 
     async def give(self, published: Publication) -> None:
-        """Let `on_version` use it."""
+        """Pass the version to `on_version`."""
         if self._on_version is not None:
             await asyncio.to_thread(self._on_version, self._route, published)
 
     async def save(self, directory: Path, *, version: int) -> None:
-        """Write model and optimizer as a checkpoint has them."""
+        """Write model and optimizer in the form of a checkpoint."""
         directory.mkdir(parents=True, exist_ok=True)
         await self.trainer.save(str(directory), version=version)
 
@@ -96,13 +96,13 @@ class Retrainer:
         await self._launcher.close()
 
     def _reference_for(self, checkpoint: Checkpoint | None) -> Path:
-        """At version 0 the trainer writes it; later it must read that one, or the run's."""
+        """The reference policy's directory: written at version 0; later it is this one, or the run's."""
         is_new = checkpoint is None or checkpoint.state.version == 0
         return self._reference if is_new or self._reference.is_dir() else self._run.reference
 
 
 def weights_alone(directory: Path, version: int) -> Checkpoint:
-    """A checkpoint for a trainer: the state of a controller is not in it."""
+    """A checkpoint that suffices for a trainer: it has no controller state."""
     nothing = BufferState(version=version, ready=(), to_restart=(), done=LedgerState(mark=0, above=()), totals={})
     state = ControllerState(version=version, cursor=0, buffer=nothing, seconds=0.0, data_fingerprint="")
     return Checkpoint(directory, state, has_optimizer=True)

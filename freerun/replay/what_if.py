@@ -2,11 +2,11 @@
 
     runs/NAME ─► batches from step N on ─► trainer with other settings ─► runs/NAME-what-if-1
 
-Nothing is generated, so the batches remain those that the recorded policy sampled, and the new policy moves away
-from them. How far is the effective sample size of its weights against the recorded behaviour; below `MIN_ESS` the
-batches say too little about it, and the what-if ends. Its directory is a run: its record up to step N is the
-other's, and it ends with a checkpoint that can be evaluated, forked and resumed. Where the run was resumed with
-other settings, the what-if has its own session.
+Nothing is generated, so the batches remain those that the recorded policy sampled, and the new policy moves
+away from them. The effective sample size of its weights against the recorded behaviour measures how far; below
+`MIN_ESS` the batches say too little about the new policy, and the what-if ends. Its directory is a run: its
+record up to step N is that of the other run, and it ends with a checkpoint that can be evaluated, forked and
+resumed. Where the run was resumed with other settings, the what-if has a session of its own.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ ESS = "effective_sample_size"
 
 @dataclass(frozen=True)
 class WhatIfSession:
-    """Consecutive steps whose other settings were set at once; a resumed run has several."""
+    """Consecutive steps with the same changed settings; a resumed run has several such sessions."""
 
     first: int
     recipe: Recipe
@@ -54,25 +54,25 @@ class WhatIfSession:
 
 @dataclass(frozen=True)
 class WhatIfPlan:
-    """The steps of the replay from its first on, with other settings."""
+    """The steps of the replay from its first one on, with other settings."""
 
     replay: ReplayPlan
     run: RunDirectory
     sessions: tuple[WhatIfSession, ...]
     changes: tuple[Change, ...]
-    """Of the first session."""
+    """Changes in the first session."""
     fingerprint: str
 
     @property
     def story(self) -> str:
-        """Where the run comes from, for its record."""
+        """A description of the origin, for the run's record."""
         changed = f", with {', '.join(map(str, self.changes))}" if self.changes else ""
         return f"what if of {self.replay.run.path} from step {self.replay.first} on{changed}"
 
 
 @dataclass(frozen=True)
 class WhatIfStep:
-    """A step with other settings beside the recorded one."""
+    """A step with other settings, and its record."""
 
     version: int
     metrics: dict[str, float]
@@ -82,10 +82,10 @@ class WhatIfStep:
 @dataclass(frozen=True)
 class WhatIfEnd:
     last: int
-    """The version that it ended with."""
+    """The last version."""
     why_early: str
     difference: Difference | None
-    """Where the steps before the change are not as recorded."""
+    """The first difference in the steps before the change."""
 
 
 def plan_what_if(
@@ -96,7 +96,7 @@ def plan_what_if(
     last: int | None = None,
     num_threads: int | None = None,
 ) -> WhatIfPlan:
-    """`given` is key=value; everything that can be refused is refused here."""
+    """Make the plan; `given` is key=value. Everything that can be refused is refused here."""
     overrides = read_changes(given)
     first = 1 if first is None else first
     replay = plan_replay(directory, first=first, last=last, num_threads=num_threads, overrides=overrides)
@@ -116,7 +116,7 @@ def plan_what_if(
 def _sessions(
     replay: ReplayPlan, settings: RunSettings, overrides: Sequence[str], run: RunDirectory
 ) -> Iterator[WhatIfSession]:
-    """Those that the what-if will have; refuses settings that it cannot have."""
+    """The sessions of the what-if; raises for settings that it cannot have."""
     later = sorted(step for step in settings.first_steps if replay.first < step <= replay.last)
     for first in (replay.first, *later):
         before, after = settings.of_step(first), settings.of_step(first, overrides)
@@ -138,19 +138,19 @@ def _free_directory(origin: Path) -> RunDirectory:
 def try_what_if(
     plan: WhatIfPlan, *, on_progress: ReplayProgress, on_step: Callable[[WhatIfStep], None]
 ) -> WhatIfEnd:
-    """Train the steps into the new run; it is a finished one when this returns."""
+    """Train the steps into the new run, which is finished when this returns."""
     replay = plan.replay
     with RunReader(replay.run.path) as reader:
         seconds = _clock_at(reader, replay.first - 1)
     recipe = plan.sessions[0].recipe
     with descended_run(replay.run, plan.run, recipe, version=replay.first - 1, seconds=seconds):
-        pass  # what there is before the first step with other settings
+        pass  # the state before the first step with other settings
     with locked(plan.run.path), tempfile.TemporaryDirectory(prefix="freerun-what-if-") as scratch:
         return asyncio.run(_WhatIf(plan, seconds, on_step).run(Path(scratch), on_progress))
 
 
 def _clock_at(reader: RunReader, version: int) -> float:
-    """When the version was made; version 0, when the engines had it."""
+    """The run's clock when the version was made; for version 0, when engines had it."""
     if (step := reader.step(version)) is not None:
         return step.seconds
     return next((event.seconds for event in reader.weights_loaded() if event.version == version), 0.0)
@@ -193,7 +193,7 @@ class _WhatIf:
         return WhatIfEnd(self._version, self._why_early, self._comparison.difference)
 
     def _begin(self, session: WhatIfSession) -> Store:
-        """As a resumed run does it: the newest settings are in config.toml, those of each session in the store."""
+        """Begin a session like a resumed run: config.toml has the newest settings, the store those of each."""
         plan = self._plan
         write_config(plan.run, session.recipe)
         store = Store(plan.run.path)
@@ -234,7 +234,7 @@ class _WhatIf:
         self._store(WeightsLoaded(seconds=self._seconds, version=result.version, checksum=trained.checksum))
         self._on_step(WhatIfStep(result.version, metrics, trained.step.metrics))
         size = metrics.get(ESS)
-        if size is not None and not size >= MIN_ESS:  # nor is NaN
+        if size is not None and not size >= MIN_ESS:  # true for NaN as well
             self._why_early = (
                 f"stopped after step {result.version}: its effective sample size is {size:.2f}, below {MIN_ESS}: "
                 "the recorded batches say too little about this policy"
@@ -251,7 +251,7 @@ class _WhatIf:
         self._store(CheckpointSaved(seconds=self._seconds, version=self._version, directory=str(self._checkpoint)))
 
     def _end(self, outcome: RunOutcome, reason: str) -> None:
-        """Of a session."""
+        """End a session."""
         model = str(self._checkpoint / MODEL_DIRECTORY) if self._checkpoint else ""
         self._store(
             RunFinished(

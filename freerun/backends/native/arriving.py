@@ -1,10 +1,10 @@
-"""New weights on their way into an engine: verified and packed on a thread while the old ones still decode.
+"""New weights for an engine: verified and packed on a thread while the engine still decodes with the old ones.
 
     worker's loop   ─ step v ─ step v ─ step v ─ swap ─ step v + 1 ─
     thread             └─ checksum ─ pack ─┘
 
-The thread only reads the model and the published buffer, which is overwritten after the swap is confirmed at the
-earliest. It never ends the process: what it raises, the loop raises when it takes the weights.
+The thread only reads the model and the published buffer, which is not overwritten before the swap is confirmed. It
+never ends the process: its exception is raised in the loop when it takes the weights.
 """
 
 import threading
@@ -24,7 +24,7 @@ class ArrivingWeights:
         threading.Thread(target=self._run, args=(prepare,), name="new weights", daemon=True).start()
 
     def is_done(self, *, timeout_seconds: float) -> bool:
-        """Whether `take` returns or raises at once; waits that long for it."""
+        """Whether `take` would return or raise at once; waits for that up to the timeout."""
         return bool(wait((self._prepared,), timeout=timeout_seconds).done)
 
     def take(self) -> NewWeights:

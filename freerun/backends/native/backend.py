@@ -37,8 +37,8 @@ class NativeBackend:
 
     def memory(self, recipe: Recipe, size: ModelSize, *, device: str) -> list[tuple[str, int]]:
         number = BYTES[recipe.engine.dtype]
-        # A CPU reads published weights in place, and packs the large matrices of float32: those that change twice,
-        # since the next version is packed while this one is in use.
+        # A CPU reads published weights in place, and packs large float32 matrices. Those that change are packed
+        # twice, since the next version is packed while the current one is in use.
         is_float32 = recipe.engine.dtype == "float32"
         is_in_place = device == "cpu" and (is_float32 or not size.num_adapter)
         own = size.num_parameters + size.num_adapter - (size.num_trained if is_in_place else 0)
@@ -54,7 +54,7 @@ class NativeBackend:
 
     def cache_tokens(self, recipe: Recipe, size: ModelSize, *, device: str) -> int:
         num_tokens = recipe.engine.num_slots * size.slot_tokens(recipe)
-        # A GPU reserves every slot at full length, a CPU only what is used.
+        # A GPU reserves the full length of every slot, a CPU only what is used.
         return min(recipe.engine.cache_tokens, num_tokens) if device == "cpu" else num_tokens
 
     def prefill_tokens(self, engine: EngineConfig) -> int:

@@ -38,12 +38,12 @@ class EmbeddedEngine:
         return self._engine.has_work
 
     def has_arrived(self, published: Publication, *, timeout_seconds: float) -> bool:
-        """Here also verified and packed, on a thread: what is left for `load` is the swap."""
+        """As in the protocol; also verifies and packs on a thread, so that `load` only swaps."""
         assert self._channel is not None
         if self._arriving is None or self._arriving.published != published:
             if not self._channel.has_arrived(published, timeout_seconds=timeout_seconds):
                 return False
-            # One at a time: two threads would share the memory to pack into.
+            # One at a time: two threads would pack into the same memory.
             if self._arriving is not None and not self._arriving.is_done(timeout_seconds=timeout_seconds):
                 return False
             self._arriving = ArrivingWeights(published, functools.partial(self._prepare, published))
@@ -73,7 +73,7 @@ class EmbeddedEngine:
 
 
 def make_engine(start: EngineStart, context: WorkerContext) -> EmbeddedEngine:
-    """The engine of one worker; it has weights at once only if none will be published."""
+    """The engine of one worker; it has weights from the start only if none will be published."""
     torch.set_num_threads(context.num_threads)
     model, channel = open_model(start)
     engine = PinnableEngine(
@@ -91,14 +91,14 @@ def make_engine(start: EngineStart, context: WorkerContext) -> EmbeddedEngine:
 
 
 def open_model(start: EngineStart) -> tuple[Decoder, WeightChannel | None]:
-    """The engine's model on its device, and how its weights arrive; without a channel it has them."""
+    """The engine's model on its device, and its weight channel; without a channel the model has its weights."""
     device = resolve_device("engine.device", start.engine.device, index=start.worker_index)
     dtype = resolve_dtype(start.engine.dtype)
     directory, channel = Path(start.model_directory), None
     if start.weights and start.lora.is_on:
         model = load_model(Path(start.base_directory))
         add_adapter(model, start.lora, seed=0)  # its matrices arrive by `Load`
-        # Of the float32 weights, as the trainer's checksum is: before they are converted.
+        # The checksum of the float32 weights, before conversion, as in the trainer.
         channel = open_channel(start.weights, WeightLayout(model), frozen=frozen_checksum(model, Whole()))
     elif start.weights:
         # The weights arrive by `Load`; until then the parameters take almost no memory.

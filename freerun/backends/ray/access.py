@@ -1,4 +1,4 @@
-"""Checks before a run on Ray: the package is installed, and the token of the cluster to join is here.
+"""Checks before a run on Ray: the package is installed, and the token of the cluster to join is available.
 
 Anyone who reaches the ports of a Ray cluster can run code on it, so freerun requires token authentication. This
 module does not import Ray: it is used before anything is started, and by `--dry-run`.

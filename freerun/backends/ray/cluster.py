@@ -93,20 +93,20 @@ class RayLauncher:
         )
 
     def _place(self, job: WorkerJob, group: WorkerGroup) -> tuple[PlacementGroup, Callable[[], None]]:
-        """The placement group to start the worker in, and what to do with it when the worker is gone."""
+        """The placement group to start the worker in, and what to call when the worker is gone."""
         if job.role == "rollout":
             own = _place_together(group)
             return own, lambda: remove_placement_group(own)
-        # Ray places the lost bundles of a shared group again, and the successor in them.
+        # Ray itself places the lost bundles of a shared group again, and the successor in them.
         if group not in self._shared:
             self._shared[group] = _place_together(group)
         return self._shared[group], lambda: None
 
     def pids(self) -> dict[str, int]:
-        return {}  # they are the cluster's, wherever they run
+        return {}  # they belong to the cluster, wherever they run
 
     async def close(self) -> None:
-        """Leave the cluster, or stop the one that was started, with all that still runs there."""
+        """Leave the cluster, or stop the one that was started, with everything that still runs in it."""
         ray.shutdown()
 
 

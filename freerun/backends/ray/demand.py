@@ -1,9 +1,9 @@
-"""What each worker of a recipe asks of a Ray cluster, and which workers are placed together.
+"""What each worker of a recipe requests from a Ray cluster, and which workers are placed together.
 
 - Trainer ranks share a placement group, packed on as few nodes as possible: they talk to each other in every step.
 - Every rollout worker has its own group, so each can come and go independently.
-- Graders share one, and so do agent workers. They are light, and ask for memory instead of a CPU to fit next to
-  the others.
+- Graders share a group, and so do agent workers. They are light, and request memory instead of a CPU so that
+they fit   beside the others.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Demand:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """In Ray's terms, without resources that are not needed."""
+        """The bundle in Ray's terms, without resources that are not needed."""
         resources = {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": self.memory_bytes}
         return {name: float(number) for name, number in resources.items() if number}
 
@@ -66,5 +66,5 @@ def groups_of(recipe: Recipe, *, has_gpus: bool) -> list[WorkerGroup]:
 
 def _computing(num_threads: int, device: Device, *, has_gpus: bool, num_gpus: int = 1) -> Demand:
     is_on_gpu = device == "cuda" or (device == "auto" and has_gpus)
-    # "Divide the cores" has no meaning where machines come and go; one thread can always be placed.
+    # "Divide the cores" has no meaning if machines come and go; one thread can always be placed.
     return Demand(num_cpus=num_threads or 1, num_gpus=num_gpus if is_on_gpu else 0)

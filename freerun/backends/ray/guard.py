@@ -22,7 +22,7 @@ def start_guard() -> None:
     subprocess.Popen(
         [*python_command("freerun.backends.ray.guard"), str(os.getpid())],
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C in the terminal is for the controller
+        start_new_session=True,  # Ctrl-C in the terminal is meant for the controller
     )
 
 

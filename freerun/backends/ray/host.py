@@ -33,7 +33,7 @@ from freerun.weights.buffers import NUM_BUFFERS
 
 LONG_POLL_SECONDS = 1.0
 NUM_KEPT = 2
-"""Versions a worker may still be asked to load: the newest, and the one before while the newest is published."""
+"""Versions that a worker may still have to load: the newest, and the previous one during publication."""
 
 
 class StoredWeights(NamedTuple):
@@ -47,7 +47,7 @@ class StoredWeights(NamedTuple):
 
 
 class WeightTransfer:
-    """Moves weights between the buffers of this node and the object store, when the worker of this host asks.
+    """Moves weights between the buffers of this node and the object store, at the request of this host's worker.
 
     The trainer's host keeps the newest versions in the store; the other hosts find it by its actor name. Ray moves
     an object once to each node, and one host of the node copies it into the buffers.
@@ -63,11 +63,11 @@ class WeightTransfer:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the worker inherits."""
+        """File descriptors for the worker to inherit."""
         return (*self._buffers.descriptors, self._theirs.fileno())
 
     def serve(self) -> None:
-        """Answer the worker from now on; call it when the worker has inherited its descriptors."""
+        """Start answering the worker; call it once the worker has inherited its descriptors."""
         self._theirs.close()
         self._serving = asyncio.create_task(self._serve())
 
@@ -102,14 +102,14 @@ class WeightTransfer:
             try:
                 return ray.put(content)
             finally:
-                del content  # or the mapping could not be closed
+                del content  # otherwise the mapping could not be closed
 
     async def _bring(self, version: int) -> None:
         if self._buffers.has(version):
             return
         async with self._buffers.locked():
             if self._buffers.has(version):
-                return  # another host of the node was first
+                return  # another host of the node has already done it
             trainer = await asyncio.to_thread(ray.get_actor, self._trainer)
             stored = await trainer.stored_weights.remote(version)
             content = await stored.reference

@@ -1,16 +1,16 @@
-"""Two versions of the weights in memory that all workers of a run on one node share, filled once for all of them.
+"""Weight buffers for two versions, shared by all workers of a run on one node and filled once for all of them.
 
     first host of the node ── creates ──► buffers, labels ◄── open them through /proc ── later hosts
                                              ▲
     workers ── inherit descriptors ──────────┘
 
-No host owns the memory. It is anonymous and exists as long as a process holds it, so any host may die. A host that
-needs a version which is not there takes the lock, fills the buffer, and labels it. The kernel releases the lock of
-a host that dies. A buffer is without a label while it is filled, so the next host fills a half-written one again.
+No host owns the memory. It is anonymous and exists as long as a process holds it, so any host may die. A host
+that needs a missing version takes the lock, fills the buffer, and labels it. The kernel releases the lock of a
+host that dies. A buffer has no label while it is being filled, so the next host fills a half-written one again.
 
-The buffers follow the contract of `freerun.weights.shared`. A host whose worker is already given up for dead may
-still ask late, so a buffer is never filled with an older version than it has. Where the trainer publishes, nothing
-is filled: its buffers are the node's, labelled before any worker is told to load.
+The buffers follow the contract of `freerun.weights.shared`. A host whose worker has been given up for dead may
+still ask late, so a buffer is never filled with an older version than it has. Where the trainer publishes,
+nothing is filled: the trainer's buffers are the node's, and are labelled before any worker is told to load.
 
 This module imports neither torch nor Ray.
 """
@@ -35,7 +35,7 @@ WRITE_BYTES = 1 << 30
 
 
 class Holder(NamedTuple):
-    """A process of the node that holds the buffers, and its descriptors of them and of the labels."""
+    """A process of the node that holds the buffers, and its file descriptors of buffers and labels."""
 
     pid: int
     descriptors: tuple[int, ...]
@@ -46,13 +46,13 @@ class NodeBuffers:
 
     def __init__(self, buffers: Sequence[int], labels: int) -> None:
         self.descriptors = tuple(buffers)
-        """What workers inherit. The file of the labels is not among them: they would share its lock."""
+        """File descriptors for workers to inherit, without the labels: workers would share their lock."""
         self._file = labels
         self._labels = memoryview(mmap.mmap(labels, NUM_BUFFERS * LABEL_BYTES)).cast("q")
 
     @classmethod
     def create(cls, name: str) -> NodeBuffers:
-        """Empty ones, for the first host of a node; `name` is that of the run's weights."""
+        """Create empty buffers, for the first host of a node; `name` identifies the run's weights."""
         labels = os.memfd_create(f"{name}-labels")
         os.ftruncate(labels, NUM_BUFFERS * LABEL_BYTES)
         created = cls(create_buffers(name), labels)
@@ -62,9 +62,9 @@ class NodeBuffers:
 
     @classmethod
     def open(cls, name: str, holders: Sequence[Holder]) -> NodeBuffers | None:
-        """Those of the first holder that still lives; None if none does."""
+        """Open the buffers of the first holder that is still alive; None if none is."""
         for holder in holders:
-            # A pid may have a new owner by now: only the run's own memory is opened.
+            # The pid may belong to another process by now, so only memory of this run is opened.
             expected = [*(f"{name}-{index}" for index in range(NUM_BUFFERS)), f"{name}-labels"]
             paths = [f"/proc/{holder.pid}/fd/{descriptor}" for descriptor in holder.descriptors]
             try:
@@ -82,12 +82,12 @@ class NodeBuffers:
 
     @property
     def holder(self) -> Holder:
-        """This process, for hosts that start later."""
+        """This process as a holder, for hosts that start later."""
         return Holder(os.getpid(), (*self.descriptors, self._file))
 
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Keep the other hosts of the node from filling; ends with this process at the latest."""
+        """Keep other hosts of the node from filling; ends with this process at the latest."""
         while not self._try_to_lock():
             await asyncio.sleep(LOCK_POLL_SECONDS)
         try:
@@ -110,16 +110,16 @@ class NodeBuffers:
         return present == version
 
     def label(self, version: int) -> None:
-        """Say that all of this version is in its buffer."""
+        """Mark this version as complete in its buffer."""
         self._labels[version % NUM_BUFFERS] = version
 
     def fill(self, version: int, content: memoryview) -> None:
-        """Copy a version into its buffer; call it with the lock. Workers confirm the checksum."""
+        """Copy a version into its buffer; the caller must hold the lock. Workers confirm the checksum."""
         descriptor = self.descriptors[version % NUM_BUFFERS]
         size = os.fstat(descriptor).st_size
         if size == 0:
             os.ftruncate(descriptor, content.nbytes)
-        elif size != content.nbytes:  # cutting it would kill those that have mapped it
+        elif size != content.nbytes:  # truncating it would kill processes that have mapped it
             raise ValueError(f"version {version} has {content.nbytes} bytes, the buffers of this node have {size}")
         self._labels[version % NUM_BUFFERS] = NO_VERSION
         begin = 0

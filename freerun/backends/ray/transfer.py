@@ -18,7 +18,7 @@ from freerun.errors import WeightsError
 from freerun.processes.frames import FrameReader, to_frame
 
 DESCRIPTORS_VARIABLE = "FREERUN_WEIGHT_DESCRIPTORS"
-"""Tells the worker which descriptors it inherited: the two buffers and the socket."""
+"""Environment variable with the inherited file descriptors: the two buffers and the socket."""
 
 
 class Put(msgspec.Struct, frozen=True, tag=True):
@@ -28,20 +28,20 @@ class Put(msgspec.Struct, frozen=True, tag=True):
 
 
 class Bring(msgspec.Struct, frozen=True, tag=True):
-    """Have this version in the node's buffer, from the object store if it is not there yet."""
+    """Bring this version into the node's buffer, from the object store if it is not there yet."""
 
     version: int
 
 
 class Moved(msgspec.Struct, frozen=True, tag=True):
-    """The answer to either."""
+    """The answer to `Put` and `Bring`."""
 
     version: int
     error: str = ""
 
 
 class HostSocket:
-    """Asks the host of this process to move weights."""
+    """Asks this process's host to move weights."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -55,7 +55,7 @@ class HostSocket:
         self._receive()
 
     def bring(self, version: int, *, timeout_seconds: float) -> bool:
-        """Whether the version is in this node's memory; the first call asks for it."""
+        """Whether the version is in this node's memory; the first call requests it."""
         if self._asked != version:
             self._asked = version
             self._socket.sendall(to_frame(Bring(version)))
@@ -72,5 +72,5 @@ class HostSocket:
 
 
 def inherited_descriptors() -> tuple[int, ...]:
-    """The two buffers and the socket that this worker's host gave it."""
+    """The two buffers and the socket that this worker inherited from its host."""
     return tuple(int(number) for number in os.environ[DESCRIPTORS_VARIABLE].split(","))

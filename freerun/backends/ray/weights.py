@@ -1,4 +1,4 @@
-"""The weight channel of workers on a Ray cluster: memory that all of a node share, which their hosts fill.
+"""The weight channel of workers on a Ray cluster: memory that a node's workers share and hosts fill.
 
 trainer ─► memory of its node ─ put ─► object store ─ get ─► memory of another node ─► its workers
 """

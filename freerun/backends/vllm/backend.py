@@ -13,11 +13,11 @@ from freerun.errors import ConfigError
 from freerun.model.adapter_directory import model_config
 
 MIN_TEMPERATURE = 0.01
-"""vLLM raises a lower one to it, unless it is 0."""
+"""vLLM raises lower temperatures to this one, except 0."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Head sizes that vLLM 0.32's attention on CPUs takes."""
+"""Head sizes supported by vLLM 0.32's CPU attention."""
 PREFILL_TOKENS = 8192
-"""Prompt tokens that a server on a GPU computes beside decoding."""
+"""Prompt tokens that a GPU server computes beside decoding."""
 
 
 class VllmBackend:
@@ -79,7 +79,7 @@ class VllmBackend:
 
 
 def require_packages(engine: EngineConfig) -> None:
-    """Refuse a run whose servers could not be started."""
+    """Raise if the servers of a run could not be started."""
     python = interpreter(engine)
     for package, name, remedy in (
         (
@@ -96,7 +96,7 @@ def require_packages(engine: EngineConfig) -> None:
 def _has_package(python: str, package: str) -> bool:
     finds = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     try:
-        # In our directory: in the user's, a folder named vllm would pass for the package.
+        # Run in our directory: in the user's, a folder named vllm would be mistaken for the package.
         found = subprocess.run([python, "-c", finds], cwd=PLUGIN_DIRECTORY, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f'engine.server_python = "{python}" is no Python interpreter: {error}') from None

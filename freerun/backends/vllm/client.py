@@ -1,7 +1,8 @@
 """Typed calls to one vLLM server: tokens in, tokens out, and what a load of new weights needs.
 
-Every call opens a connection: uvicorn closes idle ones after a few seconds, and a local connection costs
-a tenth of a millisecond. Knows HTTP and vLLM's endpoints; not why a load happens, nor whose samples these are.
+Every call opens a connection: uvicorn closes idle ones after a few seconds, and a local connection costs a
+tenth of a millisecond. It knows HTTP and vLLM's endpoints, but not why a load happens, nor what the samples are
+for.
 """
 
 import http.client
@@ -15,7 +16,7 @@ import msgspec
 from freerun.errors import RequestError, WorkerError
 
 CALL_SECONDS = 60.0
-"""How long a healthy server may take for a call that computes nothing."""
+"""Time limit for a call that computes nothing, on a healthy server."""
 LOAD_SECONDS = 300.0
 CLEAR_SECONDS = 10.0
 UNLABELLED = "default"
@@ -68,12 +69,12 @@ class _WeightInfo(msgspec.Struct, frozen=True):
 
 
 class ReadWeights(msgspec.Struct, frozen=True):
-    """What one of the server's workers reports to have read."""
+    """A server worker's report of the weights that it has read."""
 
     version: int
     checksum: str
     missing: str = ""
-    """A layer of the server's model without weights among them; then nothing was loaded."""
+    """A layer of the server's model for which no weights were sent; if not empty, nothing was loaded."""
 
 
 class _RpcResults(msgspec.Struct, frozen=True):
@@ -129,7 +130,7 @@ class VllmClient:
         self._call("POST", "/resume")
 
     def clear_prefix_cache(self) -> None:
-        """Empty it, waiting for requests that were just aborted and may still hold blocks."""
+        """Empty the cache, after waiting for just-aborted requests that may still hold blocks."""
         deadline = time.monotonic() + CLEAR_SECONDS
         while not msgspec.json.decode(self._call("POST", "/reset_prefix_cache"), type=_Cleared).success:
             if time.monotonic() > deadline:
@@ -149,7 +150,7 @@ class VllmClient:
         self._call("POST", "/collective_rpc", {"method": "freerun_remove_rendezvous"})
 
     def set_version(self, version: str) -> None:
-        """Label the tokens sampled from now on; call it only while the server is paused."""
+        """Set the label of tokens sampled from now on; call it only while the server is paused."""
         self._call("POST", "/update_weight_version", {"new_version": version})
 
     def version(self) -> str:
@@ -164,7 +165,7 @@ class VllmClient:
         return True
 
     def max_sequence_tokens(self) -> int:
-        """The longest sequence it takes."""
+        """The longest sequence that the server accepts."""
         return msgspec.json.decode(self._call("GET", "/v1/models"), type=_Models).data[0].max_model_len
 
     def counters(self) -> Counters:
@@ -203,6 +204,6 @@ class VllmClient:
 
 
 def _metric(metrics: str, name: str) -> float:
-    """The sum of a metric over the server's engines; 0 if there is none."""
+    """The sum of a metric over the server's engines; 0 if the metric is missing."""
     values = re.findall(rf"^vllm:{name}(?:\{{[^}}]*\}})? (\S+)$", metrics, re.MULTILINE)
     return sum(float(value) for value in values)

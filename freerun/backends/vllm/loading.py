@@ -1,9 +1,10 @@
 """Loads new weights into a running vLLM server: pause between two steps, confirm, label, resume, verify.
 
-A checksum proves what arrived, not what the kernels use. vLLM keeps packed copies of weights, and 0.32 forgets
-the tied head's on CPUs at a load; it would sample from another model under the right label. So the first load is
-proven by a few tokens, whose logprobs must be our decoder's. They are drawn at a temperature other than 1, which
-also finds a joined server whose logprobs are not those of the distribution it draws from.
+A checksum proves what arrived, not what the kernels use. vLLM keeps packed copies of weights, and 0.32 does not
+update the tied head's copy on CPUs at a load; it would sample from another model under the new label. So the
+first load is verified with a few tokens, whose logprobs must agree with our decoder's. They are drawn at a
+temperature other than 1, which also detects a joined server whose logprobs are not those of the distribution it
+draws from.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from freerun.model.decoder import Decoder
 NUM_TOKENS = 8
 TEMPERATURE = 0.5
 TOLERANCE = {"float32": 0.02, "bfloat16": 0.3}
-"""Of the mean difference, by the server's dtype; other weights differ by 1 and more."""
+"""Limit on the mean difference of logprobs, by the server's dtype; other weights differ by 1 and more."""
 
 
 def swap_weights(client: VllmClient, weights: ReadableWeights, *, keeps_cache: bool) -> None:
