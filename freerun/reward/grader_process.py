@@ -61,7 +61,7 @@ class GraderProcess:
 
     @property
     def num_at_once(self) -> int:
-        """How many jobs may be sent together, whatever their graders."""
+        """How many jobs may be sent together, for any mix of graders."""
         num_quick = AT_ONCE_SECONDS / max(*self._seconds.values(), AT_ONCE_SECONDS / MAX_AT_ONCE)
         return max(1, int(num_quick))
 
