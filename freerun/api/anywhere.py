@@ -1,8 +1,8 @@
 """Runs work that needs an event loop, from any thread.
 
-Where a loop runs already, as in a notebook, the work gets a thread with its own loop: processes die with the
-thread that started them (`processes/worker_process.py`), and this one lives as long as they do. Signals reach only
-the main thread, which waits for it: they press the switch of the session.
+If a loop already runs, as in a notebook, the work gets a thread with its own loop: processes die with the
+thread that started them (`processes/worker_process.py`), and this thread lives as long as they do. Signals
+reach only the main thread, which waits: it forwards them to the session through the stop switch.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def run_anywhere(work: Callable[[], T], stop: StopSwitch) -> T:
-    """Do work that needs an event loop; in this thread unless a loop already runs in it."""
+    """Run work that needs an event loop; in this thread unless a loop already runs in it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -43,7 +43,7 @@ def run_anywhere(work: Callable[[], T], stop: StopSwitch) -> T:
 
 @contextlib.contextmanager
 def _signals(stop: StopSwitch | None = None) -> Iterator[None]:
-    """Signals press the switch, or are handled by the session; the caller's own handlers are put back."""
+    """Signals press the stop switch, or are handled by the session; the caller's handlers are restored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,13 +1,13 @@
-"""Word problems and a calculator: the policy must find the operation, call the tool, and report its result.
+"""Word problems with a calculator: the policy must choose the operation, call the tool, and report its result.
 
     Question: Tom has 128 pens and gives away 17. How many pens are left?
     calc(128-17)          sampled
     -> 111                given: what the tool returned
     Answer: 111           sampled
 
-The numbers are too large for a small model to compute itself, so an answer without a call is nearly always wrong.
-Two solved examples at the top of every prompt show the format. Plain text, no chat template: a base model can do
-it too.
+The numbers are too large for a small model to compute itself, so an answer without a call is nearly always
+wrong. Two solved examples at the top of every prompt show the format. The text is plain, without a chat
+template, so a base model can do it too.
 """
 
 import random
@@ -18,7 +18,7 @@ from freerun.data.task_prompt import TaskPrompt
 from freerun.rollout.episode import Policy, Task
 
 MAX_CALLS = 2
-"""A policy that calls more often never answers: it gets nothing."""
+"""A policy that makes more calls does not answer, and gets nothing."""
 EXAMPLES = """\
 Use calc(expression) for arithmetic.
 
@@ -43,7 +43,7 @@ _EXPRESSION = re.compile(r"\s*(\d{1,6})\s*([-+*/x])\s*(\d{1,6})\s*")
 
 
 def prompts() -> Iterator[TaskPrompt]:
-    """The same word problems in every run: four kinds, two- and three-digit numbers."""
+    """The same word problems in every run: four kinds, with two- and three-digit numbers."""
     rng = random.Random(0)
     for number in range(NUM_PROMPTS):
         question, answer = _problem(rng)
@@ -51,7 +51,7 @@ def prompts() -> Iterator[TaskPrompt]:
 
 
 async def episode(task: Task, policy: Policy) -> float:
-    """Right answer, 1; anything else, 0."""
+    """1 for the right answer, else 0."""
     chat, text = policy.chat(), task.text
     for _ in range(MAX_CALLS + 1):
         reply = await chat.say(text)
@@ -65,7 +65,7 @@ async def episode(task: Task, policy: Policy) -> float:
 
 
 def calculate(expression: str) -> str:
-    """The value of two numbers with an operator between them, or what is wrong with it."""
+    """The value of an expression with two numbers and an operator, or what is wrong with it."""
     match = _EXPRESSION.fullmatch(expression)
     if match is None:
         return "error: not an expression of two numbers"

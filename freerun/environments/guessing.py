@@ -2,9 +2,9 @@
 
     10-90>64↵   10-63>44↵   10-43>25↵   26-43>34↵   35-43>38↵   35-37>36↵   37-37>37↵
 
-The environment prints the range that is left and `>`; the policy writes a number and a line break. Fewer guesses
-earn more. The teacher of SFT guesses at random, so nothing shows the policy the middle: it must find it.
-A tiny model made from nothing plays thousands of games a minute.
+The environment prints the remaining range and `>`; the policy writes a number and a line break. Fewer guesses
+earn more. The teacher of SFT guesses at random, so the policy must find bisection by itself. A tiny model made
+from scratch plays thousands of games a minute.
 """
 
 import random
@@ -19,13 +19,13 @@ ALPHABET = "0123456789->\n"
 MAX_GUESSES = 10
 NUM_NUMBERS = 100
 MIN_RANGE = 10
-"""Numbers in the smallest range: fewer are found by luck."""
+"""Numbers in the smallest range: in a smaller one luck suffices."""
 
 _NUMBER = re.compile("[0-9]{1,2}")
 
 
 def prompts() -> Iterator[TaskPrompt]:
-    """Every range of `MIN_RANGE` or more numbers below 100; the answer: the most guesses that bisection needs."""
+    """Every range of `MIN_RANGE` or more numbers below 100; the answer is bisection's maximum of guesses."""
     for low in range(NUM_NUMBERS):
         for high in range(low + MIN_RANGE - 1, NUM_NUMBERS):
             num_guesses = (high - low + 1).bit_length()
@@ -33,7 +33,7 @@ def prompts() -> Iterator[TaskPrompt]:
 
 
 def demonstration(prompt: TaskPrompt, rng: random.Random, error_rate: float) -> str:
-    """A whole game of a player who guesses at random, `error_rate` of the time outside the range too."""
+    """A game of a player who guesses at random, and with probability `error_rate` outside the range."""
     low, high = range_of(prompt.key)
     secret, game = rng.randint(low, high), ""
     for _ in range(MAX_GUESSES):
@@ -71,7 +71,7 @@ def range_of(key: str) -> tuple[int, int]:
 
 
 def narrowed(low: int, high: int, guess: int, secret: int) -> tuple[int, int]:
-    """The range that is left after a wrong guess; one outside it tells nothing."""
+    """The range that remains after a wrong guess; a guess outside it does not change it."""
     if low <= guess < secret:
         return guess + 1, high
     if secret < guess <= high:

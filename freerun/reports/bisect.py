@@ -2,10 +2,10 @@
 
     metric ─► where it fell (`collapse.py`) ─► which versions sampled that ─► steps that made them ─► samples
 
-A reward that falls at step k was earned by completions of earlier versions. The last good batch has tokens of
-version u at the earliest, the first bad one of version v at the latest: the steps to u + 1 ... v are those that
-could have done it. What a sample contributed to their updates is its advantage times the behaviour weights of
-its tokens, without those that the trust region held back.
+A reward that falls at step k was earned by completions of earlier versions. If the last good batch has tokens
+of version u at the earliest, and the first bad one tokens of version v at the latest, then the steps to u + 1
+... v are suspect. A sample's contribution to their updates is its advantage times the behaviour weights of its
+tokens, without tokens held back by the trust region.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ MEASURED_BY_TRAINER = {
     "behaviour_weight_max", "effective_sample_size", "clip_fraction", "masked_fraction", "value_loss",
     "explained_variance", "lr", "num_updates", "skipped_updates",
 }  # fmt: skip
-"""Metrics of the weights that a step begins with or of its update, not of what was sampled earlier."""
+"""Metrics of a step's starting weights or of its update, not of what was sampled earlier."""
 MAX_STEPS = 10
-"""Steps whose samples are looked at, at most."""
+"""Limit on the steps whose samples are examined."""
 NUM_BEFORE = 10
 NUM_COMPANIONS = 4
 MIN_NOISES = 4.0
-"""A metric changed with it if it left its median by this many times its noise."""
+"""A metric counts as changed if it left its median by this many times its noise."""
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,28 @@ class Companion:
 
 @dataclass(frozen=True)
 class Carrier:
-    """A trajectory that contributed much."""
+    """A trajectory with a large contribution."""
 
     row: TrajectoryRow
     pull: float
     """Advantage times the sum of its tokens' weights."""
     share: float
-    """Of the absolute pulls of all trajectories of the steps."""
+    """Share of the absolute pulls of all trajectories of these steps."""
     largest_weight: float
 
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was found; without a fall the others are empty."""
+    """The findings; all fields are empty if there was no fall."""
 
     metric: str
     num_points: int
     fall: Fall | None = None
     eval_fall: EvalFall | None = None
     samplers: str = ""
-    """Which versions sampled the last good and the first bad batch, for people."""
+    """The versions that sampled the last good and the first bad batch, as text."""
     steps: range = range(0)
-    """Those that could have done it."""
+    """The suspect steps."""
     companions: tuple[Companion, ...] = ()
     carriers: tuple[Carrier, ...] = ()
     lr: float | None = None
@@ -118,7 +118,7 @@ def _series(steps: Sequence[StepRow], metric: str) -> list[tuple[int, float]]:
 
 
 def _narrowed(found: Bisection, steps: Sequence[StepRow]) -> Bisection:
-    """With the fall of the reward, if there is one between the two evaluations or soon after."""
+    """Add the fall of the reward, if there is one between the two evaluations or soon after."""
     assert found.eval_fall is not None
     fall = find_fall(_series(steps, "reward"))
     age = max((step.metrics.get("staleness_max", 0.0) for step in steps), default=0.0)
@@ -143,7 +143,7 @@ def _explained(reader: RunReader, steps: Sequence[StepRow], found: Bisection, li
 
 
 def _guilty_steps(reader: RunReader, found: Bisection) -> tuple[tuple[int, int], str]:
-    """The steps whose versions the first bad batch has and the last good one may not have."""
+    """The steps whose versions may be in the first bad batch but not in the last good one."""
     fall, evals = found.fall, found.eval_fall
     if fall is None:
         assert evals is not None
@@ -157,7 +157,7 @@ def _guilty_steps(reader: RunReader, found: Bisection) -> tuple[tuple[int, int],
     )
     first, last = good[0] + 1, max(bad[1], good[0] + 1)
     if evals is not None:
-        last = min(last, evals.first_bad.version)  # what came after it cannot have done it
+        last = min(last, evals.first_bad.version)  # later steps cannot be the cause
         first = min(max(first, evals.last_good.version + 1), last)
     return (max(1, first), last), samplers
 
@@ -177,7 +177,7 @@ def _carriers(reader: RunReader, steps: range, limit: int) -> list[Carrier]:
 
 
 def pull_of(row: TrajectoryRow) -> tuple[float, float]:
-    """Advantage times the weights of its tokens that were not held back, and the largest of these weights."""
+    """Advantage times the summed weights of its unclipped tokens, and the largest of these weights."""
     num_sampled = sum(span.num_tokens for span in row.spans if span.version is not None)
     weights = np.ones(num_sampled)
     if row.log_weights.size == num_sampled:
@@ -188,7 +188,7 @@ def pull_of(row: TrajectoryRow) -> tuple[float, float]:
 
 
 def _companions(steps: Sequence[StepRow], first: int, last: int, *, but: str) -> list[Companion]:
-    """Metrics that left their ordinary values in these steps or right after, the most striking first."""
+    """Metrics that left their usual range in these steps or right after, the largest change first."""
     found = []
     names = {name for step in steps for name in step.metrics if not name.endswith(TIMED) and name != but}
     for name in sorted(names):

@@ -1,6 +1,6 @@
-"""Where a series collapsed: it had a level, fell, and did not come back.
+"""Finds where a series collapsed: it had a level, fell, and did not recover.
 
-Of step metrics, with x turned so that less is worse:
+For step metrics, with x signed so that less is worse:
 
     the best level    the last place where the median of the newest w values was highest; w is an eighth of the
                       series, from 3 to 10
@@ -11,8 +11,8 @@ Of step metrics, with x turned so that less is worse:
     the beginning     the first value of the fall that is below the median before it by more than twice the noise
                       and a sixth of the fall
 
-Of held-out accuracy: the evaluations at the end whose 95 % intervals all lie below that of the best one.
-A dip that recovers is no collapse.
+For held-out accuracy: the last evaluations, if their 95 % intervals all lie below that of the best one. A dip that
+recovers is not a collapse.
 """
 
 import math
@@ -42,17 +42,17 @@ class Fall:
 
     last_good: int
     begin: int
-    """The first step that is out of the ordinary."""
+    """The first step outside the usual range."""
     best: int
-    """The first step of the level that was left."""
+    """The first step at the previous level."""
     end: int
-    """The last step that was looked at."""
+    """The last step that was examined."""
     before: float
     after: float
     """Means on both sides of the change point."""
     noise: float
     num_as_large: int
-    """Of `NUM_SHUFFLES`."""
+    """Out of `NUM_SHUFFLES`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def find_fall(points: Sequence[tuple[int, float]], *, is_less_worse: bool = True
         values = -values
     width = min(10, max(3, len(values) // 8))
     levels = running_median(values, width)
-    peak = len(levels) - 1 - int(np.argmax(levels[::-1]))  # of the window that begins there
+    peak = len(levels) - 1 - int(np.argmax(levels[::-1]))  # the index of the window's first step
     tail = values[peak:]
     if len(tail) < width + MIN_AFTER:
         return None
@@ -114,19 +114,19 @@ def find_eval_fall(evals: Sequence[EvalRow]) -> EvalFall | None:
 
 
 def running_median(values: Values, width: int) -> Values:
-    """Of each window of this width."""
+    """The median of each window of this width."""
     medians: Values = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
     return medians
 
 
 def step_noise(values: Values) -> float:
-    """The deviation of a value from its neighbours, without the trend; outliers do not count."""
+    """The standard deviation of a value from its neighbours, without the trend; robust against outliers."""
     differences = np.diff(values)
     return SIGMA_OF_MAD * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
 
 
 def change_point(values: Values) -> tuple[int, float]:
-    """Where the mean falls most, and how much, in units of the noise's deviation."""
+    """The place where the mean falls most, and the size of the fall in standard deviations of the noise."""
     sizes = _fall_sizes(values[None])[0]
     place = int(np.argmax(sizes))
     return place + 1, float(sizes[place])
@@ -140,7 +140,7 @@ def shuffles_as_large(values: Values, size: float) -> int:
 
 
 def beginning(values: Values, place: int, noise: float) -> int:
-    """The first value of the fall: back from the change point, or after it, while values are ordinary."""
+    """The first value of the fall: moves back from the change point, or forward while values are usual."""
     centre, fall = float(np.median(values[:place])), float(values[:place].mean() - values[place:].mean())
     limit = centre - max(NOISE_FACTOR * noise, FALL_SHARE * fall)
     begin = place

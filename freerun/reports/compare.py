@@ -1,4 +1,4 @@
-"""Runs side by side: seeds together, a line for each group, and the files that hold it.
+"""Compares runs: seeds are grouped, one line per group, with the files that contain the comparison.
 
 run directories ─► records ─► groups ─┬─► table      on the terminal, table.md
                                       ├─► every value of every metric: compare.csv
@@ -53,7 +53,7 @@ def read_groups(paths: Sequence[Path]) -> list[RunGroup]:
 
 
 def check_distinct(paths: Sequence[Path]) -> None:
-    """Refuse a directory named twice: it would count as two."""
+    """Raise if a directory is named twice: it would count as two runs."""
     resolved = [path.resolve() for path in paths]
     for path, target in zip(paths, resolved, strict=True):
         if resolved.count(target) > 1:

@@ -1,7 +1,7 @@
-"""Several runs as one curve: their mean over a common axis, with the interval over seeds.
+"""Averages several runs to one curve over a common axis, with the interval over seeds.
 
-Runs share no grid: seconds never agree, and one run may skip an evaluation. Each run is a line between its
-points, and the lines are averaged where all of them are defined.
+Runs have no common grid: seconds never agree, and a run may skip an evaluation. Each run is interpolated
+linearly, and the lines are averaged where all of them are defined.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from freerun.reports.record import Point
 Numbers = NDArray[np.float64]
 Axis = Literal["step", "seconds", "trained_tokens"]
 MAX_POINTS = 60
-"""Of one curve. Longer series are averaged over consecutive steps to show the trend."""
+"""Points per curve. Longer series are averaged over consecutive steps to show the trend."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Curve:
 def mean_curve(
     runs: Sequence[Sequence[Point]], axis: Axis, *, bin_size: int = 1, seeds: Sequence[int] = ()
 ) -> Curve | None:
-    """The mean over the runs that have points, from where the last begins to where the first ends.
+    """The mean over the runs that have points, from where the last one begins to where the first one ends.
 
-    `seeds` has the seed of each run: runs of the same seed count once, as their mean. By default all differ.
+    `seeds` has the seed of each run: runs with the same seed count once, as their mean. By default all differ.
     """
     seed_of_line = [seed for seed, points in zip(seeds or range(len(runs)), runs, strict=True) if points]
     lines = [_line(points, axis, bin_size) for points in runs if points]

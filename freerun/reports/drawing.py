@@ -1,7 +1,7 @@
-"""The figures. matplotlib is imported only to draw: tables and CSV work without it.
+"""Draws the figures. matplotlib is imported only here: tables and CSV work without it.
 
-Colours are Okabe and Ito's, safe for colour-blind readers; markers and dashes repeat what they say. Bands and bars
-are 95 % intervals over seeds. A band that would hide the lines is left out.
+Colours are Okabe and Ito's, safe for colour-blind readers; markers and dashes carry the same information. Bands
+and bars are 95 % intervals over seeds. A band that would hide the lines is left out.
 """
 
 import math
@@ -41,7 +41,7 @@ STYLE: Any = {
     "text.parse_math": False,  # labels come from files: a dollar is just a dollar
 }
 MAX_HALF_LABEL = 85
-"""Characters; two shorter labels fit side by side in the legend."""
+"""Characters per label below which two labels fit side by side in the legend."""
 PANELS: tuple[tuple[str, Axis, str, str, str], ...] = (
     (HELD_OUT, "step", "Held-out accuracy by step", "step", "accuracy"),
     (HELD_OUT, "seconds", "Held-out accuracy by time", "seconds of training", "accuracy"),
@@ -53,7 +53,7 @@ PANELS: tuple[tuple[str, Axis, str, str, str], ...] = (
 
 
 def require_matplotlib() -> None:
-    """Fail before the work, not when its figure is drawn."""
+    """Raise before the work starts if matplotlib is missing, not when the figure is drawn."""
     try:
         import matplotlib  # noqa: F401 - is it installed?
     except ImportError:
@@ -76,7 +76,7 @@ def _figure(path: Path, width: float, height: float) -> Iterator[Any]:
 
 
 def draw_comparison(groups: Sequence[RunGroup], path: Path) -> None:
-    """Six panels: accuracy over each axis, and what training looked like."""
+    """Six panels: accuracy over each axis, and metrics of training."""
     legend_inches = 0.25 * len(groups) + 0.1
     with _figure(path, 11, 6.2 + legend_inches) as figure:
         panels = figure.subplots(2, 3)
@@ -115,7 +115,7 @@ def _draw_panel(panel: Any, groups: Sequence[RunGroup], metric: str, axis: Axis)
         values += curve.mean.tolist() if curve else []
         lowest, highest = min([lowest, *values]), max([highest, *values])
     if lowest < math.inf:
-        # By the values, not the bands: the band of a few seeds can be many times wider than the curves.
+        # Scaled to the values, not the bands: the band of a few seeds can be many times wider than the curves.
         margin = 0.12 * (highest - lowest) or 0.1
         bounds = (lowest - margin, highest + margin)
         panel.set_ylim(_within_shares(*bounds) if is_accuracy else bounds)
@@ -134,7 +134,7 @@ def _draw_curve(panel: Any, curve: Curve | None, index: int, *, has_band: bool) 
         return panel.plot([], [], **look)[0]
     if has_band:
         panel.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
-    marker = MARKERS[index % len(MARKERS)] if len(curve.x) == 1 else ""  # a line needs two points to show
+    marker = MARKERS[index % len(MARKERS)] if len(curve.x) == 1 else ""  # a single point is not visible as a line
     return panel.plot(curve.x, curve.mean, marker=marker, linewidth=1.8, **look)[0]
 
 
@@ -167,7 +167,7 @@ def draw_by_value(
         _draw_lines(
             right, values, {label: [s["tokens_per_second"] for s in line] for label, line in lines.items()}
         )
-        # In words: drawn as a line, far below, it would squeeze the rest into a corner.
+        # As text: drawn as a line, far below, it would squeeze the rest.
         before = f" (before: {percent(before_training)})" if math.isfinite(before_training) else ""
         left.set(title=f"Held-out accuracy after training{before}", ylabel="accuracy", xlabel=key)
         left.set_ylim(_within_shares(*left.get_ylim()))

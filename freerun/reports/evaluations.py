@@ -1,8 +1,7 @@
-"""Evaluations side by side, paired by prompt: which prompts got better or worse, and how sure the difference is.
+"""Compares evaluations, paired by prompt: which prompts got better or worse, and how certain the difference is.
 
-The first evaluation is what the others are compared with. All must have asked the same prompts of the same split.
-
-How sure the difference is, `events/paired.py` says.
+The first evaluation is the baseline of the others. All must have used the same prompts of the same split. The
+interval of the difference is explained in `events/paired.py`.
 """
 
 import math
@@ -35,12 +34,12 @@ class EvaluationRecord:
     path: Path
     job: EvalJob
     prompts: dict[str, PromptResult]
-    """By key, failed ones included."""
+    """Results by key, including failed prompts."""
     answers: dict[str, str]
-    """By key: two files may give the same key to different prompts."""
+    """Answers by key: two files may use the same key for different prompts."""
 
     def shares(self) -> dict[str, float]:
-        """The share of right samples of each graded prompt."""
+        """The share of correct samples of each graded prompt."""
         return {key: p.num_correct / p.num_samples for key, p in self.prompts.items() if p.num_samples}
 
 
@@ -80,13 +79,13 @@ def _check_comparable(first: EvaluationRecord, other: EvaluationRecord) -> None:
 
 
 def changes(first: EvaluationRecord, other: EvaluationRecord) -> list[float]:
-    """How the share of right samples changed, for each prompt that both graded."""
+    """The change in the share of correct samples, for each prompt that both graded."""
     before, after = first.shares(), other.shares()
     return [after[key] - before[key] for key in before if key in after]
 
 
 def evaluation_rows(evaluations: Sequence[EvaluationRecord]) -> list[list[str]]:
-    """The cells under `EVALUATION_COLUMNS`."""
+    """The table cells under `EVALUATION_COLUMNS`."""
     first, rows = evaluations[0], []
     for each in evaluations:
         graded = [(p.num_samples, p.num_correct) for p in each.prompts.values() if p.num_samples]
@@ -111,7 +110,7 @@ def evaluation_rows(evaluations: Sequence[EvaluationRecord]) -> list[list[str]]:
 
 
 def write_evaluations(evaluations: Sequence[EvaluationRecord], directory: Path) -> None:
-    """Write the table, and the share of right samples of every prompt."""
+    """Write the table, and the share of correct samples of every prompt."""
     directory.mkdir(parents=True, exist_ok=True)
     rows, notes = evaluation_rows(evaluations), evaluation_notes(evaluations)
     write_table(directory / TABLE_FILE, EVALUATION_COLUMNS, rows, EVALUATION_CAPTION, notes)

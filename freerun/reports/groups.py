@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed form a group, named by the settings in which the groups differ.
+"""Groups runs that differ only in their seed, and names each group by the settings in which the groups differ.
 
 runs/a  seed 0, buffer.max_staleness 4 ─┐
 runs/b  seed 1, buffer.max_staleness 4 ─┴─► "buffer.max_staleness=4"    2 seeds
@@ -21,7 +21,7 @@ from freerun.reports.record import RunRecord
 
 NOTHING = Estimate(math.nan, math.nan, math.nan)
 NOT_A_SETTING = ("run.seed", "run.name", "run.directory", "report.")
-"""Keys, and with a dot at the end sections, that do not change what a run computes."""
+"""Keys, or sections with a dot at the end, that do not change what a run computes."""
 MAX_LABEL_KEYS = 4
 """Groups that differ in more keys are named after their first run instead."""
 
@@ -31,7 +31,7 @@ class RunGroup:
     """Runs with the same settings and different seeds."""
 
     label: str
-    """Values come from files: escape it where it is shown."""
+    """The label may contain text from files: escape it for display."""
     records: list[RunRecord]
 
     @property
@@ -43,7 +43,7 @@ class RunGroup:
         return runs
 
     def over_seeds(self, name: str) -> dict[int, float]:
-        """One of the runs' numbers for each seed, as the mean of its runs."""
+        """One number per seed: the mean over the runs of that seed."""
         return {seed: mean(run.numbers.get(name, math.nan) for run in runs) for seed, runs in self.by_seed.items()}
 
     def estimate(self, name: str) -> Estimate:
@@ -57,15 +57,15 @@ class GroupSummary:
     label: str
     num_seeds: int
     num_repeats: int
-    """Runs of a seed that another run has already."""
+    """Number of runs whose seed another run already has."""
     interval_over: str
-    """What the interval of the final accuracy is over: seeds, or the prompts of a single seed's evaluation."""
+    """The basis of the final accuracy's interval: seeds, or the prompts of a single seed's evaluation."""
     difference: Estimate
-    """Of the final accuracy from the first group's, paired by seed."""
+    """Final accuracy minus that of the first group, paired by seed."""
     speedup: Estimate
-    """Tokens per second over the first group's, paired by seed."""
+    """Tokens per second relative to the first group, paired by seed."""
     staleness_max: float
-    """The largest of any run."""
+    """The largest value of any run."""
     estimates: dict[str, Estimate]
     """Means over seeds of all numbers of the runs."""
 
@@ -84,7 +84,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
 
 
 def summarise(groups: Sequence[RunGroup]) -> list[GroupSummary]:
-    """A line for each group; the first one is what the others are compared with."""
+    """One line per group; the first group is the baseline of the others."""
     return [_summarise(group, groups[0]) for group in groups]
 
 
@@ -129,7 +129,7 @@ def speedups(group: RunGroup, baseline: RunGroup) -> dict[int, float]:
 
 
 def _labels(groups: Sequence[dict[str, str]]) -> list[str]:
-    """What sets each group apart; empty if that is nothing, or too much for a label."""
+    """The settings that distinguish each group; empty if there are none, or too many for a label."""
 
     def value(group: dict[str, str], key: str) -> str:
         return group.get(key, "(unset)")
@@ -144,7 +144,7 @@ def _labels(groups: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _plain(value: Any) -> str:
-    """The value as in TOML, but words without quotes."""
+    """The value as in TOML, but strings without quotes."""
     text = as_toml(value)
     is_word = isinstance(value, str) and value != "" and text == f'"{value}"' and " " not in value
     return value if is_word else text

@@ -1,6 +1,6 @@
 """95 % intervals over seeds by Student's t: mean ± t(n - 1) s / sqrt(n).
 
-They say where another seed would land. Intervals over prompts are in `events/pass_at_k.py`.
+They describe where another seed would land. Intervals over prompts are in `events/pass_at_k.py`.
 """
 
 import math

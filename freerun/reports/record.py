@@ -1,4 +1,4 @@
-"""One run as reports see it: its settings, its series, and the few numbers it comes down to.
+"""A run as reports see it: its settings, its series, and a few summary numbers.
 
 Everything is read from the run directory: config.toml and the store. `seconds` are seconds of training, the
 run's clock without its pauses:
@@ -30,7 +30,7 @@ HELD_OUT = "held_out_accuracy"
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a series and its place on each axis."""
+    """One value of a series, with its position on each axis."""
 
     step: int
     seconds: float
@@ -49,7 +49,7 @@ class RunRecord:
     steps: list[StepRow]
     evals: list[EvalRow]
     pauses: list[tuple[float, float]]
-    """Begin and end on the run's clock; see the module docstring."""
+    """(begin, end) of each pause on the run's clock; see the module docstring."""
     wall_seconds: float
     """The run's clock at its last event."""
 
@@ -89,7 +89,7 @@ class RunRecord:
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """What the run comes down to, then the mean of each metric over its steps; nan where there is none."""
+        """The summary numbers, then the mean of each metric over the steps; nan if there is none."""
         accuracies = [row.accuracy for row in self.evals if math.isfinite(row.accuracy)]
         seconds, tokens = self._axes[max(self._axes)]
         staleness: Counter[int] = Counter()
@@ -120,7 +120,7 @@ class RunRecord:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run directory; a running one as far as it is written."""
+    """Read a run directory; a running run is read as far as it is written."""
     config = read_config(path)
     with RunReader(path) as reader:
         ends = [event.seconds for event in reader.events("run_finished") if isinstance(event, RunFinished)]
@@ -169,7 +169,7 @@ def find_start_ups(events: Iterable[AnyEvent | Rewound]) -> list[tuple[float, fl
     for event in events:
         if isinstance(event, RunStarted):
             begin = event.seconds
-            # A session continues its checkpoint's clock; what an earlier one did after that is undone.
+            # A session continues its checkpoint's clock; later events of an earlier session are undone.
             start_ups = [known for known in start_ups if known[1] <= begin]
         elif isinstance(event, WeightsLoaded) and begin is not None:
             start_ups.append((begin, event.seconds))

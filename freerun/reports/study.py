@@ -1,4 +1,4 @@
-"""A study, planned: a grid of settings times seeds, and how far each run is. Nothing is run here.
+"""Plans a study: a grid of settings and seeds, and the progress of each run. Nothing is run here.
 
     studies/<name>/
         warm/           the shared warm start, if the recipe has one
@@ -6,8 +6,8 @@
         logs/<name>.txt what each run printed
         table.md  study.png  study.csv  study.json
 
-Seed by seed, so an unfinished study has every combination equally often. Progress is read from the run directories
-alone. A run counts as finished only if its store says so and its settings are the ones this study asks for.
+Runs are ordered by seed, so an unfinished study has every combination equally often. Progress is read from the run
+directories alone. A run counts as finished only if its store says so and its settings are those of the study.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from freerun.session.run_directory import CONFIG_FILE, RunDirectory, is_unused
 
 WARM_NAME = "warm"
 OWN_SECTIONS = ("model", "data", "lora", "sft")
-"""What a warm start depends on: if one of these is studied, each run does its own."""
+"""Sections that affect a warm start: if one of these is studied, each run has its own warm start."""
 DECIDED_BY_STUDY = {"run.name": "--out", "run.directory": "--out", "run.seed": "--seeds"}
 
 Standing = Literal["to run", "to resume", "running", "finished"]
@@ -44,29 +44,29 @@ class StudyRun:
 
     name: str
     values: tuple[str, ...]
-    """Of the studied keys, as they were given; empty for the shared warm start."""
+    """Values of the studied keys, as given; empty for the shared warm start."""
     directory: Path
     log_file: Path
     recipe: Recipe
     arguments: tuple[str, ...]
-    """What follows `freerun` on its command line."""
+    """Command-line arguments after `freerun`."""
 
 
 @dataclass
 class Study:
-    """Everything that is to be run."""
+    """All runs of a study."""
 
     recipe_path: Path
     directory: Path
     over: dict[str, list[str]]
-    """The studied keys and their values, as they were given."""
+    """The studied keys and their values, as given."""
     num_seeds: int
     warm: StudyRun | None = None
     runs: list[StudyRun] = field(default_factory=list)
 
     @property
     def all_runs(self) -> list[StudyRun]:
-        """In the order in which they are run."""
+        """All runs in the order in which they are run."""
         return [*([self.warm] if self.warm else []), *self.runs]
 
     def combinations(self) -> list[tuple[str, ...]]:
@@ -80,7 +80,7 @@ class Study:
 def plan_study(
     recipe_path: Path, overrides: Sequence[str], *, over: Sequence[str], num_seeds: int, directory: Path | None
 ) -> Study:
-    """All runs of the study. Every recipe of the grid is loaded, so a bad key or value is refused here."""
+    """Plan all runs of the study. Every recipe of the grid is loaded, so a bad key or value is refused here."""
     keys = _parse_over(over)
     _check_keys(keys, overrides)
     if num_seeds < 1:
@@ -143,7 +143,7 @@ def _check_keys(keys: dict[str, list[str]], overrides: Sequence[str]) -> None:
 
 
 def _check_values(study: Study) -> None:
-    """Refuse two values that mean the same, such as 1e-5 and 0.00001."""
+    """Raise for two values that mean the same, such as 1e-5 and 0.00001."""
     for place, (key, values) in enumerate(study.over.items()):
         found: dict[str, str] = {}
         for value in values:
@@ -161,20 +161,20 @@ def _short_name(key: str, keys: dict[str, list[str]]) -> str:
 
 
 def _file_name(value: str) -> str:
-    """The value as part of a file name; a long or odd one is cut and told apart by its hash."""
+    """The value as part of a file name; a long or unusual one is cut and made unique by its hash."""
     plain = re.sub(r"[^A-Za-z0-9._+-]+", "_", value)[:24]
     return plain if plain == value else f"{plain}-{hashlib.sha256(value.encode()).hexdigest()[:6]}"
 
 
 def state_of(run: StudyRun) -> Standing:
-    """What is left to do for a run; refuses a directory with steps of a run with other settings."""
+    """What is left to do for a run; raises for a directory with steps of a run with other settings."""
     if not (run.directory / CONFIG_FILE).is_file():
         return "to run"
     state, difference = _recorded_state(run), _difference(run)
     if state == "running":
         return "running"
     if difference and is_unused(RunDirectory(run.directory)):
-        return "to run"  # it failed before its first step, and the command was corrected
+        return "to run"  # it failed before its first step, and the command has been corrected
     if difference:
         raise FreerunError(
             f'the run "{run.directory}" was made with {difference}; give this study another directory with --out'
@@ -185,7 +185,7 @@ def state_of(run: StudyRun) -> Standing:
 def _recorded_state(run: StudyRun) -> str:
     try:
         return read_run(run.directory).summary.state
-    except FreerunError:  # it did not get as far as a store
+    except FreerunError:  # it did not get far enough to have a store
         return "crashed"
 
 
@@ -206,7 +206,7 @@ def find_failures(study: Study) -> dict[str, str]:
 
 
 def why_it_ended(run: StudyRun) -> str:
-    """The reason a run recorded for its end, else the last line it printed."""
+    """The recorded reason for the end of a run, else the last line it printed."""
     try:
         reason = read_run(run.directory).summary.reason
     except FreerunError:
@@ -220,7 +220,7 @@ def _has_failed(run: StudyRun) -> bool:
 
 
 def _difference(run: StudyRun) -> str:
-    """The first setting in which the run on disk differs from the study's; empty if it is the same run."""
+    """The first setting in which the run on disk differs from the study's; empty if there is none."""
     saved, wanted = read_config(run.directory), _settings(run.recipe)
     for key in sorted((saved.keys() | wanted.keys()) - {"run.directory"}):  # it is here, by any path
         found, asked = (_comparable(key, values.get(key)) for values in (saved, wanted))

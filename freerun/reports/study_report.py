@@ -1,4 +1,4 @@
-"""What a study found: the table of `freerun compare`, the effect of each key, a figure, all numbers."""
+"""Reports a study's results: the table of `freerun compare`, the effect of each key, a figure, all numbers."""
 
 import math
 import os
@@ -27,18 +27,18 @@ FILES = ("study.png", "study.csv", "study.json", TABLE_FILE)
 
 @dataclass(frozen=True)
 class Effect:
-    """What one value of a key does against its first value, over all values of the other keys, paired by seed."""
+    """The effect of a key's value against its first value, over all values of the other keys, paired by seed."""
 
     key: str
     value: str
     first: str
     difference: Estimate
-    """Of the final accuracy."""
+    """Difference in final accuracy."""
     speedup: Estimate
 
 
 def effects(study: Study, groups: Sequence[RunGroup]) -> list[Effect]:
-    """Every value but the first of every key. A seed counts only if all its combinations are finished."""
+    """Effects of all values but the first of each key. A seed counts only if all its combinations are finished."""
     group_of = dict(zip(study.combinations(), groups, strict=True))
     found = []
     for index, (key, values) in enumerate(study.over.items()):
@@ -57,7 +57,7 @@ def effects(study: Study, groups: Sequence[RunGroup]) -> list[Effect]:
 
 
 def _means(pairs: Sequence[Mapping[int, float]], num_seeds: int) -> list[float]:
-    """For each seed the mean over all pairs; nan if one is missing."""
+    """The mean over all pairs for each seed; nan if one is missing."""
     return [sum(pair.get(seed, math.nan) for pair in pairs) / len(pairs) for seed in range(num_seeds)]
 
 
@@ -123,7 +123,7 @@ def _run_facts(study: Study, run: StudyRun, record: RunRecord | None, failure: s
 
 
 def machine_facts(study: Study) -> dict[str, Any]:
-    """What the speed depends on."""
+    """Facts about the machine that affect speed."""
     recipe = study.runs[0].recipe
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -137,7 +137,7 @@ def machine_facts(study: Study) -> dict[str, Any]:
 
 
 def _draw(study: Study, groups: Sequence[RunGroup]) -> None:
-    """The first key along the axis, a line for each combination of the others."""
+    """Draw the first key along the axis, with a line for each combination of the others."""
     summaries = summarise(groups)
     (key, values), *others = study.over.items() or [("", [study.recipe_path.stem])]
     num_lines = len(groups) // len(values)

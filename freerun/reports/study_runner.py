@@ -29,10 +29,10 @@ REFRESH_SECONDS = 0.5
 
 
 class StudyRunner:
-    """One command's work on a study; afterwards `failures` and `is_stopped` say how it went."""
+    """Works on a study for one command; afterwards `failures` and `is_stopped` give the result."""
 
     def __init__(self, study: Study, tell: Callable[[str, bool], None]) -> None:
-        """`tell` gets a line of progress, and whether the line is to stay on the screen."""
+        """`tell` gets a line of progress, and whether the line should stay on the screen."""
         self.failures: dict[str, str] = {}
         self.is_stopped = False
         self._study = study
@@ -42,7 +42,7 @@ class StudyRunner:
         self._states = {run.name: state_of(run) for run in study.all_runs}
         finished = [run for run in study.runs if self._states[run.name] == "finished"]
         self._run_seconds = [read_run(run.directory).wall_seconds for run in finished]
-        """Of finished runs, without the warm start: an estimate for the others."""
+        """Durations of finished runs, without the warm start, to estimate the others."""
 
     def run(self) -> None:
         """Run everything that is not finished."""
@@ -62,7 +62,7 @@ class StudyRunner:
                     return  # there is no model to start the others from
 
     def _preflight(self, run: StudyRun) -> None:
-        """Check what can be checked without training, by `freerun train --dry-run`; its error is ours."""
+        """Check everything that needs no training, by `freerun train --dry-run`; its error becomes ours."""
         log = self._study.directory / "logs" / "preflight.txt"
         if self._train([*self._arguments(run), "--dry-run"], log, "wb", lambda: None) and not self.is_stopped:
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
@@ -92,7 +92,7 @@ class StudyRunner:
         return train_arguments(run, is_resumed=self._states[run.name] == "to resume")
 
     def _train(self, arguments: list[str], log: Path, mode: str, on_wait: Callable[[], None]) -> int:
-        """One `freerun` process to its end; returns its exit code."""
+        """Run one `freerun` process to its end; returns its exit code."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open(mode) as output:
             self._process = subprocess.Popen(
@@ -138,7 +138,7 @@ class StudyRunner:
 
 
 def train_arguments(run: StudyRun, *, is_resumed: bool) -> list[str]:
-    """What follows `freerun` on the command line of a run."""
+    """Command-line arguments of a run, after `freerun`."""
     return [*run.arguments, *(["--resume"] if is_resumed else [])]
 
 

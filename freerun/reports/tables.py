@@ -1,4 +1,4 @@
-"""Numbers as text, and rows as Markdown and CSV."""
+"""Formats numbers as text, and rows as Markdown and CSV."""
 
 import csv
 import math
@@ -24,7 +24,7 @@ def with_interval(estimate: Estimate, write: Callable[[float], str]) -> str:
 
 
 def number(digits: int) -> Callable[[float], str]:
-    """Writes numbers with this many digits after the point."""
+    """A function that formats numbers with this many decimals."""
     return lambda value: f"{value:,.{digits}f}" if math.isfinite(value) else UNKNOWN
 
 
@@ -49,7 +49,7 @@ def write_table(
 
 
 def escape_markdown(text: str) -> str:
-    """One line of literal text: names and values come from files."""
+    """Escape text to one line without markup: names and values come from files."""
     line = "".join(character if character.isprintable() else " " for character in text)
     for special in "\\|`*<[":
         line = line.replace(special, "\\" + special)

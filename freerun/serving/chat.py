@@ -1,6 +1,6 @@
-"""`freerun chat`: one person and the policy, line by line.
+"""`freerun chat`: a conversation of one user with the policy, line by line.
 
-Lines come from a stream and replies go to a function: neither the terminal nor HTTP is known here.
+Lines come from a stream and replies go to a function: this module knows neither the terminal nor HTTP.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ RESET, QUIT = "/reset", "/quit"
 
 @dataclass(frozen=True)
 class Screen:
-    """Where the person is."""
+    """The user's side of a chat."""
 
     lines: Callable[[], AsyncIterator[str]]
-    """What the person says, until there is no more."""
+    """The user's lines, until there are no more."""
     show_reply: Callable[[str], None]
     show_notice: Callable[[str], None]
     generating: Callable[[], AbstractContextManager[object]]
-    """Shows that the policy is at work."""
+    """Shows that the policy is generating."""
 
 
 def run_chat(job: ServeJob, screen: Screen, *, system: str, sampling: CallSampling) -> None:
-    """Talk until the lines end, /quit or Ctrl-C."""
+    """Chat until the lines end, /quit or Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="freerun-chat-") as logs:
         asyncio.run(until_stopped(_chat(job, Path(logs), screen, system, sampling)))
 

@@ -1,6 +1,6 @@
-"""`freerun serve`: a policy behind the gateway, until it is told to stop.
+"""`freerun serve`: serves a policy behind the gateway until it is stopped.
 
-The gateway, the chat template and the sessions are in this process, the engines in rollout workers.
+The gateway, the chat template and the sessions run in this process, the engines in rollout workers.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from freerun.session.lifetime import STOP_SIGNALS
 
 @dataclass(frozen=True)
 class ServedAt:
-    """What a client needs to know."""
+    """The connection details for clients."""
 
     base_url: str
-    """For OpenAI's clients; those of Anthropic leave out `/v1`."""
+    """For OpenAI clients; Anthropic clients leave out `/v1`."""
     key: str
     model_name: str
 
@@ -33,13 +33,13 @@ def run_serve(job: ServeJob, *, key: str, on_ready: Callable[[ServedAt], None]) 
 
 
 async def until_stopped(work: Awaitable[None]) -> None:
-    """Do the work; the first signal to stop ends it and is no error."""
+    """Do the work; the first stop signal ends it without an error."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
 
     def stop() -> None:
-        if not stopped.is_set():  # Cleaning up is not interrupted: it would leave processes behind.
+        if not stopped.is_set():  # cleaning up is not interrupted: that would leave processes behind
             stopped.set()
             task.cancel()
 
@@ -70,7 +70,7 @@ async def _serve(job: ServeJob, key: str, logs: Path, on_ready: Callable[[Served
             key=live_key.used if live_key.is_given else "",
             clients_choose_sampling=True,
         )
-        listen(parse_address(address)).close()  # A port that is taken is better known before the model is loaded.
+        listen(parse_address(address)).close()  # detect a taken port before the model is loaded
         background = Supervisor()
         try:
             await policy.start()

@@ -1,9 +1,9 @@
-"""What `freerun serve` and `freerun chat` talk to: a model or a run's checkpoint, in its own rollout workers.
+"""The policy behind `freerun serve` and `freerun chat`: a model or a run's checkpoint, in its own rollout workers.
 
     ServeJob ─► open_policy ─► ServedPolicy ─► sessions, one for each conversation
 
-There is no trainer and no grader. Of a run's recipe only what decides how its policy is asked counts: sampling,
-engine, LoRA, chat template.
+There is no trainer and no grader. Only those parts of a run's recipe are used that affect sampling: sampling
+settings, engine, LoRA, chat template.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from freerun.types import Completion
 from freerun.workers.rollout_pool import RolloutPool
 
 _LONGEST_CONVERSATION = 4096
-"""Unless the command line says more: an engine reserves this much for each of its slots."""
+"""Default length; an engine reserves this much for each of its slots."""
 _DEFAULTS = ("--engine.num_slots", "16", "--engine.cache_tokens", "65536", "--data.task", "times-tables")
 """Conversations are longer than the completions of a run, and fewer. No prompt of the task is read."""
 _SECTIONS_OF_RUN = ("run", "model", "lora", "sampling", "engine", "runtime")
@@ -50,13 +50,13 @@ class ServeJob:
     recipe: Recipe
     model: Path
     name: str
-    """What clients call it."""
+    """The model name that clients use."""
 
 
 def make_serve_job(
     target: Path, overrides: Sequence[str], *, version: CheckpointVersion | None = None
 ) -> ServeJob:
-    """The model that `target` names and how it is asked; nothing is started."""
+    """The model that `target` names and its sampling settings; nothing is started."""
     model, _ = find_model(target, version)
     longest = min(model_config(model).max_positions, _LONGEST_CONVERSATION)
     defaults = [*_DEFAULTS, "--rollout.max_session_tokens", str(longest)]
@@ -74,7 +74,7 @@ def _is_of_run(key: str) -> bool:
 
 
 def _for_conversations(recipe: Recipe) -> Recipe:
-    """With sequences of the length of a conversation, however long its parts are."""
+    """The recipe with sequences of the length of a conversation, without limits on its parts."""
     longest = recipe.rollout.max_session_tokens
     if longest < 2:
         raise ConfigError(f"config: rollout.max_session_tokens = {longest} has no room for a reply; raise it")
@@ -87,7 +87,7 @@ def _for_conversations(recipe: Recipe) -> Recipe:
 
 
 class ServedPolicy:
-    """Opens sessions with the policy; `start` first."""
+    """Opens sessions with the policy; call `start` first."""
 
     def __init__(self, job: ServeJob, tokenizer: Tokenizer, pool: RolloutPool) -> None:
         longest = job.recipe.rollout.max_session_tokens
@@ -102,7 +102,7 @@ class ServedPolicy:
         self._request_ids = itertools.count()
 
     async def start(self) -> None:
-        """Returns when the engines have the model and the chat template has been tried."""
+        """Return when the engines have the model and the chat template has been tried."""
         await self.renderer.traits()
         await self._pool.start()
 
@@ -126,7 +126,7 @@ class ServedPolicy:
 
 
 class ServedSession:
-    """One conversation; what a call does not ask for is as in the recipe."""
+    """One conversation; calls use the recipe's values for settings they leave out."""
 
     def __init__(self, policy: ServedPolicy, number: int) -> None:
         self._policy = policy
@@ -150,7 +150,7 @@ class ServedSession:
 
 @contextlib.asynccontextmanager
 async def open_policy(job: ServeJob, logs: Path) -> AsyncIterator[ServedPolicy]:
-    """The policy, which is still to be started; no process of it is left afterwards."""
+    """The policy, not started yet; all of its processes have ended when the context ends."""
     check_backends(job.recipe, trains=False)
     check_directory(job.model)
     tokenizer = Tokenizer.load(job.model)

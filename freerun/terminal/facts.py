@@ -1,10 +1,10 @@
-"""What there is to tell about a run: one list of facts for the live view, the lines and the closing summary.
+"""Facts about a run: one list for the live view, the log lines and the closing summary.
 
     RunState ─► facts ─► live     styled, now: `panel.py`
                       ─► line     of a step: `lines.py`
                       ─► summary  of the run: `lines.py`
 
-Pure functions of the state. The text may be hostile still: the renderings make it printable.
+Pure functions of the state. The text is not sanitised: the renderings make it printable.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from freerun.events.metrics import RunState
 from freerun.terminal.wording import bar, brief, count, duration, histogram, printable, share_of_time, sparkline
 
 Live = tuple[str | tuple[str, str], ...]
-"""Text, or text with its style."""
+"""Pieces of text, some with a style."""
 LOST = {
     "filtered": "",
     "passed_over": "",
@@ -29,18 +29,18 @@ LOST = {
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact in up to three forms; an empty one is not known, or not told there."""
+    """One fact in up to three forms; an empty form is unknown, or not shown there."""
 
     name: str
     live: Live | None = None
-    """None if the live view has no place for it."""
+    """None if the live view does not show it."""
     line: str = ""
     summary: str = ""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far the run is: in its supervised steps, or in those of RL."""
+    """The progress of the run: in supervised steps, or in steps of RL."""
 
     name: str
     done: int
@@ -59,20 +59,20 @@ class Position:
 
 
 def facts(state: RunState) -> list[Fact]:
-    """All facts, in the order in which they are told."""
+    """All facts, in display order."""
     told = (sft, _steps, _reward, _held_out, _length, _staleness, _generation, _training, _queues, _policy)
     return [fact(state) for fact in (*told, _weights, _interrupts, _trained, _deaths)]
 
 
 def position(state: RunState, now: float) -> Position:
-    """`now` is on the run's clock."""
+    """The current position; `now` is on the run's clock."""
     if state.sft and not state.steps:
         return Position("SFT", state.sft[-1].step, state.sft[-1].num_steps, state.sft_seconds_left)
     return Position("step", state.version, state.num_steps, state.eta_seconds(now))
 
 
 def sft(state: RunState) -> Fact:
-    """Its line is told until RL begins."""
+    """The progress of SFT; shown until RL begins."""
     if not state.sft:
         return Fact("SFT")
     words, parts = [], [f"{state.sft[-1].step} of {state.sft[-1].num_steps} steps"]
@@ -191,7 +191,7 @@ def _training(state: RunState) -> Fact:
 
 
 def _queues(state: RunState) -> Fact:
-    """What waits between the engines and the trainer: which of them is ahead."""
+    """What waits between the engines and the trainer, which shows which of them is ahead."""
     if state.queues is None or state.finished:
         return Fact("queues", live=())
     counts, needed = state.queues.counts, state.prompts_per_step
@@ -202,7 +202,7 @@ def _queues(state: RunState) -> Fact:
 
 
 def _weights(state: RunState) -> Fact:
-    """How far what was sampled is from what is trained."""
+    """The distance between the weights that sampled and those being trained."""
     names = {"effective_sample_size": "ESS", "behaviour_weight_max": "largest", "grad_norm": "gradient norm"}
     metrics = _metrics(state)
     shown = " · ".join(f"{word} {metrics[name]:.2g}" for name, word in names.items() if name in metrics)
@@ -244,7 +244,7 @@ def _trained(state: RunState) -> Fact:
 
 
 def _updates(state: RunState) -> str:
-    """Steps without an update must not be counted as training."""
+    """Steps without an update, which must not be counted as training."""
     num_steps, num_idle = state.num_steps_seen, state.num_steps_without_update
     where = "in the others " if num_idle < num_steps else ""
     changed = f"{count(num_steps - num_idle)} of {count(num_steps)} steps changed the weights"
@@ -266,7 +266,7 @@ def _pace(rate: float | None, share: float | None) -> Live:
 
 
 def _metrics(state: RunState) -> Mapping[str, float]:
-    """Of the last step."""
+    """Metrics of the last step."""
     return state.steps[-1].result.metrics if state.steps else {}
 
 

@@ -1,11 +1,11 @@
 """The health of a run in a terminal: lines of the log, of the live view and of the closing summary.
 
-    examine(state, now) ─► HealthLog      a line when a finding appears, gets worse, is over
+    examine(state, now) ─► HealthLog      a line when a finding appears, gets worse or is over
                         ─► panel_lines    the worst ones, in the live view
                         ─► summary_lines  all, the worst first
-                        ─► closing_lines  what must not be missed, at the very end
+                        ─► closing_lines  what users must not miss, at the very end
 
-All say the sentences of `events/health.py`; their text may be hostile and is made printable here.
+All use the sentences of `events/health.py`; their text may be hostile and is made printable here.
 """
 
 from collections.abc import Sequence
@@ -19,27 +19,27 @@ from freerun.events.rule_window import Severity, step_seconds
 from freerun.terminal.wording import printable
 
 EXAMINE_SECONDS = 1.0
-"""Between two looks at the run, on its clock."""
+"""Interval of health examinations, on the run's clock."""
 OVER_SECONDS = 30.0
 OVER_STEPS = 3
-"""A finding is over when it was absent for both: one that comes and goes is not told again and again."""
+"""A finding is over when it was absent for both: an intermittent one is not reported again and again."""
 LEVEL_STYLES: dict[Severity, str] = {"alarm": "bold red", "warn": "yellow", "info": "dim"}
 VERDICTS = ("bound", "nothing_learned", "held_out_fell")
-"""Rules about what came of the run: a summary ends with what they find."""
+"""Rules about the result of the run: a summary ends with their findings."""
 
 
 class _Told:
-    """A finding that the log has told."""
+    """A finding that has been logged."""
 
     def __init__(self, finding: Finding, seconds: float) -> None:
         self.level = finding.level
-        """The worst one told."""
+        """The worst level that has been logged."""
         self.text = finding.text
         self.seen = seconds
 
 
 class HealthLog:
-    """Says what has changed in the health of a run: call it with the state after each event."""
+    """Logs changes in the health of a run: call it with the state after each event."""
 
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
@@ -70,13 +70,13 @@ class HealthLog:
 
 
 def describe(finding: Finding) -> str:
-    """`alarm: what is wrong → what to do`, in one line."""
+    """One line: `alarm: what is wrong → what to do`."""
     advice = f" → {printable(finding.advice)}" if finding.advice else ""
     return f"{finding.level}: {printable(finding.text)}{advice}"
 
 
 def panel_lines(state: RunState, now: float, *, max_rows: int) -> list[Text]:
-    """The worst findings, one line each; the first place goes to none if there are none."""
+    """The worst findings, one line each; a last line counts the others."""
     findings = examine(state, now)
     num_shown = len(findings) if len(findings) <= max_rows else max(0, max_rows - 1)
     lines = [
@@ -106,7 +106,7 @@ def count_levels(findings: Sequence[Finding]) -> str:
 
 
 def summary_lines(findings: Sequence[Finding]) -> list[str]:
-    """All findings, the worst first, each with its advice below it."""
+    """All findings, worst first, each followed by its advice."""
     lines = []
     for finding in findings:
         lines.append(f"{finding.level:<6} {printable(finding.text)}")
@@ -115,7 +115,7 @@ def summary_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def closing_lines(findings: Sequence[Finding]) -> list[str]:
-    """What a person must not miss: that the model is worse than before, or the same, or not to be trusted."""
+    """What users must not miss: the model is worse than before, unchanged, or not to be trusted."""
     names: dict[Severity, str] = {"alarm": "ALARM", "warn": "WARNING", "info": "NOTE"}
     return [
         f"{names[finding.level]:<11}{printable(finding.text)}" for finding in findings if finding.rule in VERDICTS

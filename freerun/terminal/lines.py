@@ -1,4 +1,4 @@
-"""A run in plain text: a line for each event worth logging, the summary at its end; progress of an evaluation."""
+"""A run as plain text: log lines of events, the closing summary, and the progress of an evaluation."""
 
 import shlex
 import time
@@ -36,7 +36,7 @@ LINE_SECONDS = 5.0
 
 
 def describe_event(state: RunState, event: AnyEvent) -> str:
-    """The log line of an event, given the state after it; empty for those that are not worth one."""
+    """The log line of an event, given the state after it; empty if the event is not logged."""
     match event:
         case RunStarted():
             begin = f"resumed at step {event.version}" if event.version else "started"
@@ -81,11 +81,11 @@ def summarize(
     unfinished: str = "still running",
     next_command: str = "",
 ) -> str:
-    """The closing summary of a run, whose directory takes `num_bytes`; plain text, lines aligned.
+    """The closing summary of a run whose directory takes `num_bytes`; plain text with aligned lines.
 
-    `kept` are the versions with a checkpoint, if that is known. Where the lines above it show failures, their
-    traceback is not repeated. `unfinished` is how a run is that has not ended, `next_command` what to type in
-    place of the usual.
+    `kept` are the versions with a checkpoint, if known. If failures were shown before, their tracebacks are not
+    repeated. `unfinished` describes a run that has not ended; `next_command` replaces the usual suggested
+    command.
     """
     saved = f"{state.checkpoint.directory}/model" if state.checkpoint else ""
     model = state.finished.model_directory if state.finished else saved
@@ -106,7 +106,7 @@ def summarize(
 
 
 def _best(state: RunState, kept: Collection[int] | None) -> str:
-    """The best evaluated version that can be had, and where."""
+    """The best evaluated version that is available, and its location."""
     best = best_eval(state.evals, kept=kept)
     if best is None or kept is None or len(state.evals) < 2:
         return ""
@@ -117,7 +117,7 @@ def _best(state: RunState, kept: Collection[int] | None) -> str:
 
 
 def _outcome(state: RunState, health: str, unfinished: str) -> str:
-    """How it ended and why, in one sentence; without a reason, how many findings of health there are."""
+    """How and why the run ended, in one sentence; without a reason, the number of health findings."""
     outcome = state.finished.outcome if state.finished else unfinished
     if state.finished and state.finished.reason:
         return f"{outcome}: {brief(state.finished.reason)}"
@@ -125,7 +125,7 @@ def _outcome(state: RunState, health: str, unfinished: str) -> str:
 
 
 def _reason_in_full(state: RunState, shows_failures: bool) -> str:
-    """The traceback or the log of what ended the run, unless it is shown above."""
+    """The traceback or log of what ended the run, unless it has been shown."""
     reason = state.finished.reason.strip() if state.finished else ""
     is_shown = shows_failures and failure_kind(reason) in state.failures
     return reason if "\n" in reason and not is_shown else ""
@@ -150,7 +150,7 @@ def _next_command(state: RunState, findings: Sequence[Finding]) -> str:
 
 
 def _failure(state: RunState, event: GroupFinished) -> str:
-    """In full the first time; then a line for every tenfold number of failures of one cause."""
+    """In full the first time; then one line for every tenfold number of failures with the same cause."""
     number = state.failures[failure_kind(event.reason)]
     if number == 1:
         return f"group {event.ordinal} failed: {event.reason}"
@@ -159,19 +159,19 @@ def _failure(state: RunState, event: GroupFinished) -> str:
 
 
 def _is_shown(steps: Sequence[SftStep]) -> bool:
-    """A line for every measurement, every tenth of SFT, and every few seconds."""
+    """Whether a step of SFT is logged: measurements, every tenth of SFT, and every few seconds."""
     last = steps[-1]
     is_late = len(steps) > 1 and last.seconds // LINE_SECONDS > steps[-2].seconds // LINE_SECONDS
     return is_late or last.held_out_loss is not None or last.step % max(1, last.num_steps // 10) == 0
 
 
 def _join(*words: str) -> str:
-    """What is not known is left out."""
+    """Join the parts that are known."""
     return "  ".join(filter(None, words))
 
 
 class ProgressLines:
-    """Long work without a terminal for a bar: call it whenever more is done; silent on a terminal."""
+    """Progress lines for long work without a terminal; silent on a terminal, which has a bar."""
 
     def __init__(self, console: Console, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -180,7 +180,7 @@ class ProgressLines:
         self._began = self._last_line = clock()
 
     def __call__(self, done: int, what: str) -> None:
-        """`done` of the total is done; `what` it is, in words."""
+        """`done` of the total is finished; `what` describes it."""
         now = self._clock()
         if self._console.is_terminal or now - self._last_line < LINE_SECONDS or done >= self._total:
             return

@@ -1,4 +1,4 @@
-"""Where a run's page is, in words: for a log without the token, for a person at a terminal with it."""
+"""Describes where a run's page is: in a log without the token, at a terminal with it."""
 
 import os
 import shlex
@@ -10,7 +10,7 @@ from freerun.processes.listening import url_of
 
 
 def describe_page(event: PageOpened, directory: str, link: str = "") -> str:
-    """Where the page is: for a log without its link, which has the token, for a terminal with it."""
+    """The page's location: without the link, which contains the token, for a log; with it for a terminal."""
     warning = "  warning: other machines can reach it, and nothing is encrypted" if event.is_public else ""
     if not link:
         return f"page  {event.url}{warning}  freerun view {shlex.quote(directory)} prints the link"
@@ -19,7 +19,7 @@ def describe_page(event: PageOpened, directory: str, link: str = "") -> str:
 
 
 def page_later(directory: str) -> str:
-    """The command that serves the page of a run that has ended, and where it does."""
+    """The command that serves the page of an ended run, and its location."""
     config = PageConfig()
     return f"freerun view {shlex.quote(directory)}  (its page, at {url_of(config.host, config.port)})"
 

@@ -1,4 +1,4 @@
-"""The live view: a `RunState` in, renderables out.
+"""The live view: renders a `RunState`.
 
     title ─ progress ─ facts (two columns, or one on a narrow terminal) ─ health ─ processes ─ recent completions
 
@@ -23,9 +23,9 @@ from freerun.terminal.wording import describe_doing, duration, printable
 from freerun.types import ProcessState
 
 WIDE, WIDER = 110, 170
-"""Columns of a terminal from which on the facts stand in two and in three columns."""
+"""Terminal widths from which facts are shown in two and in three columns."""
 FRAME_ROWS = 4
-"""The frame, the progress, and the line below, which a terminal needs for its cursor."""
+"""Rows for the frame, the progress, and the line below, which a terminal needs for its cursor."""
 MIN_FACTS = 3
 PRIORITY = (
     "reward",
@@ -38,18 +38,18 @@ PRIORITY = (
     "interrupts",
     "queues",
 )
-"""Facts that a low terminal shows first; then the others."""
+"""Facts shown first on a low terminal; others follow."""
 ROLES = ("trainer", "rollout", "agent", "grader")
-"""Processes that a low terminal shows first; then the others."""
+"""Processes shown first on a low terminal; others follow."""
 MAX_FINDINGS = 4
-"""Lines for the health of the run."""
+"""Rows for the health of the run."""
 OWN_HINT = "Ctrl-C saves and stops"
-"""What a person can do where the run itself is shown."""
+"""The hint shown in the terminal that runs the run."""
 STYLES: dict[ProcessState, str] = {"waiting": "yellow", "died": "bold red"}
 
 
 def render(state: RunState, *, now: float, width: int, height: int, hint: str = OWN_HINT) -> RenderableType:
-    """The whole view, no higher than the terminal; completions get what the other parts leave."""
+    """The whole view, no higher than the terminal; completions get the remaining rows."""
     room = max(0, height - FRAME_ROWS)
     numbers = _facts(
         state, num_columns=1 + (width >= WIDE) + (width >= WIDER), max_rows=max(MIN_FACTS, 2 * room // 5)
@@ -116,7 +116,7 @@ def _processes(state: RunState, now: float, max_rows: int) -> Table:
     grid.add_column(style="dim", no_wrap=True, max_width=14, overflow="ellipsis", min_width=10)
     grid.add_column(no_wrap=True, justify="right", width=7)
     grid.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    workers = [] if state.finished else sorted(state.activities, key=_role)  # they have ended with it
+    workers = [] if state.finished else sorted(state.activities, key=_role)  # processes end with the run
     num_shown = len(workers) if len(workers) <= max_rows else max(0, max_rows - 1)
     for worker in workers[:num_shown]:
         activity = state.activities[worker]
@@ -144,7 +144,7 @@ def _details(state: RunState, worker: str) -> str:
         return ""
     engine, activity = state.engines[worker], state.activities[worker]
     stats, parts = engine.latest, []
-    # Counters are reported now and then: those from before it began what it does would contradict it.
+    # Counters are reported periodically; counters from before the current activity would contradict it.
     if engine.reported >= activity.seconds:
         parts += [f"{stats.num_running} running"] if activity.doing.num_done is None else []
         parts += [f"{stats.num_waiting} waiting"] if stats.num_waiting else []
@@ -154,7 +154,7 @@ def _details(state: RunState, worker: str) -> str:
 
 
 def _completions(recent: Iterable[RecentCompletion], max_rows: int, tail_chars: int) -> Table:
-    """The newest completions: the reward, the end of the prompt, what was sampled."""
+    """The newest completions: reward, end of the prompt, sampled text."""
     grid = _grid(1)
     grid.add_column(no_wrap=True, justify="right", width=7)
     grid.add_column(no_wrap=True, ratio=1, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""A recorded run: the summary it ended with, or its state now, from the store alone."""
+"""A recorded run: the summary at its end, or its current state, from the store alone."""
 
 import shlex
 import time
@@ -18,7 +18,7 @@ from freerun.terminal.wording import describe_doing, duration, printable
 
 
 def summarize_recorded(reader: RunReader) -> str:
-    """The text that the run ended with; of a run that has not ended, what it has done and what it does."""
+    """The summary of a run; for a run that has not ended, what it has done and what it is doing."""
     state, status = _read_state(reader), reader.status()
     directory = reader.file.parent
     is_running = status.state == "running"
@@ -34,7 +34,7 @@ def summarize_recorded(reader: RunReader) -> str:
 
 
 def summary_as_json(reader: RunReader) -> dict[str, Any]:
-    """The line of `freerun runs`, the facts of the summary by name, and what was found about its health."""
+    """The line of `freerun runs`, the facts of the summary by name, and the health findings."""
     state, status = _read_state(reader), reader.status()
     told = {fact.name: fact.summary for fact in facts(state) if fact.summary}
     health = msgspec.to_builtins(examine(state, now_of(state, status)))
@@ -42,12 +42,12 @@ def summary_as_json(reader: RunReader) -> dict[str, Any]:
 
 
 def now_of(state: RunState, status: RunSummary) -> float:
-    """The run's clock now, as far as its last commit tells."""
+    """The run's clock now, extrapolated from its last commit."""
     return state.seconds + max(0.0, time.time() - status.updated) if status.state == "running" else state.seconds
 
 
 def place(state: RunState, directory: Path) -> None:
-    """Where the run was moved, its directory is where it is now."""
+    """Set the state's directory to the run's current location, in case it was moved."""
     if Path(state.directory).resolve() != directory.resolve():
         state.directory = str(directory)
 
@@ -59,7 +59,7 @@ def _read_state(reader: RunReader) -> RunState:
 
 
 def describe_unfinished(state: RunState, status: RunSummary) -> str:
-    """How a run is that has not recorded its end."""
+    """Describe a run that has not recorded its end."""
     if status.state != "running":
         return f"{status.state}{f': {status.reason}' if status.reason else ''}"
     at = position(state, now_of(state, status))

@@ -1,9 +1,9 @@
-"""Recorded samples as text: the prompt once for each group, then what was sampled, earned and made of it.
+"""Recorded samples as text: the prompt once per group, then each completion with its reward and training facts.
 
     rows of a store ─► blocks: indent and styled line ─► `print_samples`
 
-Prompts and completions are hostile: every piece of them goes through `printable`. Long texts are cut unless they
-are asked for whole: a prompt keeps its end, where the question is, a completion its start.
+Prompts and completions are hostile: all their text goes through `printable`. Long texts are cut unless
+requested whole: a prompt keeps its end, where the question is, a completion its start.
 """
 
 import math
@@ -22,10 +22,10 @@ from freerun.terminal.turns import SessionPiece, pieces_of
 from freerun.terminal.wording import brief, count, duration, printable
 
 RecordedRow = EvalCompletionRow | LostRow
-"""Of a completion that was trained on (`TrajectoryRow`), that was held out, or that was lost."""
+"""A completion that was trained on (`TrajectoryRow`), held out, or lost."""
 SampleParts = Sequence[RecordedRow]
 Line = tuple[int, Text]
-"""Its indent, and what it says."""
+"""Indent and text of a line."""
 MAX_LINES = 12
 MAX_CHARS = 1200
 
@@ -33,7 +33,7 @@ MAX_CHARS = 1200
 def print_samples(
     console: Console, samples: Iterable[SampleParts], *, is_whole: bool, tokenizer: Callable[[], Tokenizer | None]
 ) -> None:
-    """Print samples, those of a group below its prompt; `tokenizer` is asked for only if there are sessions."""
+    """Print samples, grouped below their prompts; `tokenizer` is called only if there are sessions."""
     is_first, told = True, set[str]()
     for _, group in groupby(samples, key=_group_key):
         if not is_first:
@@ -42,7 +42,7 @@ def print_samples(
         for indent, text in describe_group(list(group), is_whole=is_whole, tokenizer=tokenizer, told=told):
             if console.is_terminal:
                 console.print(Padding(text, (0, 0, 0, indent), expand=False))
-            else:  # a line is a line
+            else:  # print without wrapping
                 console.print(Text(" " * indent) + text, soft_wrap=True)
 
 
@@ -53,13 +53,13 @@ def describe_group(
     tokenizer: Callable[[], Tokenizer | None],
     told: set[str] | None = None,
 ) -> Iterator[Line]:
-    """The prompt and its samples; a reason whose kind has been `told` is told in brief."""
+    """The prompt and its samples; a reason whose kind is in `told` is shortened."""
     first = samples[0][0]
     yield 0, _header(samples, told if told is not None else set())
     yield from ((2, Text(line, "dim")) for line in _shown(first.prompt, is_whole, keeps_end=True))
     for parts in samples:
         if isinstance(parts[0], LostRow) and parts[0].sample < 0:
-            continue  # the group had no completion
+            continue  # the group has no completions
         yield 2, _verdict(parts)
         for row in parts:
             yield from _part(row, len(parts), is_whole, tokenizer)
@@ -86,7 +86,7 @@ def _header(samples: Sequence[SampleParts], told: set[str]) -> Text:
 
 
 def _why(row: LostRow, told: set[str]) -> str:
-    """In full for the first group of a kind, in brief for others."""
+    """The reason in full for the first group of a kind, shortened for others."""
     if not row.reason:
         return ""
     kind = failure_kind(row.reason)
@@ -102,7 +102,7 @@ def _tally(rows: Sequence[RecordedRow]) -> str:
 
 
 def _verdict(parts: SampleParts) -> Text:
-    """`right +5  sample 3  17 tokens  staleness 2 (versions 3-5)  advantage +0.52  weight 1.1, max 3  cut off`."""
+    """For example `right +5  sample 3  17 tokens  staleness 2 (versions 3-5)  advantage +0.52  cut off`."""
     row = parts[0]
     is_graded = math.isfinite(row.reward)
     words = ("right" if row.is_correct else "wrong") if is_graded else "not graded"
@@ -117,7 +117,7 @@ def _verdict(parts: SampleParts) -> Text:
 
 
 def _training(parts: Sequence[TrajectoryRow]) -> list[str]:
-    """What is known of a sample that was trained on."""
+    """What is known about a trained sample."""
     if not parts:
         return []
     versions = [span.version for part in parts for span in part.spans if span.version is not None]
@@ -151,7 +151,7 @@ def _part(
 
 
 def _turn(piece: SessionPiece, row: RecordedRow, is_whole: bool) -> Iterator[Line]:
-    """What the policy said, or what it was given, which is dim."""
+    """The policy's text, or given text, which is dim."""
     if piece.call is None:
         label, style = f"given, {_tokens(piece.num_tokens)}", "dim"
     else:
@@ -172,7 +172,7 @@ def _details(row: TrajectoryRow) -> Iterator[str]:
 
 
 def _shown(text: str, is_whole: bool, *, keeps_end: bool = False) -> list[str]:
-    """The lines of a text, each printable; a long one is cut, and says so."""
+    """The lines of a text, each printable; a long text is cut, with a note."""
     text = text.rstrip("\n")
     if is_whole:
         return [printable(line, len(line)) for line in text.split("\n")]

@@ -1,7 +1,7 @@
-"""A recorded session taken apart: what the policy said in each turn, and what it was given between them.
+"""Splits a recorded session into pieces: the policy's turns and what it was given between them.
 
-The store keeps the text of a sequence as one string, and its tokens with spans. The run's own tokenizer turns the
-tokens of each piece into text again.
+The store keeps the text of a sequence as one string, and its tokens with spans. The run's own tokenizer decodes
+the tokens of each piece.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class SessionPiece:
     """Consecutive tokens of one call, or given ones."""
 
     call: int | None
-    """None if they were given."""
+    """Number of the call; None for given tokens."""
     versions: tuple[int, ...]
-    """Of the weights that sampled them, in order."""
+    """Versions of the weights that sampled them, in order."""
     num_tokens: int
     text: str
 
@@ -31,7 +31,7 @@ def is_session(row: TrajectoryRow) -> bool:
 
 
 def pieces_of(row: TrajectoryRow, tokenizer: Callable[[], Tokenizer | None]) -> list[SessionPiece] | None:
-    """The pieces of a session; None of a plain completion, or without a tokenizer."""
+    """The pieces of a session; None for a plain completion, or without a tokenizer."""
     if not is_session(row) or (reads := tokenizer()) is None:
         return None
     pieces, begin = [], 0

@@ -1,6 +1,6 @@
-"""Watching a run: a live view on a terminal, lines elsewhere; lines and the closing summary in a log file.
+"""Shows a run: a live view on a terminal, lines elsewhere; lines and the closing summary in a log file.
 
-An event only updates the state: the terminal is drawn by rich's own thread, four times a second.
+An event only updates the state; rich's own thread draws the terminal four times a second.
 """
 
 import threading
@@ -30,7 +30,7 @@ from freerun.terminal.wording import printable_block, wrapped
 
 FRAMES_PER_SECOND = 4
 LOG_FILE = "log.txt"
-"""In the run directory: everything that is printed, of all sessions."""
+"""Log in the run directory: everything that is printed, of all sessions."""
 
 
 def _time_of_day() -> str:
@@ -38,7 +38,7 @@ def _time_of_day() -> str:
 
 
 class RunView:
-    """A listener that shows a run until it is closed; the last picture and the summary stay."""
+    """A listener that shows a run until it is closed; the last view and the summary remain."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class RunView:
         self.state = RunState()
         self._console = console
         self._log = log
-        """Unbuffered: what a full disk refuses is lost, and not tried again when the file is closed."""
+        """Unbuffered: what a full disk refuses is lost, and not retried when the file is closed."""
         self._directory = directory
         self._now = now
         self._hint = hint
         self._health = HealthLog()
         self._offset: float | None = None
-        # rich's thread builds the picture while the controller's updates the state.
+        # rich's thread renders the state while the controller's thread updates it.
         self._lock = threading.Lock()
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
@@ -71,34 +71,34 @@ class RunView:
             self._offset = event.seconds - time.monotonic()
         lines = [describe_event(self.state, event), *self._health(self.state, event)]
         is_link = isinstance(event, PageOpened) and self._console.is_terminal
-        is_shown = self._live is None or isinstance(event, Notice)  # above the picture
+        is_shown = self._live is None or isinstance(event, Notice)  # above the live view
         for line in filter(None, lines):
             self._say(f"{self._now()}  {printable_block(line)}", is_shown=is_shown and not is_link)
         if isinstance(event, PageOpened) and is_link:
-            # The token is for the person at the terminal: neither the log nor a file of output gets it.
+            # The token is only for the user at the terminal, not for logs or redirected output.
             link = read_link(self._directory)
             self._print(f"{self._now()}  {describe_page(event, self.state.directory, link)}")
 
     def rewind(self, version: int, *, seconds: float = 0.0) -> None:
-        """Begin with what the store says of the sessions before: the run began with them, not with this one."""
+        """Load the state of the sessions before from the store: the run began with them."""
         if not store_file(self._directory).is_file():
             return
         with RunReader(self._directory) as reader:
             self.begin_with(recorded_state(reader))
-        self.state.failures.clear()  # the first of each cause is shown in full in every session
+        self.state.failures.clear()  # the first failure of each cause is shown in full in every session
 
     def begin_with(self, state: RunState, *, seconds_ago: float | None = None) -> None:
-        """Show this state from now on, without lines for what led to it; its newest event was `seconds_ago`."""
+        """Show this state from now on, without lines for earlier events; its newest event was `seconds_ago`."""
         with self._lock:
             self.state = state
             self._offset = None if seconds_ago is None else state.seconds + seconds_ago - time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line with the time, above the picture where there is one."""
+        """Print a line with the time, above the live view if there is one."""
         self._say(f"{self._now()}  {printable_block(text)}")
 
     def close(self, *, unfinished: str = "") -> None:
-        """Stop drawing; summarize the run if it has ended, or if it is said how it is."""
+        """Stop drawing; print a summary if the run has ended, or if `unfinished` describes it."""
         if self._live is not None:
             self._live.stop()
         if self.state.finished is not None or unfinished:
@@ -120,15 +120,15 @@ class RunView:
             self._print(text)
         if self._log is None:
             return
-        with suppress(OSError):  # a full disk: the store says so, and ends the run
+        with suppress(OSError):  # on a full disk the store reports the error and ends the run
             self._log.write(f"{text}\n".encode(errors="replace"))
 
     def _print(self, text: str) -> None:
-        """Neither markup nor wrapping: a line is a line."""
+        """Print text without markup or wrapping."""
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
-        """The current picture; between events the run's clock follows ours."""
+        """The current view; between events the run's clock advances with ours."""
         width, height = self._console.size
         with self._lock:
             is_running = self._offset is not None and self.state.finished is None
@@ -138,7 +138,7 @@ class RunView:
 
 
 def open_run_view(directory: Path) -> RunView:
-    """What a person sees of the run in `directory`."""
+    """Open the view of the run in `directory`."""
     path = directory / LOG_FILE
     try:
         log = open_log(path)

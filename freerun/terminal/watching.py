@@ -1,9 +1,9 @@
-"""Watching a run that another process makes: the same view and the same lines, from its store.
+"""Watches a run of another process: the same view and lines, from the run's store.
 
     store.sqlite ─► Follower ─► RunView        until the run ends, or its process is gone
 
-Nothing is written, and the run does not notice. What happened before is not told line by line: the view begins
-with the state that it led to.
+Nothing is written, and the run does not notice. Earlier events are not shown line by line: the view begins with
+the state after them.
 """
 
 import time
@@ -26,7 +26,7 @@ WATCHER_HINT = "Ctrl-C leaves it running"
 
 
 def watch(directory: Path, console: Console, *, poll_seconds: float = FOLLOW_SECONDS) -> RunStatus:
-    """Show the run until it has ended; how it is then. "running" if the person left first."""
+    """Show the run until it has ended; returns its status, "running" if the user left first."""
     watcher = _Watcher(directory, console)
     try:
         while (status := watcher.look()) == "running":
@@ -48,7 +48,7 @@ class _Watcher:
         self._view = RunView(console, None, directory=directory, hint=WATCHER_HINT)
 
     def look(self) -> RunStatus:
-        """Take in what is new. Whether the run lives is asked before, so that its last words are not lost."""
+        """Process new events. The run's liveness is checked first, so that its last events are not missed."""
         with RunReader(self._directory) as reader:
             status = reader.status()
         events = [event for _, event in self._follower.poll()] if self._follower is not None else []
@@ -70,7 +70,7 @@ class _Watcher:
         self.stop_drawing()
 
     def stop_drawing(self) -> None:
-        self._view.state.finished = None  # nothing to summarize
+        self._view.state.finished = None  # there is nothing to summarize
         self._close_follower()
         self._view.close()
 
@@ -80,7 +80,7 @@ class _Watcher:
             self._follower = None
 
     def _begin(self) -> None:
-        """Show the state so far; after a rewind too, since some of what was told did not happen."""
+        """Show the current state; also after a rewind, since some shown events did not happen."""
         self._close_follower()
         with RunReader(self._directory) as reader:
             state, last_id = open_state(reader)
@@ -91,7 +91,7 @@ class _Watcher:
             if state.steps:
                 reader.show_batch(state, state.version)
         if status.state == "running":
-            state.finished = None  # of the session before
+            state.finished = None  # from the session before
         self._view.begin_with(state, seconds_ago=max(0.0, time.time() - status.updated))
         at = position(state, state.seconds)
         words = [f"watching run {state.name}", at.label, *(fact.line for fact in facts(state) if state.steps)]

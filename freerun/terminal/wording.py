@@ -1,7 +1,7 @@
-"""How numbers and foreign text read in a terminal: plain strings in, plain strings out.
+"""Formats numbers and foreign text for a terminal: plain strings in, plain strings out.
 
-Prompts, completions and tracebacks are hostile: a model can sample an escape sequence that clears the
-screen, a data file can hold one. They reach a terminal only through `printable` and `printable_block`.
+Prompts, completions and tracebacks are hostile: a model can sample an escape sequence that clears the screen,
+and a data file can contain one. They reach a terminal only through `printable` and `printable_block`.
 """
 
 import math
@@ -14,23 +14,23 @@ from itertools import pairwise
 from freerun.types import Doing
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-# Whole sequences go, so that their parameters do not stay behind as litter: OSC and DCS strings, CSI, the rest.
+# Whole sequences are removed, so that no parameters remain: OSC and DCS strings, CSI, and others.
 ESCAPES = re.compile(
     r"(?:\x1b[\]PX^_]|[\x9d\x90])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|\x1b[ -/]*[0-~]?"
 )
 BEGIN = re.compile(r"(?:[\w-]{0,10} +)?(?:(?:alarm|warn|info) +|→ )?")
-"""What stands before the text of a line of the summary: its name, a level of health, an arrow."""
+"""The beginning of a summary line, before its text: its name, a health level, an arrow."""
 MIN_ROOM = 20
 TRACEBACK_HEAD = "Traceback (most recent call last):"
 MAX_MARKS = 2
-"""Accents on one character: scripts need two at most, vandals pile up hundreds."""
+"""Limit on accents per character: scripts need at most two, hostile text can stack hundreds."""
 VISIBLE = {"\n": "⏎", "\r": "", "\t": " ", "\u2028": "⏎", "\u2029": "⏎"}
 
 
 def printable(text: str, max_chars: int = 400) -> str:
-    """One line that does nothing to a terminal: no escapes, controls, direction marks or piles of accents."""
+    """One line without effects on a terminal: no escapes, controls, direction marks or stacked accents."""
     clean = ESCAPES.sub("", text[: 4 * max_chars])
     if clean.isascii() and clean.isprintable():
         return clean[:max_chars]
@@ -38,7 +38,7 @@ def printable(text: str, max_chars: int = 400) -> str:
 
 
 def printable_block(text: str, max_lines: int = 30) -> str:
-    """Several lines, each printable, all but the first indented; a long traceback loses its middle."""
+    """Several printable lines, all but the first indented; the middle of a long traceback is cut."""
     lines = [printable(line) for line in text.splitlines() if line.strip()]
     if len(lines) > max_lines:
         lines = [lines[0], "...", *lines[2 - max_lines :]]
@@ -46,7 +46,7 @@ def printable_block(text: str, max_lines: int = 30) -> str:
 
 
 def wrapped(summary: str, width: int) -> str:
-    """Long lines broken between words, and continued below where their text begins; a long word stays whole."""
+    """Break long lines between words, and indent continuations to where the text begins; long words stay whole."""
     lines = []
     for line in summary.splitlines():
         begin = BEGIN.match(line)
@@ -66,7 +66,7 @@ def brief(text: str) -> str:
 
 
 def describe_doing(doing: Doing) -> str:
-    """`waiting for 1 of 2 groups`, `training: proximal, 3 of 8`."""
+    """For example `waiting for 1 of 2 groups` or `training: proximal, 3 of 8`."""
     if doing.state == "loading":
         return f"waiting for the engines to load {doing.what}"
     what = f" for {doing.what}" if doing.state == "waiting" else f": {doing.what}"
@@ -90,7 +90,7 @@ def _visible(text: str) -> Iterator[str]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of a number in `width` characters, its own least and greatest as bottom and top."""
+    """The course of a number in `width` characters, scaled from its minimum to its maximum."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite or width < 1:
         return ""
@@ -109,7 +109,7 @@ def _bins(values: Sequence[float], width: int) -> list[float]:
 
 
 def histogram(counts: dict[int, int], top: int) -> str:
-    """One block per value from 0 to `top`, a dot where there is none."""
+    """One block per value from 0 to `top`, a dot for 0 occurrences."""
     most = max(counts.values(), default=0)
     heights = [counts.get(value, 0) for value in range(min(top, 31) + 1)]
     return "".join(BLOCKS[max(0, math.ceil(n / most * 8) - 1)] if n else "·" for n in heights)
@@ -122,7 +122,7 @@ def bar(share: float, width: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """4.2 s, 1:05, 2:03:04."""
+    """For example 4.2 s, 1:05 or 2:03:04."""
     if not math.isfinite(seconds):
         return "?"
     if seconds < 10:
@@ -135,12 +135,12 @@ def duration(seconds: float) -> str:
 
 
 def share_of_time(share: float) -> str:
-    """83 %."""
+    """For example 83 %."""
     return f"{100 * share:.0f} %" if math.isfinite(share) else "?"
 
 
 def count(number: float) -> str:
-    """12, 4,200, 1.3 M."""
+    """For example 12, 4,200 or 1.3 M."""
     if not math.isfinite(number):
         return "?"
     return f"{number:,.0f}" if abs(number) < 1e6 else f"{number / 1e6:,.1f} M"

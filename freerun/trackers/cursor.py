@@ -1,7 +1,7 @@
-"""How far a run has been reported to a tracker: a small file in the run directory, held by one process.
+"""How far a run has been reported to a tracker: a small file in the run directory, locked by one process.
 
-Whether a reporter that was killed had sent an event cannot be known. So the file says that it was closed only when
-it was; otherwise the next one begins a new attempt.
+It cannot be known whether a killed reporter had sent an event. So the file records an orderly close; without
+it, the next reporter begins a new attempt.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ FOLDER = "reports"
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tracker has."""
+    """What a tracker has received."""
 
     key: str
-    """Of this attempt."""
+    """Key of this attempt."""
     attempt: int
     is_closed: bool = False
-    """Whether its reporter ended in order; then the rest is known."""
+    """Whether its reporter closed in order, so that the rest of the cursor is reliable."""
     last_id: int = 0
-    """The last event it got."""
+    """The last event it received."""
     last_step: int = 0
     last_sft_step: int | None = None
 
@@ -42,7 +42,7 @@ def cursor_file(directory: Path, tracker: str) -> Path:
 
 
 def read_cursor(file: Path) -> Cursor | None:
-    """None if nothing was reported yet; a file that cannot be read counts as an attempt that was not closed."""
+    """The cursor; None if nothing was reported. An unreadable file counts as an attempt that was not closed."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Cursor)
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def write_cursor(file: Path, cursor: Cursor) -> None:
 
 @contextlib.contextmanager
 def held(file: Path, tracker: str) -> Iterator[None]:
-    """Refuse a second process that reports the same run to the same tracker."""
+    """Lock the file; raises if another process reports the same run to the same tracker."""
     file.parent.mkdir(mode=0o700, exist_ok=True)
     with file.with_suffix(".lock").open("w") as lock:
         try:

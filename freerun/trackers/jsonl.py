@@ -1,7 +1,7 @@
-"""JSON lines in the run directory: the form that every program can read.
+"""JSON lines in the run directory, which every program can read.
 
-`metrics.jsonl` has one line per step and evaluation; the first describes the run, the last says how it ended. It
-is written again from the store when a run is resumed: it has what happened, once.
+`metrics.jsonl` has one line per step and evaluation; the first line describes the run, the last one its end. It is
+rewritten from the store when a run is resumed, so everything that happened is in it once.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ JSON_LINES = "metrics.jsonl"
 class JsonLinesReporter:
     def start(self, run: RunInfo) -> None:
         path = Path(run.directory) / JSON_LINES
-        path.unlink(missing_ok=True)  # never through a link of a copied run
+        path.unlink(missing_ok=True)  # do not follow a link of a copied run
         self._file: IO[bytes] = path.open("xb", buffering=0)
         self._write("run", name=run.name, settings=run.settings, freerun=run.version, started=run.started)
 

@@ -1,7 +1,7 @@
 """The processes that report a run: started by the run or by `freerun track`, watched, and ended with it.
 
-The run waits for none of them. At its end they get a limited time to tell the rest, and are killed. When the run
-itself is killed, their guards see it and kill everything below them (`processes/guard.py`): trackers start
+The run waits for none of them. At its end they have limited time to send the rest, and are then killed. If the run
+itself is killed, their guards notice and kill everything below them (`processes/guard.py`), since trackers start
 processes too.
 """
 
@@ -23,17 +23,17 @@ from freerun.trackers.reporting import ReportOptions
 MODULE = "freerun.trackers.reporting"
 LOOK_EVERY_SECONDS = 1.0
 PATIENT_SECONDS = 1.0
-"""How long the end of a run waits for reporters before it says so."""
+"""How long the end of a run waits for reporters before it prints a message."""
 MAX_FAILURE_LINE = 300
 
 
 class ReporterProcess:
-    """One reporter at work."""
+    """One running reporter."""
 
     def __init__(self, directory: Path, tracker: str, options: ReportOptions) -> None:
         self.tracker = tracker
         self.is_over = False
-        """Whether its end has been told."""
+        """Whether its end has been reported."""
         self._directory = directory
         self.log = directory / "logs" / f"reporter-{cursor_file(directory, tracker).stem}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ class ReporterProcess:
 
     @property
     def failure(self) -> str:
-        """Why it ended, in one line; empty while it works, and if it told everything."""
+        """Why it ended, in one line; empty while it runs, and if it has sent everything."""
         status = self._process.poll()
         if not status:
             return ""
@@ -64,13 +64,13 @@ class ReporterProcess:
         return f"reporter {self.tracker} failed: {why}; {self._remedy()}"
 
     def ask_to_end(self) -> None:
-        """Let it tell what is in the store, and end."""
+        """Make it send what is in the store, and end."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
     def kill(self) -> str:
-        """End it now with all that it started; returns what is to be said, if it was still busy."""
+        """Kill it with everything it started; returns a message if it was still busy."""
         self.ask_to_end()
         if not self.is_alive:
             return ""
@@ -106,13 +106,13 @@ class Reporters:
         return [process.tracker for process in self.processes if process.is_alive]
 
     def failures(self) -> Iterator[str]:
-        """A sentence for each that has failed since it was asked before; cheap, and never waits."""
+        """A sentence for each reporter that has failed since the last call; returns immediately."""
         if (now := time.monotonic()) - self._looked >= LOOK_EVERY_SECONDS:
             self._looked = now
             yield from self._untold()
 
     def finish(self, say: Callable[[str], None], *, wait_seconds: float) -> None:
-        """Let them tell the rest, for so long at most; none is left when it returns."""
+        """Let them send the rest, for a limited time; none is left afterwards."""
         begin = time.monotonic()
         try:
             for process in self.processes:

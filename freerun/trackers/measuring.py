@@ -1,4 +1,4 @@
-"""The curves of a run: what each event adds to them, under the names that all trackers show.
+"""The curves of a run: what each event adds to them, under the names used by all trackers.
 
 train/<metric>               metrics of the step
 eval/accuracy                with accuracy_low and accuracy_high, and mean_length
@@ -22,15 +22,15 @@ _TOTALS = ("num_tokens", "num_interrupts", "num_loads", "load_seconds", "num_rec
 
 
 class Measuring:
-    """A listener that answers each event with what it adds; a pure function of the events so far."""
+    """A listener that returns what each event adds; a pure function of the events so far."""
 
     def __init__(self) -> None:
         self.state = RunState()
         self._evaluated: set[int] = set()
         self._rules: set[str] = set()
-        """Rules that have complained at some time."""
+        """Rules that have ever complained."""
         self._alarms: set[str] = set()
-        """Rules that raise the alarm now."""
+        """Rules in alarm now."""
 
     def __call__(self, event: AnyEvent | Rewound) -> Iterator[Measured | AlarmRaised]:
         self.state(event)
@@ -48,7 +48,7 @@ class Measuring:
                 yield from self.alarms(event.seconds)
 
     def alarms(self, now: float) -> Iterator[AlarmRaised]:
-        """Alarms that were not raised when it was asked before."""
+        """Alarms that are new since the last call."""
         found = {f.rule: f for f in examine(self.state, now) if f.level == "alarm"}
         new = [finding for rule, finding in found.items() if rule not in self._alarms]
         self._alarms = {*found}

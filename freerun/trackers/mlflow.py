@@ -18,7 +18,7 @@ from freerun.trackers.reporter import AlarmRaised, Measured, Reported, RunInfo, 
 
 MLFLOW_FILE = "mlflow.db"
 PER_REQUEST = 100
-"""MLflow takes no more parameters at once."""
+"""MLflow's limit on parameters per request."""
 MAX_PARAM_CHARACTERS = 500
 MAX_TAG_CHARACTERS = 4000
 KEY_TAG = "freerun.key"
@@ -79,16 +79,16 @@ class MlflowReporter:
 
 
 def make_database(file: Path) -> None:
-    """Make MLflow's database whole or not at all: it cannot open one whose tables were made only in part."""
+    """Create MLflow's database completely or not at all: it cannot open one with only some of its tables."""
     if file.exists():
         return
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".mlflow-") as scratch:
         made = Path(scratch) / MLFLOW_FILE
-        MlflowClient(f"sqlite:///{made}").search_experiments()  # the first request makes the tables
-        with suppress(FileExistsError):  # another run was quicker
+        MlflowClient(f"sqlite:///{made}").search_experiments()  # the first request creates the tables
+        with suppress(FileExistsError):  # another run was faster
             os.link(made, file)
 
 
 def _key(name: str) -> str:
-    """A name as MLflow accepts it: parts of a reward may have any."""
+    """A name that MLflow accepts: parts of a reward may have any name."""
     return re.sub(r"[^\w./ -]|\.\.", "_", name, flags=re.ASCII)[:250]

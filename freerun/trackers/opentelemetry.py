@@ -23,7 +23,7 @@ from freerun.trackers.reporter import AlarmRaised, Reported, RunInfo
 
 MAX_QUEUED = 2048
 FLUSH_EVERY = 1024
-"""Spans of a long run come faster than they are sent, and the queue drops what it cannot hold."""
+"""Flush interval: spans of a long run come faster than they are sent, and a full queue drops them."""
 
 
 class OpenTelemetryReporter:
@@ -99,5 +99,5 @@ class OpenTelemetryReporter:
         self._root.add_event(name, attributes, timestamp=self._at(seconds))
 
     def _at(self, seconds: float) -> int:
-        """Nanoseconds since 1970."""
+        """Time in nanoseconds since 1970."""
         return int(1e9 * (self._started + seconds))

@@ -1,7 +1,7 @@
-"""A run's state in Prometheus' text format: a pure function, which the page serves at `/metrics`.
+"""A run's state in Prometheus' text format, by a pure function; the page serves it at `/metrics`.
 
-Names that come from a recipe or from user code (metrics, workers, outcomes) are values of labels, never names of
-metrics: no text can break the format or add a family.
+Names from a recipe or from user code (metrics, workers, outcomes) are values of labels, never names of metrics:
+no text can break the format or add a family.
 """
 
 import math
@@ -31,7 +31,7 @@ class MetricFamily(NamedTuple):
     kind: MetricKind
     explanation: str
     samples: list[tuple[Labels, float | None]]
-    """A value that is not known is left out."""
+    """Values; unknown ones are omitted."""
 
 
 def exposition(state: RunState, now: float) -> str:
@@ -41,7 +41,7 @@ def exposition(state: RunState, now: float) -> str:
         known = [(labels, value) for labels, value in family.samples if value is not None]
         if not known:
             continue
-        # Part of the name of a counter, by the conventions of Prometheus.
+        # The suffix of counters, by the conventions of Prometheus.
         name = f"freerun_{family.name}{'_total' if family.kind == 'counter' else ''}"
         lines += [f"# HELP {name} {family.explanation}", f"# TYPE {name} {family.kind}"]
         lines += [f"{name}{_labels({'run': state.name, **labels})} {_number(value)}" for labels, value in known]

@@ -1,7 +1,7 @@
-"""The trackers by name: those that come with the package, those that others register, and a user's own.
+"""The trackers by name: built-in ones, registered ones, and a user's own.
 
-Another package registers a reporter under the entry-point group `freerun.reporters`. A recipe names a user's own
-as "module:class". Nothing of a tracker is imported before its process makes the reporter.
+Another package registers a reporter under the entry-point group `freerun.reporters`. A recipe names a user's
+own as "module:class". Nothing of a tracker is imported before its process makes the reporter.
 """
 
 import importlib
@@ -22,15 +22,15 @@ METHODS = ("start", "event", "close")
 
 
 class Tracker(NamedTuple):
-    """One that comes with the package."""
+    """A built-in tracker."""
 
     module: str
     reporter: str
     """A class without arguments."""
     packages: tuple[str, ...] = ()
-    """What it imports."""
+    """Packages that it imports."""
     extra: str = ""
-    """What installs them."""
+    """The extra that installs them."""
 
 
 TRACKERS: dict[str, Tracker] = {
@@ -53,7 +53,7 @@ TRACKERS: dict[str, Tracker] = {
 
 
 def check_trackers(names: Sequence[str], *, setting: str = f"config: {REPORT_SETTING}") -> None:
-    """Refuse names that mean no reporter, and those whose packages are missing; `setting` is what names them."""
+    """Raise for unknown reporters and missing packages; `setting` is the setting that names them."""
     for place, name in enumerate(names):
         if name in names[:place]:
             raise ConfigError(f'{setting} names "{name}" twice; remove one')
@@ -112,5 +112,5 @@ def _check_packages(name: str, tracker: Tracker, setting: str) -> None:
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # its parent is missing
+    except ModuleNotFoundError:  # the parent package is missing
         return False

@@ -1,10 +1,10 @@
-"""The process that reports a run to one tracker: it follows the store and tells the reporter.
+"""The process that reports a run to one tracker: it follows the store and calls the reporter.
 
     store.sqlite ──► Follower ──► Measuring ──► reporter ──► tracker
 
-The run does not know it: it can be slow, fail or hang. It ends when the run has ended and everything is told, when
-its standard input is closed, or with the process that started it. Steps reach the reporter in order and once: see
-`reporter.py` for what happens when a run repeats some, `cursor.py` for what is kept between processes.
+The run does not depend on it: it can be slow, fail or hang. It ends when the run has ended and everything is
+sent, when its standard input is closed, or with the process that started it. Steps reach the reporter in order
+and once: `reporter.py` says what happens when a run repeats some, `cursor.py` what is kept between processes.
 """
 
 import importlib
@@ -33,22 +33,22 @@ from freerun.trackers.reporter import Reporter, RunInfo, SampleTable
 
 TELL_EVERY_SECONDS = 0.5
 SILENT_SECONDS = 5.0
-"""How often a run that says nothing is asked whether it lives, and its health is looked at."""
+"""How often a silent run's liveness and health are checked."""
 NUM_SAMPLES = 16
 NICENESS = 10
 
 
 class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is started with."""
+    """Start options of the process."""
 
     project: str = "freerun"
     samples_every: int = 0
     is_again: bool = False
-    """Whether what was reported before is reported again."""
+    """Whether to report again what was reported before."""
 
 
 class Reporting:
-    """One run, one tracker: `deliver` what has happened since, `close` at the end."""
+    """One run and one tracker: `deliver` sends new events, `close` ends."""
 
     def __init__(
         self, directory: Path, make: Callable[[], Reporter], options: ReportOptions, before: Cursor | None
@@ -60,7 +60,7 @@ class Reporting:
         )
         self.cursor = before if before is not None and can_continue else new_attempt(before)
         self._skip_to = self.cursor.last_id if can_continue else 0
-        """The last event that the tracker has from an earlier process."""
+        """The last event that the tracker received from an earlier process."""
         self._is_started = False
         self._open_store()
 
@@ -69,7 +69,7 @@ class Reporting:
         self.measuring = Measuring()
 
     def deliver(self) -> bool:
-        """Tell the reporter what is new; returns whether anything was."""
+        """Pass new events to the reporter; returns whether there were any."""
         events = self._follower.poll()
         for number, event in events:
             if number > self._skip_to and self._repeats(event):
@@ -79,13 +79,13 @@ class Reporting:
         return bool(events)
 
     def look(self, now: float) -> None:
-        """Raise alarms that come of silence."""
+        """Raise alarms that are due to silence."""
         for alarm in self.measuring.alarms(now):
             self._started().event(alarm)
 
     def close(self, outcome: str) -> Cursor:
-        """Close the reporter; what it has is known from now on."""
-        if self._is_started or not self._skip_to:  # else there was nothing new
+        """Close the reporter; from now on it is known what the tracker has."""
+        if self._is_started or not self._skip_to:  # otherwise there was nothing new
             self._started().close(outcome)
         self._follower.close()
         self.cursor = msgspec.structs.replace(self.cursor, is_closed=True)
@@ -95,7 +95,7 @@ class Reporting:
         derived = self.measuring(event)
         if number <= self._skip_to:
             for _ in derived:
-                pass  # the state needs every event, the tracker has this one
+                pass  # the state needs every event, but the tracker has this one
             return
         last_step, last_sft_step = self.cursor.last_step, self.cursor.last_sft_step
         if not isinstance(event, Rewound):
@@ -119,7 +119,7 @@ class Reporting:
             self._started().event(SampleTable(seconds=event.seconds, step=version, samples=samples))
 
     def _repeats(self, event: AnyEvent | Rewound) -> bool:
-        """Whether the tracker has steps that did not happen."""
+        """Whether the tracker has steps that were undone."""
         match event:
             case Rewound():
                 return event.version < self.cursor.last_step
@@ -176,7 +176,7 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]
 
 
 def report(directory: Path, tracker: str, options: ReportOptions, *, must_stop: Callable[[float], bool]) -> None:
-    """Report a run until it has ended; `must_stop` waits that long, or until it is asked to stop."""
+    """Report a run until it has ended; `must_stop` waits that many seconds, or until a stop request."""
     file = cursor_file(directory, tracker)
     with held(file, tracker):
         before = read_cursor(file)
@@ -189,7 +189,7 @@ def report(directory: Path, tracker: str, options: ReportOptions, *, must_stop: 
 
 
 def _follow(reporting: Reporting, directory: Path, must_stop: Callable[[float], bool]) -> str:
-    """Deliver until the run has ended; returns how."""
+    """Deliver until the run has ended; returns how it ended."""
     heard = looked = time.monotonic()
     is_stopping = False
     while True:
@@ -202,7 +202,7 @@ def _follow(reporting: Reporting, directory: Path, must_stop: Callable[[float], 
         if now - looked >= SILENT_SECONDS or reporting.measuring.state.finished is not None:
             looked = now
             if _state_of(directory) != "running":
-                is_stopping = True  # and once more, for what was written in between
+                is_stopping = True  # deliver once more, for events written in between
                 continue
             reporting.look(reporting.measuring.state.seconds + now - heard)
         is_stopping = must_stop(TELL_EVERY_SECONDS)
@@ -213,7 +213,7 @@ def _state_of(directory: Path) -> str:
         with RunReader(directory) as reader:
             return reader.status().state
     except StoreError:
-        return "running"  # not written yet; its end is noticed by standard input
+        return "running"  # not written yet; standard input tells when it ends
 
 
 def main() -> None:
@@ -229,11 +229,11 @@ def main() -> None:
         report(directory, tracker, msgspec.json.decode(options, type=ReportOptions), must_stop=must_stop)
     except BaseException:  # noqa: BLE001 - the edge of the process
         exit_with_traceback()
-    # Not `sys.exit`: threads of a tracker must not keep the run waiting once everything is told.
+    # `sys.exit` would wait for a tracker's threads, although everything has been sent.
     sys.stdout.flush()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    # Under its own name: user code imports its classes from here.
+    # Run under its real name: user code imports its classes from here.
     importlib.import_module("freerun.trackers.reporting").main()

@@ -1,7 +1,7 @@
 """TensorBoard: an event file in the run directory, `tensorboard --logdir runs` shows all runs.
 
-Written with TensorBoard's own writer, without torch or TensorFlow. A run that is resumed is written again from the
-first step; the new file begins with the mark at which a TensorBoard that is open forgets the old one.
+It uses TensorBoard's own writer, without torch or TensorFlow. A resumed run is written again from the first
+step; the new file begins with a mark that makes an open TensorBoard forget the old one.
 """
 
 import html
@@ -58,7 +58,7 @@ def _float32(value: float) -> float:
 
 
 def _text(tag: str, markdown: str) -> Summary.Value:
-    """A text as the plugin for texts wants it."""
+    """Text in the format of the text plugin."""
     plugin = SummaryMetadata.PluginData(plugin_name="text")
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
     tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=[markdown.encode(errors="replace")])
@@ -72,5 +72,5 @@ def _table(event: SampleTable) -> str:
 
 
 def _cell(text: str) -> str:
-    """A model's text as the cell of a table in Markdown: one line, no markup."""
+    """A model's text as a Markdown table cell: one line, no markup."""
     return html.escape(text).replace("|", "&#124;").replace("\n", "⏎").replace("\r", "")

@@ -1,7 +1,7 @@
 """Weights & Biases. `WANDB_MODE=offline` writes to the run directory, `wandb sync` sends it later.
 
-W&B counts steps by itself and refuses those that go back, so ours are the metric `freerun/step`, and the x-axis of
-all others. W&B cannot take steps back either: a run that repeats some is shown as a new one, in the same group.
+W&B counts steps by itself and refuses steps that go back, so ours are the metric `freerun/step`, the x-axis of all
+others. W&B cannot take steps back either: a run that repeats some is shown as a new one, in the same group.
 """
 
 import os
@@ -30,7 +30,7 @@ class WandbReporter:
 
     @property
     def continues(self) -> bool:
-        """A file of a run that is offline cannot be appended to by another process."""
+        """Whether it can append: another process cannot append to the file of an offline run."""
         return os.environ.get("WANDB_MODE", "online") == "online"
 
     def start(self, run: RunInfo) -> None:

@@ -33,7 +33,7 @@ from freerun.model.checkpoint import load_model
 from freerun.types import Completion, EngineStats, Publication, Request
 
 SETTLE_SECONDS = 0.5
-"""A server that closes its connections often exits right after."""
+"""Time to wait after a lost connection: such a server often exits right after."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class _Sample:
     request: Request
     index: int
     call_id: str
-    """Its id on the server, new for every call: an aborted one may linger there."""
+    """Its id on the server, new for every call: an aborted call may linger there."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class VllmEngine:
         self._decode_seconds = self._evaluate_seconds = self._idle_seconds = self._load_seconds = 0.0
         self._load_seconds_before = 0.0
         self._before = self._counters = self._client.counters()
-        """Counters of a joined server before this run, to subtract."""
+        """Counters of a joined server before this run, to be subtracted."""
         self._last_report = time.monotonic()
 
-    must_step = False  # samples that end wake the loop
+    must_step = False  # the loop is woken by samples that end
 
     def step(self) -> list[tuple[Request, tuple[Completion, ...] | RequestError]]:
         """Collect finished samples and fill their slots."""
@@ -118,7 +118,7 @@ class VllmEngine:
     def close(self) -> None:
         time.sleep(SETTLE_SECONDS)
         try:
-            self._server.check()  # the server's end explains more than the failed call
+            self._server.check()  # the server's end explains more than the failed call does
         finally:
             self._server.end()
 
@@ -150,7 +150,7 @@ class VllmEngine:
             self._threads.submit(self._call, sample, self._salts.salt(sample.request.session, self._version))
 
     def _call(self, sample: _Sample, salt: str) -> None:
-        """On a thread of the pool: wait for the sample."""
+        """Wait for the sample, on a thread of the pool."""
         result: Sampled | FreerunError
         try:
             parameters = sampling_parameters(sample.request, sample.index, self._seed)
@@ -166,14 +166,14 @@ class VllmEngine:
     def _end(
         self, sample: _Sample, result: Sampled | FreerunError
     ) -> tuple[Completion, ...] | RequestError | None:
-        """The outcome of the sample's request, if it is decided now."""
+        """The outcome of the sample's request, if it is now known."""
         self._running.pop(sample.call_id, None)
         request_id = sample.request.request_id
         pending = self._pending.get(request_id)
         if pending is None or not self._is_wanted(sample):
             if isinstance(result, WorkerError):
                 raise result
-            return None  # it was aborted
+            return None  # the request was aborted
         if isinstance(result, RequestError):
             self.abort(request_id)
             return result
@@ -238,7 +238,7 @@ class VllmEngine:
     # ---- numbers --------------------------------------------------------------------------------
 
     def _count_interrupts(self, completion: Completion, num_prompt: int) -> None:
-        """Every span after the first began with a load that recomputed all earlier tokens."""
+        """Count the spans after the first: each began with a load that recomputed all earlier tokens."""
         num_before = num_prompt
         for before in completion.spans[:-1]:
             num_before += before.num_tokens
@@ -246,9 +246,9 @@ class VllmEngine:
             self._num_recomputed += 0 if self._keeps_cache else num_before
 
     def stats(self, *, waited_seconds: float) -> EngineStats | None:
-        """The server computes while the loop waits, so what it did is told by the requests that it has."""
+        """The server computes while the loop waits, so its activity is derived from its pending requests."""
         self._note_time()
-        # An abort that overtook its request named an id that the server did not know yet.
+        # An abort that arrived before its request named an id that the server did not know yet.
         if ghosts := [sample.call_id for sample in self._running.values() if not self._is_wanted(sample)]:
             self._client.abort(ghosts)
         before, self._counters = self._counters, self._client.counters()
@@ -256,7 +256,7 @@ class VllmEngine:
         return None if is_stalled else self._stats(self._counters)
 
     def _note_time(self) -> None:
-        """Since the last report, loads apart. The server does not tell recomputing from decoding."""
+        """Add the time since the last report, without loads; the server does not separate recomputing."""
         now = time.monotonic()
         paused, self._load_seconds_before = self._load_seconds - self._load_seconds_before, self._load_seconds
         seconds, self._last_report = max(0.0, now - self._last_report - paused), now
