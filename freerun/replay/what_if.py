@@ -6,7 +6,7 @@ Nothing is generated, so the batches remain those that the recorded policy sampl
 away from them. The effective sample size of its weights against the recorded behaviour measures how far; below
 `MIN_ESS` the batches say too little about the new policy, and the what-if ends. Its directory is a run: its
 record up to step N is that of the other run, and it ends with a checkpoint that can be evaluated, forked and
-resumed. Where the run was resumed with other settings, the what-if has a session of its own.
+resumed. If the run was resumed with other settings, the what-if has a session for each of them.
 """
 
 import asyncio
