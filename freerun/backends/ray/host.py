@@ -134,7 +134,7 @@ class Host:
         return ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id(), missing
 
     async def hold_buffers(self, name: str, holders: Sequence[Holder]) -> Holder:
-        """Open the buffers of this node, which `holders` have, or create them; call it before `start`."""
+        """Open the buffers of this node, held by `holders`, or create them; call it before `start`."""
         self._buffers = NodeBuffers.open(name, holders) or NodeBuffers.create(name)
         return self._buffers.holder
 
@@ -170,7 +170,7 @@ class Host:
             inherited_fds=self._transfer.descriptors if self._transfer else (),
             environment=environment,
             directory=directory,
-            search_path=(),  # the node's own: ours is Ray's
+            search_path=(),  # the node's own search path: ours is Ray's
         )
         if self._transfer:
             self._transfer.serve()
@@ -182,7 +182,7 @@ class Host:
             self._process.write(frame)
 
     async def poll(self) -> tuple[list[bytes], str]:
-        """The worker's frames since the last call, waiting at most a second; and how it ended, if it has."""
+        """The worker's frames since the last call, after at most a second, and how it ended if it has."""
         bodies = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONG_POLL_SECONDS):
@@ -193,12 +193,12 @@ class Host:
         return [body for body in bodies if body is not None], end
 
     async def stored_weights(self, version: int) -> StoredWeights:
-        """Of the trainer's host: a version that its worker has published."""
+        """A version that the worker has published; only for the trainer's host."""
         assert self._transfer is not None
         return self._transfer.stored(version)
 
     async def stop(self) -> str:
-        """End the worker and all that it started; returns how it ended."""
+        """End the worker and everything it started; returns how it ended."""
         if self._process is None:
             return ""
         is_closed = self._inbox.empty() and self._reading is not None and self._reading.done()

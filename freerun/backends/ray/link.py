@@ -47,7 +47,7 @@ class Site:
 
 
 class BufferHolders:
-    """Which hosts hold the weight buffers of each node; those that start on a node take turns."""
+    """The hosts that hold each node's weight buffers; hosts that start on the same node do so one at a time."""
 
     def __init__(self) -> None:
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -122,7 +122,7 @@ class RayLink(Generic[M]):
     async def receive(self) -> M | None:
         message = await self._inbox.get()
         if message is None:
-            self._inbox.put_nowait(None)  # for the next call
+            self._inbox.put_nowait(None)  # keep the end of the inbox for the next call
         if isinstance(message, WorkerError):
             raise message
         return message
@@ -212,7 +212,7 @@ class RayLink(Generic[M]):
         self._finish(f"{self._who} is lost: {_reason(error)}{log_tail(self._log_path, self._log_start)}")
 
     def _finish(self, end: str) -> None:
-        """The worker counts as ended from now on; a task cleans up what is left of it."""
+        """Mark the worker as ended; a task cleans up the rest."""
         if self._ending is None:
             self._end = end
             self._inbox.put_nowait(None)

@@ -1,7 +1,7 @@
 """Translates freerun's requests into calls for single samples, and their results into completions.
 
-vLLM draws tokens with its own random numbers, seeded for each sample: samples of a group differ, and a request
-that is sent again gets the same numbers. They differ from the embedded engine's.
+vLLM draws tokens with its own random numbers, seeded per sample: samples of a group differ, and a request that
+is sent again gets the same numbers. The numbers differ from the embedded engine's.
 """
 
 from typing import Any
@@ -20,14 +20,14 @@ IMPOSSIBLE_LOGPROB = -9000.0
 
 
 def sample_seed(run_seed: int, ordinal: int, sample: int, call: int = 0) -> int:
-    """Unique to the sample and the call of its session: of 63 bits, so no two of a run collide."""
-    # The first call has the seed of a request without a session.
+    """A seed of 63 bits for each sample and call of its session, so that no two in a run collide."""
+    # The first call has the same seed as a request without a session.
     counters = f"{run_seed} {ordinal} {sample}{f' {call}' if call else ''}"
     return int(xxhash.xxh3_64_intdigest(counters.encode())) >> 1
 
 
 def sampling_parameters(request: Request, index: int, run_seed: int) -> dict[str, Any]:
-    """How one of its samples is drawn and where it ends, under vLLM's names."""
+    """The sampling settings and end conditions of one sample, under vLLM's names."""
     sampling = request.sampling
     return {
         "max_tokens": sampling.max_completion_tokens,
@@ -35,8 +35,8 @@ def sampling_parameters(request: Request, index: int, run_seed: int) -> dict[str
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "seed": sample_seed(run_seed, request.ordinal, request.sample + index, request.call),
-        "logprobs": 0,  # of the sampled token alone
-        # The request has the end tokens; vLLM must not add those of the model's files.
+        "logprobs": 0,  # only the sampled token's
+        # The request contains the end tokens; vLLM must not add those of the model's files.
         "ignore_eos": True,
         "stop_token_ids": list(sampling.stop_token_ids),
         "stop": list(sampling.stop_strings),
@@ -47,7 +47,7 @@ def sampling_parameters(request: Request, index: int, run_seed: int) -> dict[str
 
 
 def to_completion(sampled: Sampled, request: Request, text: Tokenizer) -> Completion:
-    """The completion of a finished sample; refuses one without a version and a logprob for every token."""
+    """The completion of a finished sample; raises if a token lacks its version or logprob."""
     if sampled.finish_reason not in _FINISH_REASONS:
         raise WorkerError(f'vLLM ended a sample of prompt {request.ordinal} with "{sampled.finish_reason}"')
     token_ids = np.array(sampled.token_ids, dtype=np.int32)
@@ -72,5 +72,5 @@ def to_completion(sampled: Sampled, request: Request, text: Tokenizer) -> Comple
 
 
 def version_number(label: str) -> int:
-    """The version of vLLM's label; weights from the model's directory are version 0."""
+    """The version in vLLM's label; weights from the model's directory are version 0."""
     return 0 if label == UNLABELLED else int(label)

@@ -1,4 +1,4 @@
-"""The vLLM server of one rollout worker: start or join it, know when it is ready and when it is gone.
+"""The vLLM server of one rollout worker: starts or joins it, and notices when it is ready or gone.
 
 A started server is a child in the worker's process group, so it always ends with the worker, as do the processes
 that it starts (`processes/guard.py`, `processes/worker_process.py`). It listens on loopback and requires a token
@@ -31,16 +31,16 @@ PLUGIN_DIRECTORY = Path(__file__).parent / "plugin"
 TOKEN_VARIABLE = "FREERUN_VLLM_TOKEN"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 BLOCK_TOKENS = 32
-"""Of the KV cache: the smallest that vLLM's CPU attention takes, which wastes least on short sequences."""
+"""Tokens per block of the KV cache: vLLM's smallest on CPUs, which wastes least on short sequences."""
 POLL_SECONDS = 0.25
 PROGRESS_SECONDS = 15.0
 SHARED_MEMORY = Path("/dev/shm")
 PYTHON_NAMES = ("psm_", "sem.mp-")
-"""Of Python's shared memory and semaphores, whose resource tracker is killed with the server."""
+"""Prefixes of Python's shared memory and semaphores, whose resource tracker is killed with the server."""
 
 
 def interpreter(engine: EngineConfig) -> str:
-    """The Python that servers are started with."""
+    """The Python interpreter that servers are started with."""
     python = engine.server_python or sys.executable
     # A relative path is relative to the user's directory, wherever it is used; a bare name is looked up.
     return os.path.abspath(python) if os.sep in python else python
@@ -48,14 +48,14 @@ def interpreter(engine: EngineConfig) -> str:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a server is started with."""
+    """The start settings of a server."""
 
     engine: EngineConfig
     model_directory: Path
     model_config: DecoderConfig
     max_sequence_tokens: int
     loads_weights: bool
-    """Whether weights arrive later; then it starts with dummy weights."""
+    """Whether weights arrive later; if so, it starts with dummy weights."""
     num_threads: int
     worker_index: int = 0
 
@@ -75,7 +75,7 @@ class ServerSettings:
 
     @property
     def cache_bytes(self) -> int:
-        """Room for `engine.cache_tokens`, at most what all slots can use, in whole blocks."""
+        """Memory for `engine.cache_tokens`, in whole blocks, and at most what all slots can use."""
         slot_blocks = -(-self.max_sequence_tokens // BLOCK_TOKENS)
         # Each sequence wastes up to a block, and vLLM reserves one.
         asked_blocks = -(-self.engine.cache_tokens // BLOCK_TOKENS) + self.engine.num_slots
@@ -95,7 +95,7 @@ class ServerSettings:
             "--max-model-len", str(longest),
             "--kv-cache-memory-bytes", str(self.cache_bytes),
             "--block-size", str(BLOCK_TOKENS),
-            # A token is labelled when its step returns: with one step at a time, with that step's version.
+            # A token is labelled when its step returns: without async scheduling, with the version of that step.
             "--no-async-scheduling",
             "--enforce-eager",
             # Chunked prompts of samples with a seed crash vLLM 0.32 on CPUs ("CPU Generator does not use offset").
@@ -115,7 +115,7 @@ class ServerSettings:
 
     def environment(self, token: str) -> dict[str, str]:
         cores = sorted(os.sched_getaffinity(0))
-        # Bound to the worker's cores if it has any; else only the number of threads is limited.
+        # Bind to the worker's cores if it has any; otherwise only limit the number of threads.
         bind = ",".join(map(str, cores)) if len(cores) == self.num_threads else "nobind"
         path = [str(PLUGIN_DIRECTORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
@@ -132,7 +132,7 @@ class ServerSettings:
 
 
 class VllmServer:
-    """A server that answers, started or joined."""
+    """A started or joined server that answers."""
 
     def __init__(
         self, client: VllmClient, process: subprocess.Popen[bytes] | None = None, sockets: Path | None = None
@@ -140,7 +140,7 @@ class VllmServer:
         self.client = client
         self._process = process
         self._sockets = sockets
-        """Directory in which the server's processes find each other."""
+        """Directory of the sockets by which the server's processes find each other."""
         self._names_of_others: set[Path] = set()
         """Names in shared memory that were seen before and belong to other processes."""
 
@@ -150,7 +150,7 @@ class VllmServer:
 
     @classmethod
     def start(cls, settings: ServerSettings) -> VllmServer:
-        """Returns when the server is ready; the controller limits the time (runtime.start_seconds)."""
+        """Start a server and return when it is ready; the controller limits the time (runtime.start_seconds)."""
         port, token = _free_port(), secrets.token_urlsafe(32)
         command = [interpreter(settings.engine), "-m", "vllm.entrypoints.openai.api_server"]
         command += settings.arguments(port)
@@ -179,7 +179,7 @@ class VllmServer:
 
     @classmethod
     def join(cls, address: str, *, max_sequence_tokens: int) -> VllmServer:
-        """Take over a server that was started as docs/vllm.md says, and clear what a predecessor left in it."""
+        """Join a server that was started as docs/vllm.md says, and clear what a predecessor left in it."""
         _require_own_host(address)
         server = cls(VllmClient(address, token=os.environ.get(TOKEN_VARIABLE, "")))
         longest = server.client.max_sequence_tokens()
@@ -194,10 +194,10 @@ class VllmServer:
         return server
 
     def warm_up(self) -> None:
-        """Sample a little: the first step is much slower than later ones, and connects all processes.
+        """Sample a few tokens: the first step is much slower than later ones, and connects all processes.
 
-        Then the names by which they found each other are removed, so a server leaves nothing behind when it is
-        killed, which is how it ends.
+        Then the names by which the processes found each other are removed: a server always ends by being
+        killed, and so leaves nothing behind.
         """
         sampling = {"max_tokens": 2, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
         self.client.generate("freerun-warm-up", [0], sampling, "warm up")
@@ -216,8 +216,8 @@ class VllmServer:
     def _sweep(self) -> None:
         """Unlink the server's shared memory: mappings stay valid, and nothing is left when it is killed.
 
-        Repeated, because libraries make semaphores when they first need them. Reading the mappings of processes
-        takes milliseconds, so it is done only when there is a new name.
+        Repeated, because libraries create semaphores at first use. Reading the mappings of processes takes
+        milliseconds, so it is done only when there is a new name.
         """
         names = {path for path in SHARED_MEMORY.glob("*") if path.name.startswith(PYTHON_NAMES)}
         if names <= self._names_of_others:
@@ -229,16 +229,16 @@ class VllmServer:
         self._names_of_others = names - own
 
     def _processes(self) -> list[psutil.Process]:
-        """The server and all that it started; empty if it was joined or is gone."""
+        """The server and all its descendants; empty if it was joined or is gone."""
         if self._process is None or self._process.poll() is not None:
             return []
         server = psutil.Process(self._process.pid)
         return [server, *server.children(recursive=True)]
 
     def end(self) -> None:
-        """Kill a server that was started: it would print errors after the reason for the worker's end.
+        """Kill a started server: it would print errors after the reason for the worker's end.
 
-        Names that are left, if it was never ready, are removed first.
+        Remaining names, if it was never ready, are removed first.
         """
         self._remove_names()
         for process in self._processes():
@@ -255,12 +255,12 @@ class VllmServer:
 
 
 def _mapped_inodes(pid: int) -> set[int]:
-    """Inodes of the files in shared memory that a process has mapped.
+    """Inodes of the shared-memory files that a process has mapped.
 
-    Names would not do: the maker of a semaphore has mapped it under a temporary one (glibc's sem_open links the
+    Names would not suffice: the creator of a semaphore maps it under a temporary one (glibc's sem_open links the
     file to its final name when it is filled).
     """
-    with contextlib.suppress(OSError):  # it may have ended
+    with contextlib.suppress(OSError):  # the process may have ended
         maps = Path(f"/proc/{pid}/maps").read_text()
         return {int(inode) for inode in re.findall(rf" (\d+) +{SHARED_MEMORY}/", maps)}
     return set()
@@ -274,7 +274,7 @@ def _inode(path: Path) -> int:
 
 
 def _require_own_host(address: str) -> None:
-    """Refuse a server of another machine: it could not map the weights."""
+    """Raise for a server of another machine: it could not map the weights."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]

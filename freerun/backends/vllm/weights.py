@@ -33,7 +33,7 @@ from freerun.weights.layout import WeightLayout
 from freerun.weights.shared import SharedMemoryChannel
 
 NamedPlace = tuple[str, str, tuple[int, ...], int]
-"""Hugging Face name, dtype, shape, offset in bytes."""
+"""(Hugging Face name, dtype, shape, offset in bytes)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ReadableWeights:
 
 
 class MergedAdapter:
-    """A base model with the adapter that the trainer publishes."""
+    """A base model into which the trainer's published adapter is merged."""
 
     def __init__(self, route: WeightRoute, lora: LoraConfig, base: Path) -> None:
         self.model = load_model(base)
@@ -74,7 +74,7 @@ class ServerChannel:
         adapter: MergedAdapter | None = None,
     ) -> None:
         self._memory = memory
-        """Where the server reads: the run's channel, or this process's memory if an adapter is merged."""
+        """The memory that the server reads: the run's channel, or this process's own if an adapter is merged."""
         self._adapter = adapter
         self._config = config
         self._num_bytes = layout.num_bytes
@@ -82,7 +82,7 @@ class ServerChannel:
 
     @classmethod
     def open(cls, route: WeightRoute, directory: Path, lora: LoraConfig, base: Path) -> ServerChannel:
-        """For what arrives on the route: the weights of `directory`, or an adapter of `base`."""
+        """Open the channel for what arrives on the route: weights of `directory`, or an adapter of `base`."""
         model = empty_model(base if lora.is_on else directory)
         layout = WeightLayout(model, resolve_dtype(route.dtype))
         if lora.is_on:
@@ -103,7 +103,7 @@ class ServerChannel:
         return self._memory.path(version)
 
     def relay(self, published: Publication) -> ReadableWeights:
-        """Verify what has arrived, merge an adapter, and return where the server finds the whole model."""
+        """Verify the arrived weights, merge an adapter, and return where the server finds the whole model."""
         if self._adapter:
             published = self.publish(published.version, self._adapter.merge(published))()
         else:
@@ -115,7 +115,7 @@ class ServerChannel:
         return ReadableWeights(path, version, checksum, self._num_bytes, self._tensors)
 
     def model(self, published: Publication) -> Decoder:
-        """A decoder with the weights that were relayed last, which must be these."""
+        """A decoder with the last relayed weights, which must be of this publication."""
         if self._adapter:
             return self._adapter.model
         with torch.device("meta"):
@@ -125,19 +125,19 @@ class ServerChannel:
 
 
 def _own_memory(layout: WeightLayout) -> SharedMemoryChannel:
-    # One buffer for all versions: the server has copied what it read when it answers.
+    # One buffer for all versions: the server has copied the weights by the time it answers.
     return SharedMemoryChannel((os.memfd_create("freerun-merged"),) * NUM_BUFFERS, layout)
 
 
 def directory_weights(model: Decoder) -> ReadableWeights:
-    """The weights of a model that was read from a directory, as version 0."""
+    """The weights of a model read from a directory, as version 0."""
     layout = WeightLayout(model)
     channel = ServerChannel(_own_memory(layout), layout, model.config)
     return channel.readable(channel.publish(0, model.named_parameters())())
 
 
 def named_places(layout: WeightLayout, config: DecoderConfig) -> list[NamedPlace]:
-    """Every Hugging Face tensor as a run of rows of one of our parameters."""
+    """The position of every Hugging Face tensor, which is a run of rows of one of our parameters."""
     named: list[NamedPlace] = []
     for ours, parts in stacked_parts(config):
         place = layout.places[ours]
