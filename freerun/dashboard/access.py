@@ -5,7 +5,7 @@ The page is for the user who has the link. Others are kept out in these ways:
 - another web page in the same browser: it must use one of our names (`Host`), so a name that its owner points at
   127.0.0.1 is refused, and a browser reports where a request comes from (`Origin`, `Sec-Fetch-Site`);
 - another user of the same machine, who can reach the port: only the link contains the token. The token is
-exchanged   for a cookie at once, so that it does not stay in the address bar;
+  exchanged for a cookie at once, so that it does not stay in the address bar;
 - text that a model wrote: the headers allow only our scripts and styles, and no HTML made from strings.
 
 The page changes nothing: it answers only GET and HEAD.

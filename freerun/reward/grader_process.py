@@ -1,13 +1,13 @@
 """One grader process and its successors: assign jobs, time, kill, replace.
 
-- Quick jobs are sent several at once: passing a single job costs the controller more than most grades take.
-Each job   has the full time limit, counted from the answer to the job before it.
+- Quick jobs are sent several at once: passing a single job costs the controller more than most grades take. Each
+  job has the full time limit, counted from the answer to the job before it.
 - A job that takes too long fails at once: its process is killed with everything it started.
 - A process that dies while grading may have been killed from outside (kill -9, the kernel out of memory), so the
   job is tried once more in a new process; a second death is attributed to the job.
 - The jobs queued behind a failed one have not begun and are sent again.
-- A process that sends a grade for a job other than the current one is killed and counts as dead: its next
-message might   be mistaken for the grade of yet another job.
+- A process that sends a grade for a job other than the current one is killed and counts as dead: its next message
+  might be mistaken for the grade of yet another job.
 - Three failed starts in a row are a `WorkerError`, which ends the run.
 """
 

@@ -4,15 +4,15 @@
        ▲                                  │
        └────── future of the job ◄────────┘
 
-- A grade is one job for each part of `reward.grader`; a part that compares the completions of a prompt is one
-job for   all of them. Rules that need no grader are applied here: a cut-off completion is wrong
-(`reward.requires_stop`), and   a long one is penalised.
+- A grade is one job for each part of `reward.grader`; a part that compares the completions of a prompt is one job
+  for all of them. Rules that need no grader are applied here: a cut-off completion is wrong
+  (`reward.requires_stop`), and a long one is penalised.
 - The pool owns the futures. A process only turns jobs into grades and never sees the callers.
 - If one part fails, the grade fails: a `GradeFailed` with its reason, never a reward (invariant 8).
-- Cancelling a caller does not affect the pool: its queued jobs are skipped; a job that a process already has
-ends or   times out by itself.
+- Cancelling a caller does not affect the pool: its queued jobs are skipped; a job that a process already has ends
+  or times out by itself.
 - When a process cannot be replaced, every waiting and later `grade` raises `WorkerError`, and so does
-`wait_for_loss`,   which ends the run before it uses up more prompts.
+  `wait_for_loss`, which ends the run before it uses up more prompts.
 
 The pool does not know what a grader computes, nor how many failures are too many: the controller counts them.
 Every replaced process is reported to `on_death`.

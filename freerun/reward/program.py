@@ -1,8 +1,8 @@
 """Static analysis for the code grader: finds the program in a completion, and the names its tests ask for.
 
 - In a completion with fenced blocks, the program is the last block that defines what the tests ask for, else
-the last   block. Blocks of other languages count only if there are no others. A completion without a block is
-all code.
+  the last block. Blocks of other languages count only if there are no others. A completion without a block is
+  all code.
 - Prompt code is Python that ends with a function whose body is missing (HumanEval's form: imports, helpers,
   signature and docstring). It is the last fenced block of the prompt, or begins at the first line that looks like
   code. Other prompts, such as prose or a function to be repaired, have none.
@@ -10,7 +10,7 @@ all code.
   Any other completion completes the prompt's last function.
 - Code is cut before the first line that does not parse, because models continue with prose.
 - The names that the tests ask for are derived from the tests alone: a program that defines `set`, `math` or
-`check`   must not change what the tests use.
+  `check` must not change what the tests use.
 """
 
 import ast

@@ -3,9 +3,9 @@
 - Episodes are user code. A process may die, be stopped, or hang: blocking code holds its event loop.
   It is replaced as often as needed; three failed starts in a row are a `WorkerError`, which ends the run.
 - Sessions of a lost process start again in its successor, with the same random numbers. A session fails when its
-third process dies: the session may have killed them.
+  third process dies: the session may have killed them.
 - The process itself ends sessions at their limits. If it does not, its event loop hangs: the process is killed,
-and the session that holds the loop is cut off (`AgentSession.cut_off`).
+  and the session that holds the loop is cut off (`AgentSession.cut_off`).
 - A process in which too much user code hangs gets no more sessions, and is replaced when its last one has ended.
 """
 

@@ -2,8 +2,8 @@
 
 - Trainer ranks share a placement group, packed on as few nodes as possible: they talk to each other in every step.
 - Every rollout worker has its own group, so each can come and go independently.
-- Graders share a group, and so do agent workers. They are light, and request memory instead of a CPU so that
-they fit   beside the others.
+- Graders share a group, and so do agent workers. They are light, and request memory instead of a CPU so that they
+  fit beside the others.
 """
 
 from dataclasses import dataclass
