@@ -1,7 +1,7 @@
 # Every target sets up what it needs in .venv from nothing.
 #   make demo ARGS="--run.seed 1"     overrides for the demo's recipe
-#   make test-all                     the slow tests too, those with real Ray and vLLM, and those with real clients
-#   make test-bulk                    properties of quick tests on thousands of further cases, in minutes
+#   make test-all                     the slow and bulk tests too, those with real Ray and vLLM, and those with real clients
+#   make test-bulk                    properties of quick tests on thousands of further cases
 #   make demo-agents                  a guessing game of many turns, then a calculator as a tool
 #   make backends                     .venv-backends: freerun with Ray and vLLM
 #   make test-environments            only those with the environments of verifiers and OpenEnv; a gigabyte to install
@@ -72,7 +72,7 @@ test-slow: $(VENV)/.installed browser
 test-bulk: $(VENV)/.installed
 	$(BIN)/pytest $(AT_ONCE) -m bulk
 
-test-all: test test-slow test-clients test-trackers test-backends
+test-all: test test-slow test-bulk test-clients test-trackers test-backends
 
 $(BACKENDS)/.installed: pyproject.toml tools/install_vllm.py
 	$(PYTHON) -m venv $(BACKENDS)
