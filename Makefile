@@ -26,8 +26,6 @@ RENDERERS := .venv-renderers
 VERIFIERS := .venv-verifiers
 OPENENV := .venv-openenv
 TORCH := torch==2.13.0
-# A person at a terminal finds the page of the demo at its end too.
-VIEW = $$([ -t 0 ] && [ -t 1 ] && echo --view)
 # Two test processes; the tests of a file stay together, because they share what its fixtures have made.
 AT_ONCE := --numprocesses 2 --dist loadfile
 # The tested versions of .venv. .venv-backends is not held to them.
@@ -46,8 +44,10 @@ $(VENV)/.installed: pyproject.toml $(LOCK)
 models/smollm2/model.safetensors: | $(VENV)/.installed
 	$(BIN)/freerun model smollm2 models/smollm2
 
+# At a terminal it ends with its page, until Ctrl-C.
 demo: $(VENV)/.installed models/smollm2/model.safetensors
-	$(BIN)/freerun train recipes/times-tables.toml --run.name demo-$$(date +%Y%m%d-%H%M%S) $(VIEW) $(ARGS)
+	if [ -t 0 ] && [ -t 1 ]; then view=--view; else view=; fi; \
+	$(BIN)/freerun train recipes/times-tables.toml --run.name demo-$$(date +%Y%m%d-%H%M%S) $$view $(ARGS)
 
 models/guessing/model.safetensors: | $(VENV)/.installed
 	$(BIN)/freerun model tiny models/guessing --task freerun.environments.guessing:prompts
