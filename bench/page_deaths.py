@@ -29,7 +29,7 @@ def row_of_deaths(scratch: Path, num_kills: int = NUM_KILLS) -> Result:
     taken = [_seconds_to_be_gone(scratch, f"killed-{number}") for number in range(num_kills)]
     show(f"  pages of {num_kills} killed runs: gone within {max(taken):.3f} s")
     return at_most(
-        f"kill -9 of a run to the end of its page, slowest of {num_kills},",
+        f"kill -9 of a run until its page is gone, slowest of {num_kills}, s",
         LIMIT_SECONDS,
         " s",
         [max(taken)],
