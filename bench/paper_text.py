@@ -57,6 +57,7 @@ that is shared, stragglers, thermal noise, and anything about learning. `bench/p
 **With a measurement of your own model** none of these constants is used: a calibration takes the times from a run.
 In virtual time it gives back that run within 10 % (`tests/simulation/test_calibration.py`). `python -m
 bench.calibrated` compares real runs of a machine with their simulations, in five ways and in turns. What else
-computes there is taken for a cost of the run, so the machine must be idle; and what was measured beside another
-stage is some 10 % too slow for synchronous runs, in which each stage has the machine to itself.
+computes there is taken for a cost of the run, so the machine must be idle. In one repetition of 60 steps, a
+calibration from an asynchronous run made the synchronous run 10 % slower than it was. A likely cause, not tested:
+its stages have the machine to themselves.
 """
