@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from bench.harness import ROOT, Result, at_most, record, show
-from bench.runs import EUCLID, euclid_start
+from bench.runs import EUCLID, euclid_start, train_command
 from bench.sides.simulated import COMPLETION_TOKENS
 from freerun.events.reader import RunReader
 
@@ -136,17 +136,8 @@ def cost_of_run(
 
     `on_line` is called with each line that the run prints.
     """
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe), *start_of(recipe), *QUIET]
-    command += [
-        "--page.port",
-        "0",
-        "--run.directory",
-        str(scratch),
-        "--run.name",
-        name,
-        "--train.num_steps",
-        str(num_steps),
-    ]
+    overrides = ("--page.port", "0", "--train.num_steps", str(num_steps))
+    command = train_command(recipe, scratch, name, *start_of(recipe), *QUIET, *overrides)
     clocks = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         process = psutil.Process(run.pid)

@@ -6,7 +6,6 @@ Each time a real run is killed with SIGKILL, while a client follows its page. Th
 import http.client
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 
 from bench.harness import ROOT, Result, at_most, show
-from bench.runs import EUCLID, euclid_start
+from bench.runs import EUCLID, euclid_start, train_command
 from freerun.dashboard.view import page_of
 from freerun.events.page_link import read_link
 from freerun.session.page import PAGE_WORKER
@@ -39,8 +38,7 @@ def row_of_deaths(scratch: Path, num_kills: int = NUM_KILLS) -> Result:
 
 
 def _seconds_to_be_gone(scratch: Path, name: str) -> float:
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(EUCLID), *euclid_start()]
-    command += ["--run.directory", str(scratch), "--run.name", name, "--page.port", "0"]
+    command = train_command(EUCLID, scratch, name, *euclid_start(), "--page.port", "0")
     run = scratch / name
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) as process:
         _wait(lambda: bool(read_link(run)))

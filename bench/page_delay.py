@@ -5,7 +5,6 @@ of a step or a later one; both use the clock of the machine. Browser, page and r
 """
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench.harness import ROOT, show
-from bench.runs import EUCLID, euclid_start
+from bench.runs import EUCLID, euclid_start, train_command
 from freerun.config.recipe import Recipe
 from freerun.events.events import AnyEvent, StepFinished
 from freerun.events.page_link import read_link
@@ -55,9 +54,9 @@ def note_steps(recipe: Recipe, run: Path) -> Callable[[AnyEvent], None]:
 def delay_of_run(browser: Any, scratch: Path, num_events: int) -> float:
     """The seconds within which 99 % of the steps of a real run are on its page."""
     num_steps = FIRST_STEPS + num_events + LAST_STEPS
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(EUCLID), *euclid_start()]
-    command += ["--run.directory", str(scratch), "--run.name", "watched", "--page.port", "0"]
-    command += ["--run.listeners", "bench.page_delay:note_steps", "--train.num_steps", str(num_steps)]
+    overrides = ("--page.port", "0", "--run.listeners", "bench.page_delay:note_steps")
+    steps_wanted = ("--train.num_steps", str(num_steps))
+    command = train_command(EUCLID, scratch, "watched", *euclid_start(), *overrides, *steps_wanted)
     page = None
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         assert run.stdout is not None

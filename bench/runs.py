@@ -13,10 +13,15 @@ from freerun.events.reader import RunReader
 EUCLID = ROOT / "bench/recipes/euclid-199.toml"
 
 
+def train_command(recipe: Path, runs: Path, name: str, *overrides: str) -> list[str]:
+    """The command that trains by the recipe into `runs/name`."""
+    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe)]
+    return [*command, "--run.directory", str(runs), "--run.name", name, *overrides]
+
+
 def train(recipe: Path, runs: Path, name: str, *overrides: str) -> RunReader:
     """Train by the recipe in a separate process; returns when the run has succeeded."""
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(recipe)]
-    command += ["--run.directory", str(runs), "--run.name", name, *overrides]
+    command = train_command(recipe, runs, name, *overrides)
     print("$ freerun " + " ".join(command[3:]), flush=True)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return RunReader(runs / name)
